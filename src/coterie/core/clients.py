@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
 
-__all__ = ["Client", "Clients", "Inputs", "Part", "rows", "take"]
+__all__ = ["Client", "Clients", "Inputs", "Part", "Rows", "rows", "take"]
+
+Array = NDArray[np.int64]
 
 Inputs = Tensor | dict[str, Tensor]
 """A tensor [rows, ...], or a dict of tensors with a common first dimension."""
@@ -46,7 +51,8 @@ class Part(NamedTuple):
 class Client:
     """One partner: a unique `name` and its rows. A part that it does not have is None.
 
-    Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is not finite.
+    Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is
+    not finite.
     """
 
     name: str
@@ -88,16 +94,79 @@ def _named(inputs: Inputs) -> Mapping[str, Tensor]:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """One part (say `train`) of n clients, stored flat so that a client costs an offset and not an object.
+
+    Attributes:
+        inputs, labels: the rows of all clients, [R, ...] each.
+        offsets: int64 array [n + 1]; client i has the positions offsets[i]:offsets[i + 1].
+        index: int64 array of row numbers, one per position; None where positions are row numbers.
+    """
+
+    inputs: Inputs
+    labels: Tensor
+    offsets: Array
+    index: Array | None = None
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Part | None]) -> Rows | None:
+        """The parts of n clients behind each other; None if nobody has a row."""
+        present = [p for p in parts if p is not None]
+        if not present:
+            return None
+        first = present[0].inputs
+        inputs: Inputs = (
+            {k: torch.cat([p.inputs[k] for p in present]) for k in first}  # type: ignore[index]
+            if isinstance(first, dict)
+            else torch.cat([p.inputs for p in present])  # type: ignore[misc]
+        )
+        sizes = [0 if p is None else len(p) for p in parts]
+        return cls(
+            inputs, torch.cat([p.labels for p in present]), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        )
+
+    @classmethod
+    def indexed(cls, inputs: Inputs, labels: Tensor, lists: Sequence[Sequence[int] | Array]) -> Rows:
+        """Client i has the rows `lists[i]` of a data set that all clients share in memory."""
+        sizes = np.array([len(part) for part in lists], dtype=np.int64)
+        index = (
+            np.concatenate([np.asarray(part, dtype=np.int64) for part in lists])
+            if len(lists)
+            else np.zeros(0, np.int64)
+        )
+        if index.size and (index.min() < 0 or index.max() >= len(labels)):
+            raise InputError(f"index lists name row {int(index.max())} of a data set with {len(labels)} rows")
+        return cls(inputs, labels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), index)
+
+    @property
+    def sizes(self) -> Array:
+        """Rows per client, int64 [n]."""
+        return np.diff(self.offsets)
+
+    def positions(self, client: int) -> slice | Array:
+        """Where the rows of client number `client` lie in `inputs` and `labels`."""
+        low, high = int(self.offsets[client]), int(self.offsets[client + 1])
+        return slice(low, high) if self.index is None else self.index[low:high]
+
+    def part(self, client: int) -> Part:
+        """The rows of client number `client` (a view where they lie together, else a copy)."""
+        where = self.positions(client)
+        at = where if isinstance(where, slice) else torch.from_numpy(where)
+        return Part(take(self.inputs, at), self.labels[at])
+
+
 class Clients(Sequence[Client]):
     """A sequence of clients, sorted by name, with what they have in common.
 
     Attributes:
+        names: of the clients, sorted.
+        train, validation, test: the rows of all clients (`Rows`); None where no client has that part.
         name: of the data set, as a user would type it.
-        classes: names of the classes in the order of their numbers; empty for regression or where classes have no names.
+        classes: names of the classes in the order of their numbers; empty where they have no names.
         recipe: how raw rows become inputs (`preprocess.json`), or None.
         notes: sentences about how the data was handled, for the report.
         server: rows held by the server (client `server` of the federation), or None.
-        unseen: clients that never train and are only evaluated.
+        unseen: clients that never train and are only evaluated, or None.
 
     Raises `InputError` for no clients, names that repeat, a client called `server`, or inputs of different shapes.
 
@@ -106,54 +175,112 @@ class Clients(Sequence[Client]):
     ('a', 'b')
     """
 
-    clients: Sequence[Client]
-    name: str = "own"
-    classes: tuple[str, ...] = ()
-    recipe: dict[str, Any] | None = None
-    notes: tuple[str, ...] = ()
-    server: Part | None = None
-    unseen: Sequence[Client] = field(default=())
-
-    def __post_init__(self) -> None:
-        require(len(self.clients) > 0, "there are no clients; give at least one")
-        object.__setattr__(self, "clients", tuple(sorted(self.clients, key=lambda c: c.name)))
-        names = [c.name for c in (*self.clients, *self.unseen)]
-        repeated = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
-        require(not repeated, f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
-        require("server" not in names, "a client is called 'server', which is the name of the server's own rows; rename it")
-        shapes = {c.name: {k: tuple(v.shape[1:]) for k, v in _named(c.train.inputs).items()} for c in self.clients}
-        first = self.clients[0].name
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        *,
+        name: str = "own",
+        classes: Sequence[str] = (),
+        recipe: dict[str, Any] | None = None,
+        notes: Sequence[str] = (),
+        server: Part | None = None,
+        unseen: Clients | None = None,
+    ) -> None:
+        require(len(clients) > 0, "there are no clients; give at least one")
+        ordered = sorted(clients, key=lambda c: c.name)
+        shapes = {c.name: {k: tuple(v.shape[1:]) for k, v in _named(c.train.inputs).items()} for c in ordered}
+        first = ordered[0].name
         odd = next((n for n in shapes if shapes[n] != shapes[first]), None)
         if odd is not None:
             raise InputError(f"client {odd!r} has inputs of shape {shapes[odd]}, client {first!r} of {shapes[first]}")
+        train = Rows.concatenate([c.train for c in ordered])
+        if train is None:
+            raise InputError("no client has a training row")
+        self.train = train
+        self.validation = Rows.concatenate([c.validation for c in ordered])
+        self.test = Rows.concatenate([c.test for c in ordered])
+        self._describe([c.name for c in ordered], name, classes, recipe, notes, server, unseen)
+
+    @classmethod
+    def indexed(
+        cls,
+        names: Sequence[str],
+        train: Rows,
+        validation: Rows | None = None,
+        test: Rows | None = None,
+        *,
+        name: str = "own",
+        classes: Sequence[str] = (),
+        recipe: dict[str, Any] | None = None,
+        notes: Sequence[str] = (),
+        server: Part | None = None,
+        unseen: Clients | None = None,
+    ) -> Clients:
+        """Clients that share one data set in memory: `Rows.indexed` per part, in the order of `names` (sorted)."""
+        require(list(names) == sorted(names), "names of indexed clients must be sorted; pad their numbers with zeros")
+        empty = [n for n, size in zip(names, train.sizes, strict=True) if size == 0]
+        require(not empty, f"clients without training rows: {', '.join(empty[:5])}; drop them or choose another split")
+        self = cls.__new__(cls)
+        self.train, self.validation, self.test = train, validation, test
+        self._describe(names, name, classes, recipe, notes, server, unseen)
+        return self
+
+    def _describe(
+        self,
+        names: Sequence[str],
+        name: str,
+        classes: Sequence[str],
+        recipe: dict[str, Any] | None,
+        notes: Sequence[str],
+        server: Part | None,
+        unseen: Clients | None,
+    ) -> None:
+        self.names = tuple(names)
+        self.name, self.classes, self.recipe = name, tuple(classes), recipe
+        self.notes, self.server, self.unseen = tuple(notes), server, unseen
+        self._number = {n: i for i, n in enumerate((*self.names, *(unseen.names if unseen else ())))}
+        if len(self._number) < len(self.names) + (len(unseen) if unseen else 0):
+            repeated = sorted(
+                n for n, count in Counter([*self.names, *(unseen.names if unseen else ())]).items() if count > 1
+            )
+            raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
+        require(
+            "server" not in self._number, "a client is called 'server', the name of the server's own rows; rename it"
+        )
+
+    def number(self, name: str) -> int:
+        """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
+        if name not in self._number or self._number[name] >= len(self.names):
+            raise InputError(f"there is no client {name!r}; {nearest(name, self.names)}")
+        return self._number[name]
 
     @overload
     def __getitem__(self, key: int | str) -> Client: ...
     @overload
     def __getitem__(self, key: slice) -> Sequence[Client]: ...
     def __getitem__(self, key: int | str | slice) -> Client | Sequence[Client]:
-        if isinstance(key, str):
-            for client in self.clients:
-                if client.name == key:
-                    return client
-            raise InputError(f"there is no client {key!r}; {nearest(key, self.names)}")
-        return self.clients[key]
+        if isinstance(key, slice):
+            return [self[i] for i in range(*key.indices(len(self)))]
+        i = self.number(key) if isinstance(key, str) else range(len(self))[key]
+        optional = [
+            rows.part(i) if rows is not None and rows.sizes[i] else None for rows in (self.validation, self.test)
+        ]
+        return Client(self.names[i], self.train.part(i), *optional)
 
     def __len__(self) -> int:
-        return len(self.clients)
+        return len(self.names)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the clients, sorted."""
-        return tuple(c.name for c in self.clients)
+    def __repr__(self) -> str:
+        return f"<{len(self)} clients of {self.name!r}, {int(self.train.sizes.sum())} training rows>"
 
     def fingerprint(self) -> str:
         """A short hash of every row and name: a checkpoint refuses to go on with other data."""
-        digest = hashlib.blake2b(digest_size=16)
-        for client in (*self.clients, *self.unseen):
-            for name, part in client.parts():
-                digest.update(f"{client.name}/{name}".encode())
-                for key, value in {**_named(part.inputs), "labels": part.labels}.items():
-                    digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-                    digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+        digest = hashlib.blake2b("\n".join(self._number).encode(), digest_size=16)
+        parts = [(self.train, self.validation, self.test)]
+        parts += [(self.unseen.train, self.unseen.validation, self.unseen.test)] if self.unseen else []
+        for rows in (r for group in parts for r in group if r is not None):
+            digest.update(rows.offsets.tobytes() + (b"" if rows.index is None else rows.index.tobytes()))
+            for key, value in {**_named(rows.inputs), "labels": rows.labels}.items():
+                digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return digest.hexdigest()
