@@ -1,1 +1,1 @@
-"""."""
+"""The contracts: clients, cohorts, tasks, federations, vectors, randomness and state."""

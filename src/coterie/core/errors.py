@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["CoterieError", "InputError", "RunError", "nearest", "require"]
+__all__ = ["CoterieError", "InputError", "RunError", "check_field", "is_number", "nearest", "require"]
 
 
 class CoterieError(Exception):
@@ -36,3 +38,13 @@ def require(condition: bool, sentence: str) -> None:
     """Raise `InputError(sentence)` unless `condition` holds."""
     if not condition:
         raise InputError(sentence)
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite int or float (a bool is neither)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_field(owner: object, field: str, value: Any, good: bool, allowed: str) -> None:
+    """Raise `InputError` naming the class, the field, what is allowed and what was got, unless `good`."""
+    require(good, f"{type(owner).__name__}.{field} must be {allowed}; got {value!r}")

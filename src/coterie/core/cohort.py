@@ -1,0 +1,390 @@
+"""Cohorts: the clients that live in this process, with their rows, the model and their memory.
+
+A cohort of n clients is a client whose vectors have a leading dimension. Its primitives (`train`, `gradient`, `loss`, `losses`,
+`evaluate`) hide how the work is done; a client's answer never depends on who else is in the cohort, because matrix products are
+done per client and only gathers and elementwise work are flat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.clients import Clients, Inputs, Rows, rows, take
+from coterie.core.errors import InputError, require
+from coterie.core.memory import MemoryView
+from coterie.core.rng import Rng, batches
+from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Sampler, Step, Steps, make_optimiser
+from coterie.core.vector import Layout
+from coterie.core.workspace import Workspace
+
+__all__ = ["Cohort"]
+
+Batch = tuple[Inputs, Tensor]
+_CHUNK = 4096
+"""Rows of one forward pass; bounds memory, and is fixed so that results do not depend on what is free."""
+_BLOCK = 1 << 24
+"""Elements gathered at once for several local steps."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients that a task is run for.
+
+    Attributes:
+        names: of the n clients, sorted.
+        workspace: model and loss of this process.
+        clients: where the rows are; `index` are the positions of the cohort's clients in it.
+        memory: what these clients keep between rounds.
+        seed, round: of the run; they name the randomness.
+        spent: rows through gradients and through forward passes, counted as work is done.
+    """
+
+    names: tuple[str, ...]
+    workspace: Workspace
+    clients: Clients
+    index: tuple[int, ...]
+    memory: MemoryView
+    seed: int
+    round: int
+    spent: dict[str, int]
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of model vectors."""
+        return self.workspace.layout
+
+    @property
+    def sizes(self) -> Tensor:
+        """Training rows of each client, float64 [n]."""
+        return torch.from_numpy(self.clients.train.sizes[list(self.index)].astype(np.float64))
+
+    def rng(self, client: int, purpose: str) -> Rng:
+        """The stream of (seed, round, client, purpose) for the client at position `client`."""
+        return Rng.named(self.seed, self.round, self.names[client], purpose)
+
+    # ---- local training
+
+    def train(
+        self,
+        x: Tensor,
+        local: LocalSGD,
+        *,
+        penalty: Penalty | None = None,
+        correction: Tensor | None = None,
+        sampler: Sampler | None = None,
+        gradient_rule: GradientRule | None = None,
+        purpose: str = "train",
+    ) -> Tensor:
+        """Local models after local training from x.
+
+        Args:
+            x: model [d + b], or one per client [n, d + b].
+            local: settings; its learning rate is that of the present round.
+            penalty: added to the loss of every step: `Quadratic` or a function of the `Step`.
+            correction: added to every step's gradient [n, d + b] (or [d + b]).
+            sampler: chooses the rows of every step; `local.sampler` if None.
+            gradient_rule: replaces the plain gradient of a step.
+            purpose: name of the random stream, so that the same purpose draws the same batches.
+
+        Returns:
+            [n, d + b].
+        """
+        result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
+        self.workspace.model.train()
+        with contextlib.ExitStack() as stack:
+            if self.workspace.random:
+                stack.enter_context(torch.random.fork_rng(devices=[]))
+            for i in range(len(self.names)):
+                start = _of(x, i)
+                self.workspace.load(start)
+                if self.workspace.random:
+                    torch.default_generator.manual_seed(self.rng(i, f"{purpose}/layers").seed())
+                own = None if correction is None else _of(correction, i)
+                hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
+                self._train_one(i, local, hooks, sampler or local.sampler, purpose)
+                result[i] = self.workspace.x
+        return result
+
+    def _train_one(self, i: int, local: LocalSGD, hooks: _Hooks, sampler: Sampler | None, purpose: str) -> None:
+        workspace, head = self.workspace, self.workspace.head
+        lr = local.rate(self.round)
+        optimiser = make_optimiser(local, head, lr)
+        decay = local.weight_decay if optimiser is None else 0.0
+        plain = optimiser is None and not decay and local.clip is None and hooks.none
+        for step, batch in enumerate(self._steps(i, local, sampler, purpose)):
+            if plain:
+                workspace.descend(*batch, lr)
+                self.spent["row_gradients"] += len(batch[1])
+                continue
+            grad = hooks.gradient(batch, partial(self._extra_batch, i, local, f"{purpose}/{step}"))
+            self.spent["row_gradients"] += len(batch[1])
+            if decay:
+                grad.add_(head, alpha=decay)
+            if local.clip is not None:
+                grad.mul_((local.clip / (grad.norm() + 1e-12)).clamp(max=1.0))
+            if optimiser is None:
+                head.add_(grad, alpha=-lr)
+            else:
+                head.grad = grad
+                optimiser.step()
+        head.grad = None
+        if not bool(torch.isfinite(workspace.x).all()):
+            raise FloatingPointError(
+                f"training of client {self.names[i]!r} diverged (NaN or Inf); lower local lr = {lr}"
+            )
+
+    def _steps(self, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> Iterator[Batch]:
+        part = self.clients.train
+        count = int(part.sizes[self.index[i]])
+        smallest = self.workspace.smallest_batch
+        if min(count, local.batch_size or count) < smallest:
+            raise InputError(
+                f"client {self.names[i]!r} has {count} training rows in batches of {local.batch_size}; "
+                "a model with batch norm needs at least 2 in a batch: use group norm or larger batches"
+            )
+        chosen: list[NDArray[np.int64]]
+        if sampler is not None:
+            size = local.batch_size or count
+            steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-count // size)
+            chosen = list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
+        else:
+            many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
+            chosen = list(batches(self.rng(i, purpose), count, local.batch_size, smallest=smallest, **many))
+        tensors = part.inputs.values() if isinstance(part.inputs, dict) else [part.inputs]
+        per_row = max(1, sum(v[0].numel() for v in tensors))
+        group = max(1, _BLOCK // (per_row * max(len(c) for c in chosen)))
+        for low in range(0, len(chosen), group):
+            # One gather for many steps, then views: a gather per step costs as much as a small model's forward pass.
+            some = chosen[low : low + group]
+            inputs, labels = self._gather(part, i, np.concatenate(some))
+            at = 0
+            for batch in some:
+                where = slice(at, at + len(batch))
+                yield take(inputs, where), labels[where]
+                at += len(batch)
+
+    def _extra_batch(self, i: int, local: LocalSGD, purpose: str, number: int) -> Batch:
+        count = int(self.clients.train.sizes[self.index[i]])
+        order = self.rng(i, purpose).child(number).permutation(count, local.batch_size)
+        return self._gather(self.clients.train, i, order)
+
+    # ---- gradients and losses at given models
+
+    def gradient(
+        self,
+        x: Tensor,
+        *,
+        part: str = "train",
+        batch_size: int | None = None,
+        purpose: str = "round",
+        mode: str = "eval",
+    ) -> Tensor:
+        """Gradient of the mean loss at x, per client.
+
+        Args:
+            x: model [d + b], or one per client [n, d + b].
+            part: `train`, `validation` or `test`.
+            batch_size: rows of a random batch; None: all rows.
+            purpose: name of the random batch: the same purpose gives the same batch in every ask of a round.
+            mode: `eval`, or `train` for layers that behave differently in training.
+
+        Returns:
+            [n, d + b], 0 on the buffers.
+        """
+        result = torch.zeros(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
+        for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode):
+            weight = len(labels) / self._count(i, part, batch_size)
+            result[i, : self.layout.dim] += weight * self.workspace.flat_gradient(inputs, labels)
+            self.spent["row_gradients"] += len(labels)
+        self.workspace.model.eval()
+        return result
+
+    @torch.no_grad()
+    def loss(self, x: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round") -> Tensor:
+        """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
+        result = torch.zeros(len(self.names), dtype=torch.float64)
+        for i, inputs, labels in self._chunks(x, part, batch_size, purpose, "eval"):
+            values = self.workspace.loss.rows(self.workspace.model(inputs), labels)
+            result[i] += values.double().sum().cpu() / self._count(i, part, batch_size)
+            self.spent["row_losses"] += len(labels)
+        return result
+
+    def losses(
+        self, xs: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round"
+    ) -> Tensor:
+        """Mean losses of many candidate models, float64 [n, q]: candidates [q, d + b], or [n, q, d + b] for each client its own."""
+        columns = [
+            self.loss(xs[q] if xs.ndim == 2 else xs[:, q], part=part, batch_size=batch_size, purpose=purpose)
+            for q in range(xs.shape[-2])
+        ]
+        return torch.stack(columns, dim=1) if columns else torch.zeros(len(self.names), 0, dtype=torch.float64)
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor, *, part: str = "test") -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs and labels of all rows of the cohort, flat [R, ...], and the offsets [n + 1] of the clients in them."""
+        found: list[Tensor] = []
+        labels: list[Tensor] = []
+        sizes = [0] * len(self.names)
+        for i, inputs, some in self._chunks(x, part, None, "round", "eval"):
+            found.append(self.workspace.model(inputs))
+            labels.append(some)
+            sizes[i] += len(some)
+            self.spent["row_losses"] += len(some)
+        offsets = torch.tensor([0, *np.cumsum(sizes)])
+        return torch.cat(found), torch.cat(labels), offsets
+
+    def evaluate(
+        self, x: Tensor, metrics: Mapping[str, Callable[[Tensor, Tensor, str], float | None]], *, part: str = "test"
+    ) -> dict[str, Tensor]:
+        """Loss and metrics of x, per client.
+
+        The forward pass is done per client; losses are computed flat and summed per client in float64.
+
+        Args:
+            x: model [d + b], or one per client [n, d + b].
+            metrics: by name, functions (outputs, labels, kind of task) -> number, or None where undefined.
+            part: `train`, `validation` or `test`. A client without such rows has n = 0 and no metric.
+
+        Returns:
+            `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
+        """
+        has = [i for i in range(len(self.names)) if self._size(i, part)]
+        result = {k: torch.full((len(self.names),), float("nan"), dtype=torch.float64) for k in ("loss", *metrics)}
+        result["n"] = torch.tensor([self._size(i, part) for i in range(len(self.names))], dtype=torch.float64)
+        if not has:
+            return result
+        within = self._subset(has)
+        outputs, labels, offsets = within.outputs(x if x.ndim == 1 else x[has], part=part)
+        values = self.workspace.loss.rows(outputs, labels).double().cpu()
+        owner = torch.repeat_interleave(torch.arange(len(has)), offsets.diff())
+        sums = torch.zeros(len(has), dtype=torch.float64).index_add_(0, owner, values)
+        result["loss"][has] = sums / offsets.diff()
+        for name, metric in metrics.items():
+            for j, i in enumerate(has):
+                where = slice(int(offsets[j]), int(offsets[j + 1]))
+                value = metric(outputs[where], labels[where], self.workspace.loss.kind)
+                if value is not None:
+                    result[name][i] = value
+        return result
+
+    # ---- rows
+
+    def labels(self, client: int, part: str = "train") -> Tensor:
+        """Labels of the client at position `client`."""
+        return self._rows(part, client).part(self.index[client]).labels
+
+    def _subset(self, positions: Sequence[int]) -> Cohort:
+        names = tuple(self.names[i] for i in positions)
+        index = tuple(self.index[i] for i in positions)
+        return Cohort(names, self.workspace, self.clients, index, self.memory, self.seed, self.round, self.spent)
+
+    def _rows(self, part: str, client: int) -> Rows:
+        require(part in ("train", "validation", "test"), f"part must be train, validation or test; got {part!r}")
+        found: Rows | None = getattr(self.clients, part)
+        if found is None or not found.sizes[self.index[client]]:
+            raise InputError(f"client {self.names[client]!r} has no {part} rows")
+        return found
+
+    def _size(self, client: int, part: str) -> int:
+        found: Rows | None = getattr(self.clients, part)
+        return 0 if found is None else int(found.sizes[self.index[client]])
+
+    def _count(self, client: int, part: str, batch_size: int | None) -> int:
+        size = self._size(client, part)
+        return size if batch_size is None else min(size, batch_size)
+
+    def _gather(self, part: Rows, i: int, chosen: NDArray[np.int64] | None) -> Batch:
+        where = part.positions(self.index[i])
+        at: Tensor | slice
+        if chosen is None:
+            at = where if isinstance(where, slice) else torch.from_numpy(where)
+        else:
+            at = torch.from_numpy(chosen + where.start if isinstance(where, slice) else where[chosen])
+        return self.workspace.prepare(take(part.inputs, at)), part.labels[at].to(self.workspace.device)
+
+    def _chunks(
+        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str
+    ) -> Iterator[tuple[int, Inputs, Tensor]]:
+        require(mode in ("eval", "train"), f"mode must be eval or train; got {mode!r}")
+        self.workspace.model.train(mode == "train")
+        if x.ndim == 1:
+            self.workspace.load(x)
+        for i in range(len(self.names)):
+            where = self._rows(part, i)
+            chosen = None
+            if batch_size is not None and batch_size < self._size(i, part):
+                chosen = self.rng(i, purpose).child(part).permutation(self._size(i, part), batch_size)
+            if x.ndim > 1:
+                self.workspace.load(x[i])
+            inputs, labels = self._gather(where, i, chosen)
+            for low in range(0, len(labels), _CHUNK):
+                some = slice(low, low + _CHUNK)
+                yield i, (inputs if rows(inputs) <= _CHUNK else take(inputs, some)), labels[some]
+
+
+@dataclass(frozen=True)
+class _Hooks:
+    """The hooks of one client's training, and the gradient of a step under them."""
+
+    cohort: Cohort
+    client: int
+    penalty: Penalty | None
+    correction: Tensor | None
+    rule: GradientRule | None
+
+    @property
+    def none(self) -> bool:
+        """Whether a step is the plain gradient."""
+        return self.penalty is None and self.correction is None and self.rule is None
+
+    def gradient(self, batch: Batch, extra: Callable[[int], Batch]) -> Tensor:
+        """Direction [d] of a step; `extra(k)` draws its k-th further batch."""
+        if self.rule is None:
+            return self._plain(batch)
+        workspace = self.cohort.workspace
+        here = workspace.head.clone()
+
+        def at(y: Tensor, number: int) -> Tensor:
+            workspace.head.copy_(y)
+            if number == 0:
+                return self._plain(batch)
+            further = extra(number)
+            self.cohort.spent["row_gradients"] += len(further[1])
+            return self._plain(further)
+
+        direction = self.rule(at, here)
+        workspace.head.copy_(here)
+        return direction
+
+    def _plain(self, batch: Batch) -> Tensor:
+        workspace, penalty = self.cohort.workspace, self.penalty
+        inputs, labels = batch
+        if penalty is None or isinstance(penalty, Quadratic):
+            grad = workspace.flat_gradient(inputs, labels)
+        else:
+            grad = workspace.flat_gradient(
+                inputs, labels, lambda outputs: penalty(Step(outputs, inputs, labels, self.client, workspace.model))
+            )
+        if isinstance(penalty, Quadratic) and penalty.anchor is not None:
+            grad.add_(workspace.head - penalty.anchor[: workspace.layout.dim], alpha=penalty.mu)
+        if self.correction is not None:
+            grad.add_(self.correction[: workspace.layout.dim])
+        return grad
+
+
+def _of(value: Tensor, client: int) -> Tensor:
+    return value if value.ndim == 1 else value[client]
+
+
+def _anchored(penalty: Penalty | None, start: Tensor, client: int) -> Penalty | None:
+    if not isinstance(penalty, Quadratic):
+        return penalty
+    return Quadratic(penalty.mu, start if penalty.anchor is None else _of(penalty.anchor, client))

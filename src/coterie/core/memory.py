@@ -1,0 +1,101 @@
+"""What clients remember between rounds, where they live.
+
+A value written in round r is provisional until a later round begins; two rounds are kept. If round r begins again (the first attempt
+was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+__all__ = ["Memory", "MemoryView"]
+
+
+class Memory:
+    """Values by key and client, allocated when first written."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
+        self._round = (0, 0)
+
+    def begin(self, round: int, attempt: int) -> None:
+        """Name the round that the next asks belong to; `attempt` tells a repetition of the same round from its first try."""
+        if (round, attempt) == self._round:
+            return
+        for by_client in self._values.values():
+            for rounds in by_client.values():
+                for late in [r for r in rounds if r >= round]:
+                    del rounds[late]
+        self._round = (round, attempt)
+
+    def read(self, key: str, client: str) -> Tensor | None:
+        """The newest value of this client, or None."""
+        rounds = self._values.get(key, {}).get(client)
+        return rounds[max(rounds)] if rounds else None
+
+    def write(self, key: str, client: str, value: Tensor) -> None:
+        """Keep `value` as of the present round."""
+        rounds = self._values.setdefault(key, {}).setdefault(client, {})
+        rounds[self._round[0]] = value
+        for old in sorted(rounds)[:-2]:
+            del rounds[old]
+
+    def save(self) -> dict[str, Tensor]:
+        """Everything as one flat dict, keys `round/key/client`."""
+        return {
+            f"{r}/{key}/{client}": value
+            for key, by_client in self._values.items()
+            for client, rounds in by_client.items()
+            for r, value in rounds.items()
+        }
+
+    def load(self, saved: dict[str, Tensor], clients: Iterable[str]) -> None:
+        """Replace everything by what `save` gave, for those of `clients` that live here."""
+        here = set(clients)
+        self._values = {}
+        for name, value in saved.items():
+            number, key, client = name.split("/", 2)
+            if client in here:
+                self._values.setdefault(key, {}).setdefault(client, {})[int(number)] = value
+
+    def forget(self, clients: Iterable[str]) -> None:
+        """Drop all values of `clients` (their process died)."""
+        for by_client in self._values.values():
+            for client in clients:
+                by_client.pop(client, None)
+
+
+class MemoryView:
+    """The memory of one cohort during one task; writes count only if the task ends well."""
+
+    def __init__(self, memory: Memory, names: tuple[str, ...]) -> None:
+        self._memory = memory
+        self._names = names
+        self._written: dict[str, Tensor] = {}
+
+    def known(self, key: str) -> Tensor:
+        """Which clients have a value, bool [n]."""
+        if key in self._written:
+            return torch.ones(len(self._names), dtype=torch.bool)
+        return torch.tensor([self._memory.read(key, name) is not None for name in self._names])
+
+    def get(self, key: str, default: Tensor) -> Tensor:
+        """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""
+        if key in self._written:
+            return self._written[key]
+        values = [self._memory.read(key, name) for name in self._names]
+        return torch.stack([default if v is None else v for v in values])
+
+    def put(self, key: str, values: Tensor) -> None:
+        """Keep `values` [n, ...] for the clients of the cohort."""
+        self._written[key] = values.detach().clone()
+
+    def commit(self) -> None:
+        """Make the task's writes count."""
+        for key, values in self._written.items():
+            for name, value in zip(self._names, values, strict=True):
+                self._memory.write(key, name, value.clone())
+        self._written.clear()

@@ -1,0 +1,99 @@
+"""Tasks: functions that run where the data is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from coterie.core.errors import InputError
+
+__all__ = ["Gap", "Gradient", "Task", "Update", "find_task", "task"]
+
+Update = Annotated[Tensor, "update"]
+"""[n, ..., d + b]: local model minus received model; the server adds it."""
+Gradient = Annotated[Tensor, "gradient"]
+"""[n, ..., d + b]: points uphill; the server subtracts it."""
+Gap = Annotated[Tensor, "gap"]
+"""[n]: a loss minus what the client requires; positive means not good enough."""
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=tuple[Any, ...])
+_TASKS: dict[str, Task[Any]] = {}
+
+
+class Task(Generic[R]):
+    """A function `(cohort, *, payload) -> NamedTuple of tensors [n, ...]`, known by name on every engine.
+
+    Attributes:
+        name: `module:function`.
+        reply: the NamedTuple that it returns.
+        kinds: for each field of the reply `update`, `gradient`, `gap` or `other`, as declared by its type.
+    """
+
+    def __init__(self, function: Callable[..., R]) -> None:
+        self.function = function
+        self.name = f"{function.__module__}:{function.__qualname__}"
+        self.__doc__ = function.__doc__
+        self._reply: type[R] | None = None
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters or any(p.kind is not p.KEYWORD_ONLY for p in parameters[1:]):
+            raise InputError(
+                f"task {self.name} must take the cohort first and its payload by keyword: def f(cohort, *, x)"
+            )
+
+    def __call__(self, cohort: Any, /, **payload: Any) -> R:
+        """Run the task here, on `cohort`."""
+        return self.function(cohort, **payload)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def __reduce__(self) -> tuple[Callable[[str], Task[Any]], tuple[str]]:
+        return find_task, (self.name,)
+
+    @property
+    def reply(self) -> type[R]:
+        """The NamedTuple in the task's return annotation."""
+        if self._reply is None:
+            reply = get_type_hints(self.function).get("return")
+            if not (isinstance(reply, type) and issubclass(reply, tuple) and hasattr(reply, "_fields")):
+                raise InputError(
+                    f"task {self.name} must declare the NamedTuple that it returns: def f(cohort, *, x) -> Reply"
+                )
+            self._reply = cast("type[R]", reply)
+        return self._reply
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """`update`, `gradient`, `gap` or `other` for each field of the reply."""
+        hints = get_type_hints(self.reply, include_extras=True)
+        return {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
+
+
+def task(function: Callable[..., R]) -> Task[R]:
+    """Register a function as a task.
+
+    >>> from typing import NamedTuple
+    >>> class Size(NamedTuple):
+    ...     rows: Tensor
+    >>> @task
+    ... def size(cohort, *, scale: float) -> Size:
+    ...     return Size(cohort.sizes * scale)
+    >>> size.kinds
+    {'rows': 'other'}
+    """
+    made = Task(function)
+    _TASKS[made.name] = made
+    return made
+
+
+def find_task(name: str) -> Task[Any]:
+    """The task registered under `module:function`."""
+    if name not in _TASKS:
+        raise InputError(
+            f"there is no task {name!r} here; import its module, or install the same version of coterie everywhere"
+        )
+    return _TASKS[name]

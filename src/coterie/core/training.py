@@ -1,0 +1,167 @@
+"""Local training: its settings, and the one loop over batches with its hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.errors import check_field, is_number, require
+from coterie.core.rng import Rng
+from coterie.core.wire import wire_type
+
+__all__ = ["Epochs", "GradientRule", "LocalSGD", "Penalty", "Quadratic", "Sampler", "Schedule", "Step", "Steps"]
+
+
+@wire_type
+@dataclass(frozen=True)
+class Steps:
+    """A number of batches."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, f"Steps must be at least 1; got {self.count}")
+
+
+@wire_type
+@dataclass(frozen=True)
+class Epochs:
+    """A number of passes over the rows."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, f"Epochs must be at least 1; got {self.count}")
+
+
+@wire_type
+@dataclass(frozen=True)
+class Schedule:
+    """A learning rate by round: `start * factor ** (number of entries of `at` that the round has reached)`.
+
+    >>> [Schedule(0.1, at=(50, 75)).rate(r) for r in (49, 50, 80)]
+    [0.1, 0.010000000000000002, 0.0010000000000000002]
+    """
+
+    start: float
+    at: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    def rate(self, round: int) -> float:
+        """The rate of round `round` (counted from 1)."""
+        return self.start * self.factor ** sum(round >= r for r in self.at)
+
+
+class Sampler(Protocol):
+    """Chooses the rows of every local step in place of epochs.
+
+    A sampler is a registered frozen dataclass. If it has a method `after_round(x, federation)`, the run loop calls that after each
+    aggregation, so it may ask tasks of its own and keep what it learns in client memory.
+    """
+
+    def rows(self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
+        """Row numbers [steps, batch_size] of the client at position `client`."""
+        ...
+
+
+@wire_type
+@dataclass(frozen=True)
+class LocalSGD:
+    """Settings of local training.
+
+    Attributes:
+        lr: learning rate > 0, or a `Schedule` by round.
+        steps: `Steps(n)` batches or `Epochs(n)` passes a round.
+        batch_size: rows per batch; None: all rows.
+        momentum: in [0, 1); its buffer starts at 0 in every round.
+        weight_decay: factor of the squared-norm penalty's gradient, >= 0.
+        clip: largest norm of a step's gradient; None: no limit.
+        optimiser: `sgd`, `adam` or `adamw` (fresh in every round).
+        sampler: chooses the rows of every step; None: epochs without replacement.
+
+    >>> LocalSGD(lr=-1)
+    Traceback (most recent call last):
+    coterie.core.errors.InputError: LocalSGD.lr must be a number > 0; got -1
+    """
+
+    lr: float | Schedule = 0.1
+    steps: Steps | Epochs = Steps(10)
+    batch_size: int | None = 32
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    optimiser: str = "sgd"
+    sampler: Any = None
+
+    def __post_init__(self) -> None:
+        start = self.lr.start if isinstance(self.lr, Schedule) else self.lr
+        check_field(self, "lr", start, is_number(start) and start > 0, "a number > 0")
+        check_field(self, "steps", self.steps, isinstance(self.steps, Steps | Epochs), "Steps(n) or Epochs(n)")
+        size = self.batch_size
+        check_field(
+            self, "batch_size", size, size is None or (type(size) is int and size > 0), "None (all rows) or an int > 0"
+        )
+        check_field(self, "momentum", self.momentum, is_number(self.momentum) and 0 <= self.momentum < 1, "in [0, 1)")
+        decay = self.weight_decay
+        check_field(self, "weight_decay", decay, is_number(decay) and decay >= 0, "a number >= 0")
+        check_field(
+            self,
+            "clip",
+            self.clip,
+            self.clip is None or (is_number(self.clip) and self.clip > 0),
+            "None or a number > 0",
+        )
+        check_field(self, "optimiser", self.optimiser, self.optimiser in _OPTIMISERS, " | ".join(_OPTIMISERS))
+
+    def rate(self, round: int) -> float:
+        """The learning rate of round `round`."""
+        return self.lr.rate(round) if isinstance(self.lr, Schedule) else self.lr
+
+
+_OPTIMISERS = ("sgd", "adam", "adamw")
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """The penalty `mu / 2 * ||y - anchor||^2` on the parameters y of a local model.
+
+    Attributes:
+        mu: >= 0.
+        anchor: [d + b], or [n, d + b] for one anchor per client; None: the model that training starts from.
+    """
+
+    mu: float
+    anchor: Tensor | None = None
+
+
+class Step(NamedTuple):
+    """What a penalty of the user's own sees of one local step."""
+
+    outputs: Tensor
+    inputs: Any
+    labels: Tensor
+    client: int
+    model: torch.nn.Module
+
+
+Penalty = Quadratic | Callable[[Step], Tensor]
+"""A quadratic penalty, or a function of a step that returns a scalar to be added to its loss."""
+
+GradientRule = Callable[[Callable[[Tensor, int], Tensor], Tensor], Tensor]
+"""(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`."""
+
+
+def make_optimiser(local: LocalSGD, head: Tensor, lr: float) -> torch.optim.Optimizer | None:
+    """The optimiser of one local training; None for plain SGD, which needs no object."""
+    if local.optimiser == "adam":
+        return torch.optim.Adam([head], lr, weight_decay=local.weight_decay)
+    if local.optimiser == "adamw":
+        return torch.optim.AdamW([head], lr, weight_decay=local.weight_decay)
+    if local.momentum:
+        return torch.optim.SGD([head], lr, momentum=local.momentum, weight_decay=local.weight_decay)
+    return None

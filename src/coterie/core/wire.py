@@ -1,0 +1,112 @@
+"""What a wire carries: payloads of named values, and nothing that has to be pickled.
+
+A value is a tensor, int, float, bool, str, None, `Each(tensor)` or a registered frozen dataclass of such values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import InputError
+
+__all__ = ["Each", "decode", "encode", "from_json", "nbytes", "to_json", "wire_type"]
+
+T = TypeVar("T")
+_TYPES: dict[str, type] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Each:
+    """A payload with a leading client dimension: row i goes to the i-th client of the ask.
+
+    The rows belong to the clients in the order in which the caller names them.
+    """
+
+    tensor: Tensor
+
+
+def wire_type(cls: type[T]) -> type[T]:
+    """Let a frozen dataclass travel, as JSON of its fields."""
+    _TYPES[cls.__name__] = cls
+    return cls
+
+
+def to_json(value: Any) -> Any:
+    """A payload value as plain JSON; tensors are not allowed here."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [to_json(v) for v in value]
+    if dataclasses.is_dataclass(value) and _TYPES.get(type(value).__name__) is type(value):
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"type": type(value).__name__, "fields": fields}
+    raise InputError(
+        f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, Each(tensor) and dataclasses "
+        "registered with @wire_type"
+    )
+
+
+def from_json(value: Any) -> Any:
+    """Undo `to_json`; lists come back as tuples."""
+    if isinstance(value, list):
+        return tuple(from_json(v) for v in value)
+    if isinstance(value, dict):
+        if value.get("type") not in _TYPES:
+            raise InputError(
+                f"a payload names the unknown type {value.get('type')!r}; import the module that registers it"
+            )
+        return _TYPES[value["type"]](**{k: from_json(v) for k, v in value["fields"].items()})
+    return value
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    """A payload or a reply as bytes: a safetensors file whose metadata holds everything that is no tensor."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    rest: dict[str, Any] = {}
+    each: list[str] = []
+    for name, value in values.items():
+        if isinstance(value, Each | Tensor):
+            # A copy without history: two names of one storage are refused by safetensors.
+            tensor = value.tensor if isinstance(value, Each) else value
+            tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            each += [name] * isinstance(value, Each)
+        else:
+            rest[name] = to_json(value)
+    order = list(values)
+    return bytes(save(tensors, metadata={"coterie": json.dumps({"order": order, "each": each, "rest": rest})}))
+
+
+def decode(message: bytes) -> dict[str, Any]:
+    """Undo `encode`. Raises `InputError` if the bytes are no such message."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        length = int.from_bytes(message[:8], "little")
+        meta = json.loads(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"])
+        tensors = load(message)
+    except (ValueError, KeyError, SafetensorError) as error:
+        raise InputError(f"a message of {len(message)} bytes is no coterie payload ({error})") from error
+    values = {**{k: from_json(v) for k, v in meta["rest"].items()}, **tensors}
+    return {k: Each(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
+
+
+def nbytes(values: Mapping[str, Any]) -> int:
+    """Bytes of the values themselves, without framing; `Each` counts one row, since that is what a client receives."""
+    total = 0
+    for value in values.values():
+        if isinstance(value, Each):
+            total += value.tensor[:1].numel() * value.tensor.element_size()
+        elif isinstance(value, Tensor):
+            total += value.numel() * value.element_size()
+        else:
+            total += 8 if isinstance(value, int | float | bool) else len(json.dumps(to_json(value)))
+    return total
