@@ -225,6 +225,15 @@ class Clients(Sequence[Client]):
         self._describe(names, name, classes, recipe, notes, server, unseen)
         return self
 
+    @classmethod
+    def of_server(cls, part: Part) -> Clients:
+        """The rows of the server as a client of the reserved name `server`; they train and validate."""
+        self = cls.__new__(cls)
+        self.train = self.validation = Rows.concatenate([part])  # type: ignore[assignment]
+        self.test = None
+        self._describe(["server"], "server", (), None, (), None, None, reserved=True)
+        return self
+
     def _describe(
         self,
         names: Sequence[str],
@@ -234,6 +243,8 @@ class Clients(Sequence[Client]):
         notes: Sequence[str],
         server: Part | None,
         unseen: Clients | None,
+        *,
+        reserved: bool = False,
     ) -> None:
         self.names = tuple(names)
         self.name, self.classes, self.recipe = name, tuple(classes), recipe

@@ -261,7 +261,7 @@ class Cohort:
         result["n"] = torch.tensor([self._size(i, part) for i in range(len(self.names))], dtype=torch.float64)
         if not has:
             return result
-        within = self._subset(has)
+        within = self.only(has)
         outputs, labels, offsets = within.outputs(x if x.ndim == 1 else x[has], part=part)
         values = self.workspace.loss.rows(outputs, labels).double().cpu()
         owner = torch.repeat_interleave(torch.arange(len(has)), offsets.diff())
@@ -281,10 +281,12 @@ class Cohort:
         """Labels of the client at position `client`."""
         return self._rows(part, client).part(self.index[client]).labels
 
-    def _subset(self, positions: Sequence[int]) -> Cohort:
+    def only(self, positions: Sequence[int]) -> Cohort:
+        """The clients at `positions` as a cohort of their own; it reads their memory and writes none."""
         names = tuple(self.names[i] for i in positions)
         index = tuple(self.index[i] for i in positions)
-        return Cohort(names, self.workspace, self.clients, index, self.memory, self.seed, self.round, self.spent)
+        memory = self.memory.only(names)
+        return Cohort(names, self.workspace, self.clients, index, memory, self.seed, self.round, self.spent)
 
     def _rows(self, part: str, client: int) -> Rows:
         require(part in ("train", "validation", "test"), f"part must be train, validation or test; got {part!r}")

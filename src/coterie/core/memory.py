@@ -76,6 +76,10 @@ class MemoryView:
         self._names = names
         self._written: dict[str, Tensor] = {}
 
+    def only(self, names: tuple[str, ...]) -> MemoryView:
+        """The committed memory of some of the clients."""
+        return MemoryView(self._memory, names)
+
     def known(self, key: str) -> Tensor:
         """Which clients have a value, bool [n]."""
         if key in self._written:

@@ -1,0 +1,81 @@
+"""Centralised: all rows in one place, the reference that nobody in a federation can have.
+
+The run loop puts the training rows of all clients where the server's rows are (`pooled`), and the server trains on them. A round takes
+the same number of steps as any client does in other methods, with a batch that is n times as large for n participating clients: the
+same rounds, local steps and row gradients as FedAvg.
+
+Laws (tests/laws): with one step on all rows it equals FedAvg with one step on all rows; with one client it equals Local.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+
+__all__ = ["Centralised", "State"]
+
+
+class PooledUpdate(NamedTuple):
+    """delta [1, d + b]."""
+
+    delta: Update
+
+
+@task
+def pooled_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> PooledUpdate:
+    """Train on all rows."""
+    return PooledUpdate(cohort.train(x, local) - x)
+
+
+class State(NamedTuple):
+    """The model [d + b]."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class Centralised:
+    """Train one model on the rows of all clients, which no federation may do.
+
+    Attributes:
+        local: settings of training; its batch size is multiplied by the number of participants.
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.5, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.Centralised(local=local), clients, model=torch.nn.Linear(1, 1, bias=False), rounds=40)
+    >>> round(float(run.x), 2)
+    0.33
+    """
+
+    local: LocalSGD = LocalSGD()
+
+    pooled = True
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round of training on all rows."""
+        size = self.local.batch_size
+        local = replace(self.local, batch_size=None if size is None else size * len(federation.clients))
+        got = federation.ask(["server"], pooled_update, need="all", x=state.x, local=local)
+        return State(state.x + got.delta[0]), {}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds."""
+        return 1

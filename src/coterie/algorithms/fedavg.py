@@ -1,0 +1,88 @@
+"""FedAvg: average the clients' updates by size.
+
+Paper: H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", AISTATS 2017, Algorithm 1.
+
+Symbols: x = w_t, delta_k = w^k_{t+1} - w_t, sizes = n_k, local = (B, E or a number of steps, eta), lr: a server learning rate
+(1 in the paper).
+
+Differences from the paper: `lr`; `Steps` beside `Epochs`.
+
+Laws (tests/laws): one local step on all rows = gradient descent on the size-weighted loss; FedProx(mu=0) = FedAvg; a client that
+exists twice counts twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import check_field, is_number
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+
+__all__ = ["FedAvg", "State"]
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b] and training rows [n]."""
+
+    delta: Update
+    sizes: Tensor
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """ClientUpdate(k, w) of Algorithm 1."""
+    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+
+
+class State(NamedTuple):
+    """The global model [d + b]."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Average updates by the number of training rows.
+
+    Attributes:
+        local: settings of local training (B, E, eta).
+        lr: server learning rate > 0; 1 is the paper's average.
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.5, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.FedAvg(local=local), clients, model=torch.nn.Linear(1, 1, bias=False), rounds=40)
+    >>> round(float(run.x), 2)  # the mean label, since a third of all rows has label 1
+    0.33
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_field(self, "lr", self.lr, is_number(self.lr) and self.lr > 0, "a number > 0")
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        got = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        weights = got.sizes / got.sizes.sum()  # n_k / n
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)
+        return State(x), {"weights": got.named(weights)}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x

@@ -1,0 +1,84 @@
+"""Local: each client alone, with the same budget of local steps as in any other method.
+
+The yardstick of every claim that federating helps or harms. It asks each client to go on training the client's own model; nothing of
+one client reaches another. The models are kept with the server's state, so a run can be resumed and evaluated like any other; on a
+real federation the models of this yardstick are thereby seen by the server.
+
+Laws (tests/laws): other clients change nothing; a federation of one client gives FedAvg's model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.wire import Each
+
+__all__ = ["Local", "State"]
+
+
+class OwnUpdate(NamedTuple):
+    """delta [n, d + b]."""
+
+    delta: Update
+
+
+@task
+def own_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> OwnUpdate:
+    """Go on from the client's own model, x [n, d + b]."""
+    return OwnUpdate(cohort.train(x, local) - x)
+
+
+class State(NamedTuple):
+    """Names of all N clients and their models [N, d + b]."""
+
+    names: tuple[str, ...]
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class Local:
+    """Each client alone.
+
+    Attributes:
+        local: settings of local training.
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.5, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.Local(local=local), clients, model=torch.nn.Linear(1, 1, bias=False), rounds=40)
+    >>> [round(abs(float(x)), 2) for x in run.models.values()]
+    [1.0, 0.0]
+    """
+
+    local: LocalSGD = LocalSGD()
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Everybody starts from x."""
+        return State(federation.everyone, x.repeat(len(federation.everyone), 1))
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`; the models of others stay."""
+        number = {name: i for i, name in enumerate(state.names)}
+        mine = torch.tensor([number[n] for n in federation.clients])
+        got = federation.ask(federation.clients, own_update, x=Each(state.x[mine]), local=self.local)
+        x = state.x.clone()
+        x[torch.tensor([number[n] for n in got.clients])] += got.delta
+        return State(state.names, x), {"weights": {n: {n: 1.0} for n in got.clients}}
+
+    def models(self, state: State) -> dict[str, Tensor]:
+        """A model for each client."""
+        return dict(zip(state.names, state.x, strict=True))
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds."""
+        return participants + 2 * clients

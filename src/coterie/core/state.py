@@ -1,0 +1,82 @@
+"""States as files: tensors as safetensors, the rest as JSON in its metadata; one file, renamed into place."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+from torch import Tensor
+
+from coterie.core.errors import InputError
+
+__all__ = ["Checkpoint", "load_state", "read_checkpoint", "save_state", "write_atomically", "write_checkpoint"]
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class Checkpoint(NamedTuple):
+    """One complete round: values of the state, client memory, and what the run loop needs (`meta`)."""
+
+    values: dict[str, Any]
+    memory: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def write_checkpoint(path: Path, state: tuple[Any, ...], memory: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file."""
+    from safetensors.torch import save_file
+
+    values = state._asdict()  # type: ignore[attr-defined]
+    tensors = {f"state/{k}": v.detach().cpu().contiguous().clone() for k, v in values.items() if isinstance(v, Tensor)}
+    rest = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
+    tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
+    text = json.dumps({"rest": rest, "fields": list(values), "meta": dict(meta)})
+    write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}))
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Undo `write_checkpoint`. Raises `InputError` for a file that is none."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads(file.metadata()["coterie"])
+            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        raise InputError(f"{path} is no checkpoint of coterie ({error}); delete it and start again") from error
+    state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
+    values = {k: state[k] if k in state else _tuples(header["rest"][k]) for k in header["fields"]}
+    memory = {k.removeprefix("memory/"): v for k, v in tensors.items() if k.startswith("memory/")}
+    return Checkpoint(values, memory, header["meta"])
+
+
+def save_state(path: Path, state: tuple[Any, ...]) -> None:
+    """Save a state alone."""
+    write_checkpoint(path, state, {}, {})
+
+
+def load_state(path: Path, state_type: type[Any]) -> Any:
+    """The state that `save_state` wrote, as a `state_type`."""
+    return state_type(**read_checkpoint(path).values)
+
+
+def state_type(method: Any) -> type[Any] | None:
+    """The NamedTuple that `method.init` declares to return, if it does."""
+    found = get_type_hints(type(method).init).get("return")
+    return found if isinstance(found, type) and hasattr(found, "_fields") else None
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

@@ -1,0 +1,311 @@
+"""The engine of one machine: all clients in this process, or sharded over worker processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.clients import Clients
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, RunError, require
+from coterie.core.federation import Answer, Context
+from coterie.core.loss import RowLoss
+from coterie.core.memory import Memory, MemoryView
+from coterie.core.task import Task, find_task
+from coterie.core.wire import Each, decode, encode
+from coterie.core.workspace import Workspace
+
+__all__ = ["InProcess"]
+
+
+class Shard:
+    """Clients of this process, with the server's rows as a client of their own."""
+
+    def __init__(self, clients: Clients, workspace: Workspace) -> None:
+        self.clients = clients
+        self.workspace = workspace
+        self.memory = Memory()
+        self.server = None if clients.server is None else Clients.of_server(clients.server)
+
+    def run(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
+        """Run a task for `names` as one cohort; if that fails, one by one, so that the failure has a name."""
+        self.memory.begin(context.round, context.attempt)
+        spent = {"row_gradients": 0, "row_losses": 0}
+        shards: list[tuple[tuple[str, ...], tuple[Any, ...]]] = []
+        failed: dict[str, str] = {}
+        for group in (tuple(n for n in names if n != "server"), tuple(n for n in names if n == "server")):
+            if not group:
+                continue
+            try:
+                shards.append((group, self._task(group, names, task, payload, context, spent)))
+            except InputError:
+                raise
+            except Exception as error:
+                if len(group) == 1:
+                    failed[group[0]] = _reason(error)
+                    continue
+                for name in group:
+                    try:
+                        shards.append(((name,), self._task((name,), names, task, payload, context, spent)))
+                    except Exception as alone:
+                        failed[name] = _reason(alone)
+        return Answer(shards, failed, spent)
+
+    def _task(
+        self,
+        group: tuple[str, ...],
+        names: tuple[str, ...],
+        task: Task[Any],
+        payload: Mapping[str, Any],
+        context: Context,
+        spent: dict[str, int],
+    ) -> tuple[Any, ...]:
+        clients = self.clients
+        if group == ("server",):
+            if self.server is None:
+                raise InputError("the server was asked, but it holds no rows; give server rows (server_data)")
+            clients = self.server
+        view = MemoryView(self.memory, group)
+        index = tuple(clients.number(n) for n in group)
+        cohort = Cohort(group, self.workspace, clients, index, view, context.seed, context.round, spent)
+        reply: tuple[Any, ...] = task(cohort, **_payload(payload, names, group))
+        view.commit()
+        return reply
+
+
+class InProcess:
+    """All clients on this machine.
+
+    Attributes:
+        clients: names, sorted.
+        layout: of model vectors.
+        x: initial model [d + b].
+
+    Raises `InputError` if model, loss and rows do not fit.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        model: nn.Module,
+        *,
+        loss: str | RowLoss = "auto",
+        workers: int = 1,
+        device: str = "cpu",
+    ) -> None:
+        require(workers >= 1, f"workers must be an int of at least 1; got {workers!r}")
+        workspace = Workspace(model, loss, clients[0], device)
+        self.model = workspace.model
+        self.loss = workspace.loss
+        self.layout = workspace.layout
+        self.clients = clients.names
+        self.has_server = clients.server is not None
+        self.x = workspace.x.clone()
+        self.has_random_layers = workspace.random
+        self._shard = Shard(clients, workspace)
+        self._workers: list[Worker] = []
+        self._home: dict[str, int] = {}
+        if workers > 1:
+            require(device == "cpu", "workers are processes that share the CPU; use workers=1 on a GPU")
+            parts = [clients.names[i::workers] for i in range(min(workers, len(clients)))]
+            self._home = {name: i for i, part in enumerate(parts) for name in part}
+            self._workers = [Worker(self._shard) for _ in parts]
+
+    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
+        """Run `task` for `names` (sorted): here, or each client in the worker that it lives in."""
+        if not self._workers:
+            return self._shard.run(names, task, payload, context)
+        # The server's rows live in this process, so that no worker has to be told which of them serves it.
+        homes: dict[int, tuple[str, ...]] = {}
+        for name in names:
+            home = self._home.get(name, -1)
+            homes[home] = (*homes.get(home, ()), name)
+        for home, group in homes.items():
+            if home >= 0:
+                self._workers[home].send(group, task, _payload(payload, names, group, keep_each=True), context)
+        answers = [
+            self._workers[home].receive(group, task)
+            if home >= 0
+            else self._shard.run(group, task, _payload(payload, names, group, keep_each=True), context)
+            for home, group in homes.items()
+        ]
+        spent: dict[str, int] = {}
+        for answer in answers:
+            for key, count in answer.spent.items():
+                spent[key] = spent.get(key, 0) + count
+        failed = {n: why for a in answers for n, why in a.failed.items()}
+        return Answer([s for a in answers for s in a.shards], failed, spent)
+
+    def save_memory(self) -> dict[str, Tensor]:
+        """What all clients remember."""
+        saved = self._shard.memory.save()
+        for worker in self._workers:
+            saved.update(worker.memory())
+        return saved
+
+    def load_memory(self, saved: dict[str, Tensor]) -> None:
+        """Undo `save_memory`."""
+        if not self._workers:
+            self._shard.memory.load(saved, (*self.clients, "server"))
+            return
+        self._shard.memory.load(saved, ("server",))
+        for i, worker in enumerate(self._workers):
+            here = {n for n, home in self._home.items() if home == i}
+            worker.load({k: v for k, v in saved.items() if k.split("/", 2)[2] in here})
+
+    def close(self) -> None:
+        """End the worker processes."""
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+
+class Worker:
+    """A process that holds the cohort of some clients. It is forked: rows are shared copy-on-write, and nothing is pickled."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._start()
+
+    def _start(self) -> None:
+        import multiprocessing
+
+        context = multiprocessing.get_context("fork")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(self._shard, theirs, self._pipe), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def send(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> None:
+        """Begin a task."""
+        header = {"names": "\n".join(names), "task": task.name, "context": ",".join(map(str, context))}
+        self._post(encode({**{f"payload/{k}": v for k, v in payload.items()}, **header}))
+
+    def receive(self, names: tuple[str, ...], task: Task[Any]) -> Answer:
+        """The answer to the task that was begun; a worker that died is started again and its clients have failed."""
+        try:
+            message = decode(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            self._process.join()
+            code = self._process.exitcode
+            self._start()
+            return Answer(
+                [], dict.fromkeys(names, f"its worker process ended with exit code {code} and was restarted"), {}
+            )
+        if "input_error" in message:
+            raise InputError(message["input_error"])
+        failed = {k.removeprefix("failed/"): v for k, v in message.items() if k.startswith("failed/")}
+        spent = {k.removeprefix("spent/"): v for k, v in message.items() if k.startswith("spent/")}
+        shards = []
+        fields = task.reply._fields
+        for i in range(message["shards"]):
+            shards.append((tuple(message[f"{i}/names"].split("\n")), tuple(message[f"{i}/{f}"] for f in fields)))
+        return Answer(shards, failed, spent)
+
+    def memory(self) -> dict[str, Tensor]:
+        """What the clients of this worker remember."""
+        self._post(encode({"save": True}))
+        return decode(self._pipe.recv_bytes())
+
+    def load(self, saved: Mapping[str, Tensor]) -> None:
+        """Give the clients of this worker their memory."""
+        self._post(encode({"load": True, **saved}))
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join(timeout=5)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+    def _post(self, message: bytes) -> None:
+        try:
+            self._pipe.send_bytes(message)
+        except (BrokenPipeError, OSError):
+            return  # the answer that is waited for next reports the death
+
+
+def _serve(shard: Shard, pipe: Any, parents: Any) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers after saving
+    parents.close()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            message = decode(pipe.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)
+        if "save" in message:
+            pipe.send_bytes(encode(shard.memory.save()))
+        elif "load" in message:
+            message.pop("load")
+            shard.memory.load(message, {k.split("/", 2)[2] for k in message})
+        else:
+            pipe.send_bytes(encode(_serve_task(shard, message)))
+
+
+def _serve_task(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
+    names = tuple(message["names"].split("\n"))
+    task = find_task(message["task"])
+    payload = {k.removeprefix("payload/"): v for k, v in message.items() if k.startswith("payload/")}
+    context = Context(*map(int, message["context"].split(",")))
+    try:
+        answer = shard.run(names, task, payload, context)
+    except InputError as error:
+        return {"input_error": str(error)}
+    reply: dict[str, Any] = {"shards": len(answer.shards)}
+    reply.update({f"failed/{k}": v for k, v in answer.failed.items()})
+    reply.update({f"spent/{k}": v for k, v in answer.spent.items()})
+    for i, (group, values) in enumerate(answer.shards):
+        reply[f"{i}/names"] = "\n".join(group)
+        reply.update({f"{i}/{k}": v for k, v in zip(task.reply._fields, values, strict=True)})
+    return reply
+
+
+def _payload(
+    payload: Mapping[str, Any], names: tuple[str, ...], group: tuple[str, ...], keep_each: bool = False
+) -> dict[str, Any]:
+    where = None if group == names else [names.index(n) for n in group]
+    result = {}
+    for key, value in payload.items():
+        if isinstance(value, Each):
+            rows = value.tensor if where is None else value.tensor[where]
+            result[key] = Each(rows) if keep_each else rows
+        else:
+            result[key] = value
+    return result
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def check_free_memory(vectors: int, layout_size: int, itemsize: int, available: int | None = None) -> str | None:
+    """The sentence that names the memory of a method's [n, d] matrix; None below 100 MB.
+
+    Raises `RunError` if it is more than what is free.
+    """
+    needed = vectors * layout_size * itemsize
+    free = available if available is not None else _available()
+    sentence = f"a round holds {vectors} model vectors of {layout_size} numbers: {needed / 1e9:.2f} GB"
+    if free is not None and needed > free:
+        raise RunError(
+            f"{sentence}, but only {free / 1e9:.2f} GB are free; ask fewer clients a round or take a smaller model"
+        )
+    return sentence if needed > 1e8 else None
+
+
+def _available() -> int | None:
+    try:
+        with open("/proc/meminfo") as lines:
+            fields: Sequence[str] = next(line for line in lines if line.startswith("MemAvailable")).split()
+    except (OSError, StopIteration):
+        return None
+    return int(fields[1]) * 1024
