@@ -1,1 +1,108 @@
+"""coterie: federated learning among partners who are not alike.
+
+`import coterie as ct` needs torch and numpy; each public name is imported when it is first used, so that the command answers at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+
+_NAMES = {
+    "Centralised": "algorithms",
+    "Client": "core.clients",
+    "Clients": "core.clients",
+    "Cohort": "core.cohort",
+    "CoterieError": "core.errors",
+    "Each": "core.wire",
+    "Epochs": "core.training",
+    "FedAvg": "algorithms",
+    "FedProx": "algorithms",
+    "Federation": "core.federation",
+    "Gap": "core.task",
+    "Gradient": "core.task",
+    "InputError": "core.errors",
+    "Local": "algorithms",
+    "LocalSGD": "core.training",
+    "MeritFed": "algorithms",
+    "Part": "core.clients",
+    "Quadratic": "core.training",
+    "Rng": "core.rng",
+    "RunError": "core.errors",
+    "Schedule": "core.training",
+    "Steps": "core.training",
+    "Update": "core.task",
+    "fit": "runner",
+    "move": "core.vector",
+    "task": "core.task",
+    "wire_type": "core.wire",
+}
+_MODULES = ("data", "metrics", "models", "report", "solvers")
+
+__all__ = [
+    "Centralised",
+    "Client",
+    "Clients",
+    "Cohort",
+    "CoterieError",
+    "Each",
+    "Epochs",
+    "FedAvg",
+    "FedProx",
+    "Federation",
+    "Gap",
+    "Gradient",
+    "InputError",
+    "Local",
+    "LocalSGD",
+    "MeritFed",
+    "Part",
+    "Quadratic",
+    "Rng",
+    "RunError",
+    "Schedule",
+    "Steps",
+    "Update",
+    "__version__",
+    "data",
+    "fit",
+    "metrics",
+    "models",
+    "move",
+    "report",
+    "solvers",
+    "task",
+    "wire_type",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"coterie.{name}")
+    if name in _NAMES:
+        module = importlib.import_module(f"coterie.{_NAMES[name]}")
+        value = getattr(module, name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from coterie import data, metrics, models, report, solvers
+    from coterie.algorithms import Centralised, FedAvg, FedProx, Local, MeritFed
+    from coterie.core.clients import Client, Clients, Part
+    from coterie.core.cohort import Cohort
+    from coterie.core.errors import CoterieError, InputError, RunError
+    from coterie.core.federation import Federation
+    from coterie.core.rng import Rng
+    from coterie.core.task import Gap, Gradient, Update, task
+    from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
+    from coterie.core.vector import move
+    from coterie.core.wire import Each, wire_type
+    from coterie.runner import fit

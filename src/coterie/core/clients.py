@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
@@ -148,6 +149,11 @@ class Rows:
         low, high = int(self.offsets[client]), int(self.offsets[client + 1])
         return slice(low, high) if self.index is None else self.index[low:high]
 
+    def numbers(self, client: int) -> Array:
+        """The same as an array of row numbers."""
+        where = self.positions(client)
+        return np.arange(where.start, where.stop, dtype=np.int64) if isinstance(where, slice) else where
+
     def part(self, client: int) -> Part:
         """The rows of client number `client` (a view where they lie together, else a copy)."""
         where = self.positions(client)
@@ -256,7 +262,8 @@ class Clients(Sequence[Client]):
             )
             raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
         require(
-            "server" not in self._number, "a client is called 'server', the name of the server's own rows; rename it"
+            reserved or "server" not in self._number,
+            "a client is called 'server', the name of the server's own rows; rename it",
         )
 
     def number(self, name: str) -> int:
@@ -283,6 +290,39 @@ class Clients(Sequence[Client]):
 
     def __repr__(self) -> str:
         return f"<{len(self)} clients of {self.name!r}, {int(self.train.sizes.sum())} training rows>"
+
+    def folded(self, keep: Collection[str] = ()) -> Clients:
+        """The same clients with validation rows added to the training rows, except for the clients of `keep`."""
+        validation = self.validation
+        if validation is None or set(keep) >= set(self.names):
+            return self
+        shared = validation.inputs is self.train.inputs and validation.labels is self.train.labels
+        inputs, labels, shift = self.train.inputs, self.train.labels, 0
+        if not shared:
+            both = Rows.concatenate([Part(r.inputs, r.labels) for r in (self.train, validation)])
+            if both is None:
+                return self
+            inputs, labels, shift = both.inputs, both.labels, len(self.train.labels)
+        train, rest = [], []
+        for i, name in enumerate(self.names):
+            mine, held = self.train.numbers(i), validation.numbers(i) + shift
+            train.append(mine if name in keep else np.concatenate([mine, held]))
+            rest.append(held if name in keep else held[:0])
+        made = copy(self)
+        made.train = Rows.indexed(inputs, labels, train)
+        made.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
+        return made
+
+    def pooled(self) -> Part:
+        """All training rows as one part."""
+        everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
+        return Part(self.train.inputs, self.train.labels).select(torch.from_numpy(everything))
+
+    def with_server(self, part: Part | None) -> Clients:
+        """The same clients beside a server that holds these rows."""
+        made = copy(self)
+        made.server = part
+        return made
 
     def fingerprint(self) -> str:
         """A short hash of every row and name: a checkpoint refuses to go on with other data."""

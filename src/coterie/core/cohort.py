@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.core.clients import Clients, Inputs, Rows, rows, take
 from coterie.core.errors import InputError, require
+from coterie.core.loss import Kind
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng, batches
 from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Sampler, Step, Steps, make_optimiser
@@ -242,7 +243,7 @@ class Cohort:
         return torch.cat(found), torch.cat(labels), offsets
 
     def evaluate(
-        self, x: Tensor, metrics: Mapping[str, Callable[[Tensor, Tensor, str], float | None]], *, part: str = "test"
+        self, x: Tensor, metrics: Mapping[str, Callable[[Tensor, Tensor, Kind], float | None]], *, part: str = "test"
     ) -> dict[str, Tensor]:
         """Loss and metrics of x, per client.
 
@@ -276,6 +277,10 @@ class Cohort:
         return result
 
     # ---- rows
+
+    def has(self, client: int, part: str) -> bool:
+        """Whether the client at position `client` has rows of this part."""
+        return self._size(client, part) > 0
 
     def labels(self, client: int, part: str = "train") -> Tensor:
         """Labels of the client at position `client`."""

@@ -1,1 +1,28 @@
-"""."""
+"""Data: named data sets, the user's own tables and tensors, and splits.
+
+Everything returns `coterie.core.clients.Clients`. Importing this needs torch and numpy only; pandas, pyarrow,
+scikit-learn and datasets are imported by the functions that need them.
+"""
+
+from coterie.data.dataset import from_dataset
+from coterie.data.folder import apply_recipe, from_folder, from_frames
+from coterie.data.registry import DATASETS, Dataset, load
+from coterie.data.splits import Split, dirichlet, generator, iid, shards, stratified
+from coterie.data.tensors import from_tensors
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Split",
+    "apply_recipe",
+    "dirichlet",
+    "from_dataset",
+    "from_folder",
+    "from_frames",
+    "from_tensors",
+    "generator",
+    "iid",
+    "load",
+    "shards",
+    "stratified",
+]

@@ -1,0 +1,186 @@
+"""Columns of a client's table: what kind of values they hold, what counts as missing, and how values are spelled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.core.errors import InputError
+
+__all__ = ["Column", "Missing", "Table", "from_numbers", "from_texts", "spell"]
+
+Floats = NDArray[np.float64]
+Texts = NDArray[np.object_]
+Missing = Sequence[str | float]
+"""Values of a column that stand for "missing", such as 0 for a cholesterol that nobody measured."""
+
+NOTHING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "nan", "-nan", "null", "none", "<na>", "nat"})
+"""Cells that mean "missing" in every column, in lower case (those of pandas, and the question mark of UCI)."""
+
+_BOOLEAN = {"true": 1.0, "false": 0.0}
+_DATE = re.compile(
+    r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}[./]\d{1,2}[./](\d{4}|\d{2})( \d{1,2}:\d{2}.*)?"
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """The values of one column at one client, as numbers or as texts.
+
+    Attributes:
+        kind: number, boolean (1 and 0), text, date, or empty (every value missing).
+        numbers: float64 [rows], NaN where missing; None for texts and dates.
+        texts: [rows] of str, None where missing; None for the other kinds.
+    """
+
+    kind: str
+    numbers: Floats | None = None
+    texts: Texts | None = None
+
+    def __len__(self) -> int:
+        return len(self.spelled if self.numbers is None else self.numbers)
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Which rows have a value, bool [rows]."""
+        if self.numbers is not None:
+            return ~np.isnan(self.numbers)
+        return np.array([t is not None for t in self.spelled], dtype=bool)
+
+    @property
+    def spelled(self) -> Texts:
+        """Every value as the name of a category or class, None where missing, [rows]."""
+        if self.texts is not None:
+            return self.texts
+        numbers = np.zeros(0) if self.numbers is None else self.numbers
+        out = np.empty(len(numbers), dtype=object)
+        names = {v: _spell_as(self.kind, float(v)) for v in np.unique(numbers[~np.isnan(numbers)])}
+        out[:] = [names.get(v) for v in numbers]
+        return out
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of one client before any preprocessing.
+
+    Attributes:
+        name: of the client.
+        source: what a sentence calls it: the file, or the frame.
+        columns: by name, in the order of the source.
+        parts: row numbers of train, validation and test; empty before the split.
+        notes: sentences about what reading left out.
+    """
+
+    name: str
+    source: str
+    columns: Mapping[str, Column]
+    parts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def spell(value: float) -> str:
+    """A number as a category's name.
+
+    >>> spell(3.0), spell(.5)
+    ('3', '0.5')
+    """
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
+
+def _spell_as(kind: str, value: float) -> str:
+    return ("true" if value else "false") if kind == "boolean" else spell(value)
+
+
+def from_numbers(values: Any, missing: Missing, *, source: str, name: str, boolean: bool = False) -> Column:
+    """A column of numbers. NaN and the values `missing` are missing; Inf is an `InputError` that names the row."""
+    numbers = np.array(values, dtype=np.float64)
+    for code in missing:
+        number = _number(code)
+        if number is not None:
+            numbers[numbers == number] = np.nan
+    _no_infinity(numbers, source, name)
+    if np.isnan(numbers).all():
+        return Column("empty", numbers)
+    return Column("boolean" if boolean else "number", numbers)
+
+
+def from_texts(
+    cells: Sequence[str | None],
+    missing: Missing,
+    *,
+    source: str,
+    name: str,
+    comma: bool = False,
+    category: bool = False,
+) -> Column:
+    """A column of cells: numbers if all that are not missing are numbers, then booleans, dates, else texts.
+
+    `comma`: the file may write decimals with a comma. `category`: texts whatever they look like. A number that is Inf
+    is an `InputError` that names the row.
+    """
+    codes = {str(code) for code in missing}
+    if not category:
+        quick = _quick_numbers(cells, codes)
+        if quick is not None:
+            return from_numbers(quick, missing, source=source, name=name)
+    meaning = {cell: _clean(cell, codes) for cell in set(cells)}
+    texts = np.empty(len(cells), dtype=object)
+    texts[:] = [meaning[cell] for cell in cells]
+    distinct = {text for text in meaning.values() if text is not None}
+    if category or not distinct:
+        return Column("text" if distinct else "empty", None, texts)
+    for boolean, values in (
+        (False, {text: _number(text, comma) for text in distinct}),
+        (True, {text: _BOOLEAN.get(text.lower()) for text in distinct}),
+    ):
+        if None not in values.values():
+            numbers = [np.nan if text is None else values[text] for text in texts]
+            return from_numbers(numbers, missing, source=source, name=name, boolean=boolean)
+    return Column("date" if all(map(_DATE.fullmatch, distinct)) else "text", None, texts)
+
+
+def _clean(cell: str | None, codes: set[str]) -> str | None:
+    """The text of a cell, None for missing; 3.0 is spelled 3, as some programs write whole numbers beside empty cells."""
+    text = "" if cell is None else cell.strip()
+    return None if text.lower() in NOTHING or text in codes else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+
+
+def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | None:
+    """The numbers of a column without oddities; None where somebody has to look closer."""
+    gone = NOTHING | codes | {None}
+    plain = ["nan" if cell in gone else cell for cell in cells]
+    try:
+        numbers = np.array([float(cell) for cell in plain if cell is not None])
+    except ValueError:
+        return None
+    return None if "_" in "".join(str(cell) for cell in plain) else numbers
+
+
+def _number(cell: str | float, comma: bool = False) -> float | None:
+    """The number that `cell` writes, or None. Python's `1_000` is no number: it is somebody's code."""
+    text = str(cell)
+    if comma and re.fullmatch(r"[+-]?\d+,\d+", text):
+        text = text.replace(",", ".")
+    if "_" in text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _no_infinity(numbers: Floats, source: str, name: str) -> None:
+    bad = np.flatnonzero(np.isinf(numbers))
+    if len(bad):
+        raise InputError(
+            f"{source}: column {name!r} is {numbers[bad[0]]} in data row {bad[0] + 1}; "
+            "give a finite number or leave the cell empty"
+        )

@@ -1,0 +1,207 @@
+"""Clients from one data set (torch or Hugging Face) and one list of row numbers per client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.clients import Clients, Inputs, rows
+from coterie.core.errors import InputError, nearest, require
+from coterie.data.splits import Split, numbered
+from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients
+
+__all__ = ["from_dataset"]
+
+LABELS = ("label", "labels", "target", "y", "fine_label")
+TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+
+Read = tuple[Inputs, Tensor, Sequence[str]]
+
+
+def from_dataset(
+    dataset: Any,
+    index_lists: Mapping[str, Any] | Sequence[Any],
+    *,
+    input: str | Sequence[str] | None = None,
+    label: str | None = None,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    name: str = "dataset",
+    classes: Sequence[str] = (),
+) -> Clients:
+    """Clients with the rows `index_lists` of `dataset`, which is read once and shared.
+
+    Args:
+        dataset: a torch data set with items (x, y), or a Hugging Face one with named columns. Only rows that a client
+            has are read, once each: a random transform is frozen.
+        index_lists: row numbers per client, a list (client-0, ...) or {name: rows}. A client's rows are a list, which
+            is split here, or {"train": ..., "validation": ..., "test": ...}. Clients may share rows.
+        input: column or columns of a Hugging Face data set; None takes input_ids (with attention_mask and
+            token_type_ids), else the only image, else the only column of numbers. Several become a dict of tensors.
+        label: its column of labels; None takes label, labels, target or y.
+        seed: of the split of clients that come unsplit.
+        split: of the same; keys `seed` and `parts`.
+        name: of the data set.
+        classes: names of the classes; those of a Hugging Face ClassLabel or of torchvision are found.
+
+    Grey images become uint8 [rows, height, width], colour ones [rows, 3, height, width], token ids int64.
+
+    Raises:
+        InputError: that names the column or the row that cannot become a tensor.
+    """
+    rule = Split.parse(split, natural="data with index lists")
+    named = (
+        {str(k): v for k, v in index_lists.items()}
+        if isinstance(index_lists, Mapping)
+        else dict(zip(numbered(len(index_lists)), index_lists, strict=True))
+    )
+    require(
+        hasattr(dataset, "__len__") and not isinstance(dataset, Mapping),
+        f"{type(dataset).__name__} is no data set with numbered rows; choose one of its splits, and no streaming",
+    )
+    require(bool(named), "there are no index lists; give at least one client its row numbers")
+    lists = {key: _lists(key, value, len(dataset)) for key, value in named.items()}
+    used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
+    require(len(used) > 0, "no index list names a row; give each client row numbers")
+    place = np.zeros(len(dataset), dtype=np.int64)
+    place[used] = np.arange(len(used))
+    lists = {key: {part: place[at] for part, at in parts.items()} for key, parts in lists.items()}
+    if hasattr(dataset, "column_names") and hasattr(dataset, "features"):
+        inputs, labels, found = _from_columns(dataset, used, input, label)
+    else:
+        require(input is None and label is None, "input and label name columns, which this data set does not have")
+        inputs, labels, found = _from_items(dataset, used)
+    return _clients(inputs, labels, lists, rule, seed, name=name, classes=classes or found)
+
+
+def _clients(
+    inputs: Inputs, labels: Tensor, lists: Mapping[str, Mapping[str, Any]], rule: Split, seed: int, **about: Any
+) -> Clients:
+    if all("rows" in parts for parts in lists.values()):
+        return over_clients(inputs, labels, {k: parts["rows"] for k, parts in lists.items()}, rule, seed=seed, **about)
+    names = sorted(lists)
+    whole = [key for key in names if "rows" in lists[key]]
+    require(
+        not whole, f"client {whole[0] if whole else ''!r} has a list of rows and others have parts; choose one form"
+    )
+    return indexed(inputs, labels, names, [lists[key] for key in names], **about)
+
+
+def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
+    """The row numbers of one client, checked: under "rows" if unsplit, else by part."""
+    given = dict(value) if isinstance(value, Mapping) else {"rows": value}
+    for key in given:
+        require(key in ("rows", *PARTS), f"client {name!r} has a part {key!r}; {nearest(str(key), PARTS)}")
+    out = {}
+    for key, listed in given.items():
+        at = np.asarray(listed)
+        require(
+            at.ndim == 1 and (at.size == 0 or np.issubdtype(at.dtype, np.integer)),
+            f"client {name!r}: give row numbers as a list of whole numbers, not {at.dtype} of shape {list(at.shape)}",
+        )
+        at = at.astype(np.int64)
+        bad = at[(at < 0) | (at >= total)]
+        require(len(bad) == 0, f"client {name!r} has row {bad[0] if len(bad) else 0} of a data set with {total} rows")
+        out[key] = at
+    return out
+
+
+def _from_items(dataset: Any, used: NDArray[np.int64]) -> Read:
+    """Rows of a torch data set with items (x, y)."""
+    tensors = getattr(dataset, "tensors", None)
+    if isinstance(tensors, tuple) and len(tensors) == 2:  # TensorDataset: no loop over rows
+        at = torch.from_numpy(used)
+        return as_inputs(tensors[0][at], "the data set"), as_labels(tensors[1][at], "the data set"), _names(dataset)
+    items = [dataset[int(i)] for i in used]
+    for i, item in zip(used, items, strict=True):
+        if not (isinstance(item, tuple | list) and len(item) == 2):
+            raise InputError(f"row {i} of the data set is {type(item).__name__}; items must be (inputs, label)")
+    xs = [item[0] for item in items]
+    inputs: Inputs
+    if isinstance(xs[0], Mapping):
+        inputs = {str(k): _stack([x[k] for x in xs], used, f"inputs {k!r}") for k in xs[0]}
+    else:
+        inputs = _stack(xs, used, "inputs")
+    return inputs, as_labels(_stack([item[1] for item in items], used, "labels"), "the data set"), _names(dataset)
+
+
+def _names(dataset: Any) -> Sequence[str]:
+    """Class names in the convention of torchvision."""
+    return tuple(str(c) for c in getattr(dataset, "classes", ()) or ())
+
+
+def _stack(values: Sequence[Any], used: NDArray[np.int64], what: str) -> Tensor:
+    """One tensor [rows, ...] of values that are tensors, arrays, images, numbers or lists of numbers."""
+    made: list[Tensor] = []
+    for i, value in zip(used, values, strict=True):
+        try:
+            made.append(_image(value) if hasattr(value, "getbands") else _value(value))
+        except (TypeError, ValueError) as error:
+            kind = type(value).__name__
+            cure = "tokenise it first" if isinstance(value, str) else "give numbers, an image or a tensor"
+            raise InputError(f"row {i}: {what} are {kind}, which cannot become a tensor; {cure}") from error
+        if made[-1].shape != made[0].shape:
+            raise InputError(
+                f"row {i}: {what} have shape {list(made[-1].shape)} but row {used[0]} has {list(made[0].shape)}; pad or "
+                "crop them to one shape first"
+            )
+    return torch.stack(made)
+
+
+def _value(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, str):
+        raise TypeError("text")
+    return from_array(value)
+
+
+def _image(value: Any) -> Tensor:
+    """A PIL image as uint8: [height, width] if grey, else [3, height, width]."""
+    grey = value.mode in ("1", "L", "I;16", "I", "F")
+    array = np.array(value.convert("L" if grey else "RGB"))
+    return torch.from_numpy(array if grey else array.transpose(2, 0, 1).copy())
+
+
+def _from_columns(dataset: Any, used: NDArray[np.int64], input_: str | Sequence[str] | None, label: str | None) -> Read:
+    """Rows of a Hugging Face data set."""
+    columns = list(dataset.column_names)
+    target = label or next((c for c in LABELS if c in columns), None)
+    if target is None:
+        raise InputError(f"which column is the label? Give label=...; the data set has {', '.join(columns)}")
+    chosen = _inputs(dataset, columns, target) if input_ is None else [input_] if isinstance(input_, str) else [*input_]
+    for column in (target, *chosen):
+        require(column in columns, f"the data set has no column {column!r}; {nearest(column, columns)}")
+    part = dataset.select(used) if len(used) < len(dataset) else dataset
+    part = part.with_format(None)
+    made = {c: _stack(list(part[c]), used, f"column {c!r}") for c in (*chosen, target)}
+    labels = as_labels(made[target], f"column {target!r}")
+    names = getattr(dataset.features[target], "names", None) or ()
+    inputs: Inputs = {c: made[c] for c in chosen} if len(chosen) > 1 or chosen[0] == TOKENS[0] else made[chosen[0]]
+    require(rows(inputs) == len(labels), "inputs and labels differ in length")
+    return inputs, labels, tuple(names)
+
+
+def _inputs(dataset: Any, columns: Sequence[str], target: str) -> list[str]:
+    """The columns that are most likely meant as inputs."""
+    if TOKENS[0] in columns:
+        return [c for c in TOKENS if c in columns]
+    others = [c for c in columns if c != target]
+    images = [c for c in others if type(dataset.features[c]).__name__ == "Image"]
+    numbers = [c for c in others if not _holds_text(dataset.features[c])]
+    for found in (images, numbers):
+        if len(found) == 1:
+            return found
+    raise InputError(f"which column is the input? Give input=...; the data set has {', '.join(columns)}")
+
+
+def _holds_text(feature: Any) -> bool:
+    inner = getattr(feature, "feature", feature)
+    while hasattr(inner, "feature"):
+        inner = inner.feature
+    return str(getattr(inner, "dtype", "")) in ("string", "large_string", "null", "dict")

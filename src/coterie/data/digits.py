@@ -1,0 +1,39 @@
+"""Scikit-learn's digits: 1,797 images of 8 x 8, embedded in that package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.core.clients import Clients
+from coterie.core.errors import InputError
+from coterie.data.splits import Split, numbered
+from coterie.data.tensors import over_clients
+
+__all__ = ["DEFAULT_SPLIT", "digits"]
+
+DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
+
+
+def digits(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
+    """Ten classes, inputs float32 [rows, 64] from 0 to 1; by default 10 clients with Dirichlet(.5) shares of classes."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise InputError('the digits need scikit-learn: pip install "coterie[data]"') from error
+    rule = Split.parse(split, **DEFAULT_SPLIT)
+    images, labels = load_digits(return_X_y=True)
+    lists = dict(zip(numbered(rule.clients), rule.over(labels, seed=seed), strict=True))
+    inputs = torch.from_numpy((images / 16).astype(np.float32))
+    return over_clients(
+        inputs,
+        torch.from_numpy(labels.astype(np.int64)),
+        lists,
+        rule,
+        seed=seed,
+        name="digits",
+        classes=[str(d) for d in range(10)],
+    )

@@ -1,0 +1,149 @@
+"""The data sets by name, and `load`, which takes a name or the user's own folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from coterie.core.clients import Clients
+from coterie.core.errors import InputError, nearest, require
+from coterie.data import digits, fashion_mnist, heart_disease, mean_estimation
+from coterie.data.folder import from_folder
+from coterie.data.splits import DEFAULT_PARTS, whole
+
+__all__ = ["DATASETS", "Dataset", "load"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One entry of `coterie data`.
+
+    Attributes:
+        name: what a user types.
+        summary: one line.
+        clients: how many, and who they are.
+        task: what is predicted.
+        licence: of the data.
+        build: makes the clients; its keyword arguments are the options.
+        defaults: of the options and of the split, for `coterie show NAME`.
+    """
+
+    name: str
+    summary: str
+    clients: str
+    task: str
+    licence: str
+    build: Callable[..., Clients] = field(repr=False)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def details(self) -> str:
+        """The text for `coterie show NAME`: where the data is from and how its traps are treated."""
+        return _DETAILS[self.name]
+
+
+_PARTS = dict(DEFAULT_PARTS)
+
+_ALL = (
+    Dataset(
+        "heart-disease",
+        "UCI Heart Disease: 920 patients, 15 features, embedded",
+        "4 hospitals: cleveland, hungary, long-beach, switzerland",
+        "2 classes: no disease, disease",
+        "CC BY 4.0",
+        heart_disease.heart_disease,
+        {"split": {"parts": _PARTS}},
+    ),
+    Dataset(
+        "digits",
+        "scikit-learn's handwritten digits: 1,797 images of 8 x 8",
+        "10, Dirichlet(.5) shares of the classes",
+        "10 classes",
+        "CC BY 4.0",
+        digits.digits,
+        {"split": {**digits.DEFAULT_SPLIT, "parts": _PARTS}},
+    ),
+    Dataset(
+        "fashion-mnist",
+        "Fashion-MNIST: 60,000 grey images of 28 x 28, read from your disk",
+        "100, Dirichlet(.5) shares of the classes",
+        "10 classes",
+        "MIT",
+        fashion_mnist.fashion_mnist,
+        {"folder": None, "rows": None, "server": 0, "split": {**fashion_mnist.DEFAULT_SPLIT, "parts": _PARTS}},
+    ),
+    Dataset(
+        "mean-estimation",
+        "the MeritFed papers' synthetic task: whose samples have my mean?",
+        "150 in groups of 5, 95 and 50; the target is d1-000",
+        "the mean of 10-dimensional normal samples",
+        "none needed (drawn from the seed)",
+        mean_estimation.mean_estimation,
+        {"mu": 0.01, "groups": [5, 95, 50], "samples": 1000, "validation": 1000, "test": 1000, "dim": 10},
+    ),
+)
+
+DATASETS: Mapping[str, Dataset] = MappingProxyType({d.name: d for d in _ALL})
+"""All data sets by name."""
+
+_DETAILS = {
+    "heart-disease": heart_disease.__doc__ or "",
+    "digits": digits.__doc__ or "",
+    "fashion-mnist": fashion_mnist.__doc__ or "",
+    "mean-estimation": mean_estimation.__doc__ or "",
+}
+
+_TABLE_OPTIONS = ("task", "above", "classes", "categorical", "drop", "missing", "unlabelled", "split_column")
+
+
+def load(
+    name_or_folder: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    label: str | None = None,
+    folder: str | None = None,
+    **options: Any,
+) -> Clients:
+    """The clients of a data set by name, or of the user's folder with one file per client.
+
+    Args:
+        name_or_folder: a name in `DATASETS`, or a folder (write ./NAME for one that is called like a data set).
+        seed: of every split that `split` gives no seed of its own.
+        split: the [split] table: kind, clients, alpha, minimum, shards_per_client, shard_size, seed, parts.
+        label: column to predict, for a folder.
+        folder: where the files of a named data set lie (fashion-mnist).
+        options: of the data set (`DATASETS[name].defaults`), or of `from_folder`.
+
+    Raises:
+        InputError: one sentence with the cure, for a wrong name, option, key or file.
+
+    >>> load("heart-disease").names
+    ('cleveland', 'hungary', 'long-beach', 'switzerland')
+    """
+    require(whole(0)(seed), f"seed = {seed!r} must be a whole number of at least 0")
+    key = os.fspath(name_or_folder)
+    found = DATASETS.get(key)
+    if found is None:
+        if not Path(key).exists():
+            raise InputError(
+                f"there is no data set or folder {key!r}; {nearest(key, DATASETS)}; a folder path works too"
+            )
+        require(folder is None, f"{key} is a folder already; drop folder = {folder!r}")
+        _check(options, _TABLE_OPTIONS, "a folder of tables")
+        return from_folder(key, label=label, seed=seed, split=split, **options)
+    require(label is None, f"{key} has its own label; drop label = {label!r}")
+    allowed = [option for option in found.defaults if option != "split"]
+    given = options if folder is None else {**options, "folder": folder}
+    _check(given, allowed, key)
+    return found.build(seed=seed, split=split, **given)
+
+
+def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
+    for option in options:
+        hint = nearest(option, allowed) if allowed else "it has none"
+        require(option in allowed, f"{name} has no option {option!r}; {hint}")

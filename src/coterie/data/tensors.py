@@ -1,0 +1,178 @@
+"""Clients from tensors, and from any data set with one list of row numbers per client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.clients import Client, Clients, Inputs, Part, Rows, rows
+from coterie.core.errors import InputError, nearest, require
+from coterie.data.splits import Split, numbered
+
+__all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients"]
+
+PARTS = ("train", "validation", "test")
+Lists = Sequence[NDArray[np.int64]]
+
+
+def from_tensors(
+    clients: Mapping[str, Any] | Sequence[Any],
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    name: str = "tensors",
+    classes: Sequence[str] = (),
+    notes: Sequence[str] = (),
+    server: Any = None,
+    unseen: Mapping[str, Any] | None = None,
+) -> Clients:
+    """Clients from tensors or arrays: a list (named client-0, ...) or {name: client}.
+
+    A client is (inputs, labels), which is split here (default: a third for test, a fifth of the rest for validation,
+    stratified by label), or its parts as they are: (train, validation, test) or {"train": ..., "test": ...}, each a
+    pair or None. Inputs are a tensor [rows, ...] or a dict of such; labels [rows, ...], whole numbers for classes.
+    Arrays of float64 become float32; tensors keep their type.
+
+    Args:
+        clients: as above.
+        seed: of the split of clients that come unsplit.
+        split: of the same; keys `seed` and `parts`.
+        name: of the data set.
+        classes: names of the classes.
+        notes: sentences for the report.
+        server: (inputs, labels) that the server holds.
+        unseen: clients that never train, {name: client}.
+
+    Raises:
+        InputError: that names the client and what is wrong with it.
+    """
+    rule = Split.parse(split, natural="a list of clients")
+    named = _named(clients)
+    made = [_client(key, value, rule, seed) for key, value in named.items()]
+    return Clients(
+        made,
+        name=name,
+        classes=classes,
+        notes=notes,
+        server=None if server is None else _part(server, "the server"),
+        unseen=None if unseen is None else from_tensors(unseen, seed=seed, split=split, name=name, classes=classes),
+    )
+
+
+def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+    if isinstance(clients, Mapping):
+        return {str(key): value for key, value in clients.items()}
+    return dict(zip(numbered(len(clients)), clients, strict=True))
+
+
+def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
+    if isinstance(value, Client):
+        return value
+    who = f"client {name!r}"
+    if isinstance(value, Mapping):
+        for key in value:
+            require(key in PARTS, f"{who} has a part {key!r}; {nearest(str(key), PARTS)}")
+        require(value.get("train") is not None, f"{who} has no part 'train'; give it training rows")
+        parts = {key: _part(part, who) for key, part in value.items() if part is not None}
+    elif isinstance(value, Sequence) and len(value) == 3:
+        require(value[0] is not None, f"{who} has no training rows; the first of the three parts is train")
+        parts = {key: _part(part, who) for key, part in zip(PARTS, value, strict=True) if part is not None}
+    else:
+        whole = _part(value, who)
+        require(len(whole) > 0, f"{who} has no rows; remove it")
+        index = rule.within(strata(whole.labels), seed=seed, name=name, n=len(whole))
+        parts = {key: whole.select(torch.from_numpy(at)) for key, at in index.items() if len(at)}
+    return Client(name, parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def _part(value: Any, who: str) -> Part:
+    if not (isinstance(value, Sequence) and len(value) == 2):
+        raise InputError(
+            f"{who} is {type(value).__name__}; give (inputs, labels), (train, validation, test) or a dict of parts"
+        )
+    part = Part(as_inputs(value[0], who), as_labels(value[1], who))
+    require(rows(part.inputs) == len(part), f"{who} has {rows(part.inputs)} rows of inputs but {len(part)} labels")
+    return part
+
+
+def as_inputs(value: Any, who: str) -> Inputs:
+    """A tensor, or a dict of tensors, of what `value` holds; lists and arrays of float64 become float32."""
+    if isinstance(value, Mapping):
+        require(len(value) > 0, f"{who} has an empty dict of inputs; name at least one tensor")
+        made = {str(key): _tensor(v, f"{who}, inputs {key!r}") for key, v in value.items()}
+        counts = {key: v.shape[0] for key, v in made.items()}
+        require(len(set(counts.values())) == 1, f"{who} has inputs of different length: {counts}")
+        return made
+    return _tensor(value, f"{who}, inputs")
+
+
+def as_labels(value: Any, who: str) -> Tensor:
+    """Labels as int64 (classes) or floats. Refuses negative classes: -1 and 1 are no class numbers."""
+    labels = _tensor(value, f"{who}, labels")
+    if labels.is_floating_point():
+        return labels
+    labels = labels.to(torch.int64)
+    if labels.ndim == 1 and len(labels) and int(labels.min()) < 0:
+        raise InputError(f"{who} has the label {int(labels.min())}; number the classes 0, 1, 2, ...")
+    return labels
+
+
+def _tensor(value: Any, who: str) -> Tensor:
+    try:
+        tensor = value.detach() if isinstance(value, Tensor) else from_array(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{who} cannot become a tensor; give numbers, every row of the same shape") from error
+    require(tensor.ndim >= 1, f"{who} has no rows; give a tensor [rows, ...]")
+    return tensor
+
+
+def from_array(value: Any) -> Tensor:
+    """A tensor of numbers or lists of numbers; float64 becomes float32, which models are made of."""
+    array = np.asarray(value)
+    return torch.as_tensor(array.astype(np.float32) if array.dtype == np.float64 else array)
+
+
+def strata(labels: Tensor) -> NDArray[np.int64] | None:
+    """What a split keeps in proportion: one class per row, else nothing."""
+    return labels.numpy() if labels.ndim == 1 and not labels.is_floating_point() else None
+
+
+def over_clients(
+    inputs: Inputs,
+    labels: Tensor,
+    lists: Mapping[str, NDArray[np.int64]],
+    split: Split,
+    *,
+    seed: int,
+    **about: Any,
+) -> Clients:
+    """Clients with the rows `lists[name]` of one data set in memory, each split into parts; nothing is copied."""
+    names = sorted(lists)
+    classes = strata(labels)
+    within = []
+    for name in names:
+        own = lists[name]
+        require(len(own) > 0, f"client {name!r} has no rows; raise alpha or minimum, or lower the number of clients")
+        parts = split.within(None if classes is None else classes[own], seed=seed, name=name, n=len(own))
+        within.append({key: own[at] for key, at in parts.items()})
+    return indexed(inputs, labels, names, within, **about)
+
+
+def indexed(
+    inputs: Inputs, labels: Tensor, names: Sequence[str], parts: Sequence[Mapping[str, Any]], **about: Any
+) -> Clients:
+    """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""
+    nothing = np.zeros(0, dtype=np.int64)
+    made = {}
+    for key in PARTS:
+        own = [np.asarray(p.get(key, nothing), dtype=np.int64) for p in parts]
+        made[key] = Rows.indexed(inputs, labels, own) if sum(map(len, own)) or key == "train" else None
+    train = made["train"]
+    if train is None:
+        raise InputError("no client has a training row")
+    return Clients.indexed(names, train, made["validation"], made["test"], **about)

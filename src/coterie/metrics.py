@@ -1,0 +1,144 @@
+"""Metrics per client: functions `(outputs, labels, kind) -> number`, or None where undefined, and the task that computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, nearest
+from coterie.core.loss import Kind, probabilities
+from coterie.core.task import task
+
+__all__ = ["METRICS", "Metric", "accuracy", "auc", "balanced_accuracy", "evaluate", "find_metrics", "register"]
+
+Metric = Callable[[Tensor, Tensor, Kind], float | None]
+
+
+def _predicted(outputs: Tensor, kind: Kind) -> Tensor:
+    return probabilities(kind, outputs).argmax(dim=1)
+
+
+def accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Share of right predictions (of pixels for segmentation); None for regression.
+
+    >>> accuracy(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 0, 0]), "binary")
+    0.6666666666666666
+    """
+    if kind not in ("binary", "classes"):
+        return None
+    return float((_predicted(outputs, kind) == labels).double().mean())
+
+
+def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Mean over the classes present of the share of right predictions; None for regression.
+
+    >>> balanced_accuracy(torch.tensor([[2.0], [1.0], [3.0], [1.0]]), torch.tensor([1, 1, 1, 0]), "binary")
+    0.5
+    """
+    if kind not in ("binary", "classes"):
+        return None
+    right = (_predicted(outputs, kind) == labels).double()
+    return float(torch.stack([right[labels == c].mean() for c in labels.unique()]).mean())
+
+
+def auc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Area under the ROC curve from ranks, ties counted half; for C classes the mean of each class present against the rest.
+
+    None for regression, for segmentation, or if only one class is present.
+
+    >>> auc(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([0, 0, 1, 1]), "binary")
+    0.75
+    """
+    present = labels.unique()
+    if kind not in ("binary", "classes") or labels.ndim > 1 or len(present) < 2:
+        return None
+    # Logits rank as probabilities do, and do not tie where a sigmoid saturates.
+    scores = outputs.reshape(len(labels), -1) if kind == "binary" else probabilities(kind, outputs.double())
+    areas = []
+    for c in present.tolist() if kind == "classes" else [1]:
+        score = scores[:, 0 if kind == "binary" else c].double()
+        positive = labels == c
+        ranks = _ranks(score)
+        n1 = int(positive.sum())
+        n0 = len(labels) - n1
+        areas.append((float(ranks[positive].sum()) - n1 * (n1 + 1) / 2) / (n1 * n0))
+    return sum(areas) / len(areas)
+
+
+def _ranks(values: Tensor) -> Tensor:
+    _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
+    last = counts.cumsum(0).double()
+    ranks: Tensor = last - (counts.double() - 1) / 2
+    return ranks[inverse]
+
+
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy, "auc": auc}
+"""Metrics by name, in the order of the tables."""
+
+
+def register(name: str, metric: Metric) -> None:
+    """Add a metric of one's own under `name`; it is then computed where the data is, like the others."""
+    if not name.isidentifier():
+        raise InputError(f"a metric's name must be an identifier; got {name!r}")
+    METRICS[name] = metric
+
+
+def find_metrics(names: str) -> Mapping[str, Metric]:
+    """The metrics of a comma-separated list."""
+    found = {}
+    for name in filter(None, names.split(",")):
+        if name not in METRICS:
+            raise InputError(f"there is no metric {name!r}; {nearest(name, METRICS)}")
+        found[name] = METRICS[name]
+    return found
+
+
+class Evaluation(NamedTuple):
+    """Rows [n], mean loss [n], metrics [n, m] and which of them are defined [n, m]; loss is 0 where there are no rows."""
+
+    rows: Tensor
+    loss: Tensor
+    values: Tensor
+    defined: Tensor
+
+
+@task
+def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluation:
+    """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
+    names = tuple(filter(None, metrics.split(",")))
+    got = cohort.evaluate(x, find_metrics(metrics), part=part)
+    # A wire carries no NaN (it would count as a failure), so what is undefined is said in a field of its own.
+    values = (
+        torch.stack([got[k] for k in names], dim=1) if names else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
+    )
+    return Evaluation(got["n"], got["loss"].nan_to_num(0.0), values.nan_to_num(0.0), ~values.isnan())
+
+
+class Shares(NamedTuple):
+    """Share of the largest class [n], and log-loss of predicting the client's own training shares [n]; -1 where undefined."""
+
+    majority: Tensor
+    majority_loss: Tensor
+
+
+@task
+def baselines(cohort: Cohort, *, part: str) -> Shares:
+    """What a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
+    found = []
+    for i in range(len(cohort.names)):
+        if not cohort.has(i, part) or cohort.labels(i, part).is_floating_point():
+            found.append((-1.0, -1.0))
+            continue
+        labels, train = cohort.labels(i, part).reshape(-1), cohort.labels(i, "train").reshape(-1)
+        classes = int(max(labels.max(), train.max())) + 1
+        counts = torch.bincount(labels, minlength=classes).double()
+        # One added row per class: a class without training rows would cost an infinite loss.
+        known = torch.bincount(train, minlength=classes).double() + 1
+        loss = -(counts * (known / known.sum()).log()).sum() / counts.sum()
+        found.append((float(counts.max() / counts.sum()), float(loss)))
+    table = torch.tensor(found, dtype=torch.float64)
+    return Shares(table[:, 0], table[:, 1])

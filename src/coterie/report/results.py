@@ -1,0 +1,436 @@
+"""The results of a run directory (docs/run-directory.md), read back without any of the code that made them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.core.errors import InputError, nearest, require
+from coterie.report.statistics import UNCLEAR, Difference, compare
+from coterie.report.text import display_names
+
+__all__ = ["Curve", "Results", "Vector", "Weights"]
+
+Vector = NDArray[np.float64]
+Columns = Mapping[str, Callable[[str], Any]]
+T = TypeVar("T")
+
+FILES = (
+    "summary.json",
+    "history.csv",
+    "weights.csv",
+    "timing.csv",
+    "environment.json",
+    "notes.json",
+    "experiment.toml",
+)
+METRICS = ("accuracy", "balanced_accuracy", "auc", "loss")
+BASELINES = ("majority", "majority_loss")
+_NOT_METRICS = {
+    "method",
+    "algorithm",
+    "seed",
+    "client",
+    "split",
+    "n",
+    "n_train",
+    "row_gradients",
+    "own_model",
+    "rounds",
+}
+_LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
+NEGLIGIBLE = 5e-4
+
+
+class Curve(NamedTuple):
+    """A metric over rounds: `rounds` [k] and `values` [seeds, k] (NaN where a seed has no value)."""
+
+    rounds: NDArray[np.int64]
+    values: Vector
+
+
+class Weights(NamedTuple):
+    """Weights of one method, mean over seeds: `values` [rounds, targets, clients]; target `*` serves everybody."""
+
+    rounds: NDArray[np.int64]
+    targets: tuple[str, ...]
+    clients: tuple[str, ...]
+    values: Vector
+
+    def late(self) -> Vector:
+        """Mean over the second half of the rounds, [targets, clients]."""
+        middle = (self.rounds[0] + self.rounds[-1]) / 2
+        mean: Vector = self.values[self.rounds >= middle].mean(axis=0)
+        return mean
+
+
+@dataclass(frozen=True)
+class Results:
+    """What one run directory holds.
+
+    Attributes:
+        folder: the run directory.
+        methods: labels, in the order of the experiment; only those with results.
+        algorithms: registered name of each method.
+        seeds: all seeds that some method finished, sorted. Every array "[seeds]" is in this order.
+        clients: names, in the order of the summary.
+        experiment, environment, notes: content of the files of these names.
+    """
+
+    folder: Path
+    methods: tuple[str, ...]
+    algorithms: dict[str, str]
+    seeds: tuple[int, ...]
+    clients: tuple[str, ...]
+    experiment: dict[str, Any]
+    environment: dict[str, Any]
+    notes: tuple[str, ...]
+    cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
+    _differences: dict[tuple[str, str, str | None, str], Difference | None] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Results:
+        """Read a run directory; an `InputError` names the file that is missing or broken, and the cure."""
+        folder = Path(folder)
+        require(folder.is_dir(), f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
+        missing = [f for f in FILES if not (folder / f).is_file()]
+        if missing:
+            raise InputError(
+                f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
+            )
+        rows = list(_summary_rows(folder / "summary.json"))
+        require(bool(rows), f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
+        experiment = _read(folder / "experiment.toml", tomllib.loads)
+        cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
+        for row in rows:
+            cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
+        algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
+        notes = _read(folder / "notes.json", json.loads)
+        environment = _read(folder / "environment.json", json.loads)
+        return cls(
+            folder=folder,
+            methods=_in_order(algorithms, experiment),
+            algorithms=algorithms,
+            seeds=tuple(sorted({row["seed"] for row in rows})),
+            clients=tuple(dict.fromkeys(row["client"] for row in rows)),
+            experiment=experiment,
+            environment=environment if isinstance(environment, dict) else {},
+            notes=tuple(str(n) for n in notes) if isinstance(notes, list) else (),
+            cells=cells,
+        )
+
+    # Who takes part
+
+    @property
+    def baseline(self) -> str | None:
+        """The method that trains every client alone, if there is one."""
+        return next((m for m in self.methods if self.algorithms[m] == "local"), None)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Methods that nobody can have, since all rows lie in one place."""
+        return tuple(m for m in self.methods if self.algorithms[m] in ("centralised", "centralized"))
+
+    @property
+    def federated(self) -> tuple[str, ...]:
+        """Methods that partners could choose instead of staying alone."""
+        return tuple(m for m in self.methods if m not in self.references and self.algorithms[m] != "local")
+
+    @property
+    def against(self) -> str | None:
+        """The method that others are compared with: `baseline`, else the first that is no reference."""
+        return self.baseline or next((m for m in self.methods if m not in self.references), None)
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """Display name of each client."""
+        return display_names(self.clients)
+
+    @cached_property
+    def split(self) -> str:
+        """The rows that results are about: test rows, or what there is."""
+        found = {split for _, _, split in self.cells}
+        return next((s for s in ("test", "validation", "train") if s in found), sorted(found)[0])
+
+    # Metrics
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """Metrics that have at least one value: the four known ones first, then the user's own."""
+        rows = [row for (_, _, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
+        own = [
+            k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*_NOT_METRICS, *METRICS, *BASELINES}
+        ]
+        return tuple(m for m in (*METRICS, *own) if any(_finite(row.get(m)) for row in rows))
+
+    @cached_property
+    def classification(self) -> bool:
+        """True if there is an accuracy."""
+        return "accuracy" in self.metrics
+
+    @property
+    def title(self) -> str:
+        """Name of the data as a user typed it."""
+        data = self.experiment.get("data")
+        data = data if isinstance(data, dict) else {}
+        folder = data.get("folder")
+        return str(data.get("name") or (Path(str(folder)).name if folder else self.folder.name))
+
+    def metric_name(self, metric: str) -> str:
+        """How people call a metric."""
+        known = {"auc": "AUC", "loss": "log-loss" if self.classification else "loss"}
+        return known.get(metric, metric.replace("_", " "))
+
+    @staticmethod
+    def higher_is_better(metric: str) -> bool:
+        """False for losses and errors."""
+        return not any(metric == word or metric.endswith(("_" + word, "-" + word)) for word in _LOWER)
+
+    def values(self, method: str, client: str | None, metric: str, split: str | None = None) -> Vector:
+        """One value per seed [seeds]; NaN where undefined or not run. `client=None`: the mean over all clients.
+
+        The mean is undefined for a method that lacks a result for some client, and leaves out clients for whom the
+        metric is undefined (AUC with one class).
+        """
+        if method not in self.algorithms:
+            raise InputError(f"no method {method!r} in {self.folder}; {nearest(method, self.methods)}")
+        if client is None:
+            return self._mean_over_clients(method, metric, split or self.split)
+        if client not in self.names:
+            raise InputError(f"no client {client!r} in {self.folder}; {nearest(client, self.clients)}")
+        return self._vector(method, client, metric, split or self.split)
+
+    def _vector(self, method: str, client: str, metric: str, split: str) -> Vector:
+        seeds = self.cells.get((method, client, split), {})
+        got = (seeds.get(seed, {}).get(metric) for seed in self.seeds)
+        return np.array([v if _finite(v) else math.nan for v in got], dtype=float)
+
+    def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
+        table = np.stack([self._vector(method, c, metric, split) for c in self.clients])
+        known = np.isfinite(table)
+        there = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in self.clients])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(known, table, 0).sum(axis=0) / known.sum(axis=0)
+        mean[~there.all(axis=0)] = math.nan
+        return np.asarray(mean, dtype=float)
+
+    def mean(self, method: str, client: str | None, metric: str) -> float:
+        """Mean over the seeds that have a value; NaN if none has."""
+        return _mean(self.values(method, client, metric))
+
+    def common(self, method: str, other: str, client: str | None, metric: str) -> tuple[float, float]:
+        """Means of two methods over the seeds that both have."""
+        one, two = self.values(method, client, metric), self.values(other, client, metric)
+        both = np.isfinite(one) & np.isfinite(two)
+        return _mean(one[both]), _mean(two[both])
+
+    def size(self, client: str | None, key: str = "n") -> float:
+        """Rows of a client (`n` evaluated, `n_train` trained on), mean over seeds; `None`: all clients together."""
+        if client is None:
+            return sum(self.size(c, key) for c in self.clients)
+        for method in (self.against, *self.methods):
+            found = [row.get(key) for row in self.cells.get((method or "", client, self.split), {}).values()]
+            sizes = [float(v) for v in found if v is not None and _finite(v)]
+            if sizes:
+                return sum(sizes) / len(sizes)
+        return math.nan
+
+    def constant(self, client: str | None, key: str) -> Vector:
+        """What depends on client and seed only (`majority`, `majority_loss`): one value per seed [seeds]."""
+        got = np.full(len(self.seeds), math.nan)
+        for method in self.methods:
+            more = self.values(method, client, key)
+            got = np.where(np.isfinite(got), got, more)
+        return got
+
+    def cost(self, method: str) -> float:
+        """Row gradients of a whole run, mean over seeds; NaN if unknown."""
+        for client in self.clients:
+            rows = self.cells.get((method, client, self.split), {}).values()
+            got = [float(row["row_gradients"]) for row in rows if _finite(row.get("row_gradients"))]
+            if got:
+                return sum(got) / len(got)
+        return math.nan
+
+    @property
+    def cost_unit(self) -> str | None:
+        """The method whose budget counts as 1: fedavg, else the first federated one, else the first."""
+        named = [m for m in self.methods if self.algorithms[m] == "fedavg"]
+        known = [m for m in (*named, *self.federated, *self.methods) if self.cost(m) > 0]
+        return known[0] if known else None
+
+    def finished(self, method: str) -> int:
+        """Number of seeds for which this method has results."""
+        return len({s for c in self.clients for s in self.cells.get((method, c, self.split), {})})
+
+    # Comparison
+
+    def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
+        """`method` minus `other`, paired over the seeds that both have; None if there is none.
+
+        What is smaller than the tables show (.0005 in a metric of classification) is no clear difference.
+        """
+        key = (method, other, client, metric)
+        if key not in self._differences:
+            self._differences[key] = self.judge(
+                self.values(method, client, metric), self.values(other, client, metric), client, metric
+            )
+        return self._differences[key]
+
+    def judge(self, a: Vector, b: Vector, client: str | None, metric: str) -> Difference | None:
+        """Compare two results [seeds] of a client, with that client's number of rows."""
+        n_train, n_test = self.size(client, "n_train"), self.size(client)
+        if not (math.isfinite(n_test) and n_train > 0):  # unknown: as many training rows as test rows, cautiously
+            n_train, n_test = 1, 1
+        got = compare(a, b, n_train, n_test, self.higher_is_better(metric))
+        if got is not None and got.low is not None and self.classification and abs(got.mean) < NEGLIGIBLE:
+            return got._replace(verdict=UNCLEAR)
+        return got
+
+    def extremes(self, metric: str, amount: int) -> tuple[str, ...]:
+        """The clients with the largest harm and gain over all federated methods, half of `amount` each, in order."""
+        if len(self.clients) <= amount:
+            return self.clients
+        sign = 1 if self.higher_is_better(metric) else -1
+        other, rivals = self.against, [m for m in self.federated if m != self.against]
+        gains: list[tuple[float, float, str]] = []
+        for client in self.clients:
+            found = [self.difference(m, other, client, metric) for m in rivals] if other else []
+            means = [sign * d.mean for d in found if d is not None]
+            if not means and other:  # one method only: its lowest and highest values
+                means = [v for v in [sign * self.mean(other, client, metric)] if math.isfinite(v)]
+            gains.append((min(means, default=0.0), max(means, default=0.0), client))
+        harmed = [c for *_, c in sorted(gains)[: amount // 2]]
+        gaining = [c for *_, c in sorted(gains, key=lambda g: -g[1]) if c not in harmed][: amount - len(harmed)]
+        return tuple(c for c in self.clients if c in {*harmed, *gaining})
+
+    # Over rounds
+
+    @cached_property
+    def history(self) -> dict[tuple[str, str, str, str], dict[int, dict[int, float]]]:
+        """`history.csv`: (method, client, split, metric) -> seed -> round -> value."""
+        table: dict[tuple[str, str, str, str], dict[int, dict[int, float]]] = {}
+        columns: Columns = {
+            "method": str,
+            "seed": int,
+            "round": int,
+            "client": str,
+            "split": str,
+            "metric": str,
+            "value": _value,
+        }
+        for method, seed, at, client, split, metric, value in _csv_rows(self.folder / "history.csv", columns):
+            if math.isfinite(value):
+                table.setdefault((method, client, split, metric), {}).setdefault(seed, {})[at] = value
+        return table
+
+    def curve(self, method: str, client: str, metric: str, split: str | None = None) -> Curve | None:
+        """A metric of one client over rounds; None if the history does not have it."""
+        series = self.history.get((method, client, split or self.split, metric))
+        if not series:
+            return None
+        rounds = sorted({at for one in series.values() for at in one})
+        values = [[one.get(at, math.nan) for at in rounds] for _, one in sorted(series.items())]
+        table = np.array(values, dtype=float)
+        return Curve(np.array(rounds, dtype=np.int64), np.where(np.isfinite(table), table, math.nan))
+
+    @cached_property
+    def weights(self) -> dict[str, Weights]:
+        """`weights.csv` per method, mean over seeds; methods without weights are left out."""
+        sums: dict[str, dict[tuple[int, str, str], list[float]]] = {}
+        seen: dict[str, dict[tuple[int, str], set[int]]] = {}
+        columns: Columns = {"method": str, "seed": int, "round": int, "target": str, "client": str, "weight": _value}
+        for method, seed, at, target, client, weight in _csv_rows(self.folder / "weights.csv", columns):
+            if math.isfinite(weight) and method in self.algorithms:
+                sums.setdefault(method, {}).setdefault((at, target, client), []).append(weight)
+                seen.setdefault(method, {}).setdefault((at, target), set()).add(seed)
+        return {m: self._weights(sums[m], seen[m]) for m in self.methods if m in sums}
+
+    def _weights(self, sums: dict[tuple[int, str, str], list[float]], seen: dict[tuple[int, str], set[int]]) -> Weights:
+        rounds = sorted({at for at, _, _ in sums})
+        order = {c: i for i, c in enumerate(("*", *self.clients))}
+        targets = sorted({t for _, t, _ in sums}, key=lambda t: (order.get(t, len(order)), t))
+        clients = sorted({c for _, _, c in sums} | set(self.clients), key=lambda c: (order.get(c, len(order)), c))
+        index = [{key: i for i, key in enumerate(axis)} for axis in (rounds, targets, clients)]
+        values = np.zeros((len(rounds), len(targets), len(clients)))
+        for (at, target, client), found in sums.items():  # a client that did not take part has weight 0
+            values[index[0][at], index[1][target], index[2][client]] = sum(found) / len(seen[at, target])
+        return Weights(np.array(rounds, dtype=np.int64), tuple(targets), tuple(clients), values)
+
+    @cached_property
+    def seconds(self) -> dict[str, Vector]:
+        """Seconds of a whole run, one value per seed that has any."""
+        total: dict[str, dict[int, float]] = {}
+        columns: Columns = {"method": str, "seed": int, "seconds": float}
+        for method, seed, seconds in _csv_rows(self.folder / "timing.csv", columns):
+            runs = total.setdefault(method, {})
+            runs[seed] = runs.get(seed, 0.0) + seconds
+        return {m: np.array([v for _, v in sorted(total[m].items())]) for m in self.methods if m in total}
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _mean(values: Vector) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else math.nan
+
+
+def _read(path: Path, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{path} cannot be read ({reason}); restore it or repeat the run") from error
+
+
+def _summary_rows(path: Path) -> Iterator[dict[str, Any]]:
+    rows = _read(path, json.loads)
+    require(isinstance(rows, list), f"{path} is not a list of rows; repeat the run, or see docs/run-directory.md")
+    for number, row in enumerate(rows):
+        keys = {"method": str, "seed": int, "client": str, "split": str}
+        bad = [k for k, kind in keys.items() if not isinstance(row, dict) or not isinstance(row.get(k), kind)]
+        if bad:
+            raise InputError(f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; repeat the run")
+        yield row
+
+
+def _value(text: str) -> float:
+    return math.nan if text in ("", "null", "None") else float(text)
+
+
+def _csv_rows(path: Path, columns: Columns) -> Iterator[list[Any]]:
+    """The named columns of a CSV file, converted, row by row; any defect is an error that names the line."""
+    line = 1
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.reader(file)
+            header = next(reader, [])
+            lacking = [c for c in columns if c not in header]
+            if lacking:
+                raise ValueError(f"the column {', '.join(lacking)} is missing")
+            places = [(header.index(c), convert) for c, convert in columns.items()]
+            for row in reader:
+                line = reader.line_num
+                if row:
+                    yield [convert(row[i]) for i, convert in places]
+    except (OSError, ValueError, IndexError, csv.Error) as error:
+        raise InputError(f"{path}, line {line} cannot be read ({error}); restore it or repeat the run") from error
+
+
+def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:
+    entries = experiment.get("methods")
+    entries = [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
+    planned = [str(e.get("label") or e.get("name")) for e in entries]
+    return tuple(dict.fromkeys([*(m for m in planned if m in algorithms), *algorithms]))

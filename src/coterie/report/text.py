@@ -1,0 +1,99 @@
+"""How numbers and names are written for people, the same in the terminal and in the HTML report."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+__all__ = ["count", "display_names", "listing", "number", "percent", "printable", "signed"]
+
+MISSING = "-"
+_WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
+
+
+def number(value: float | None) -> str:
+    """Three decimals without the leading zero; `-` for what is undefined.
+
+    >>> [number(v) for v in (0.9271, 1.2344, 0.9999, -0.0312, 12.345, 98765.4, None, float("nan"))]
+    ['.927', '1.234', '1.000', '-.031', '12.35', '9.88e+04', '-', '-']
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    size = abs(value)
+    digits = 3 if size < 9.9995 else 2 if size < 99.995 else 1 if size < 9999.95 else None
+    if digits is None:
+        return f"{value:.2e}"
+    text = f"{value:.{digits}f}"
+    if float(text) == 0:
+        return ".000"
+    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+
+
+def signed(value: float | None, *, points: bool = False) -> str:
+    """A difference with its sign, as a number or in points (hundredths).
+
+    >>> signed(0.0312), signed(-0.149, points=True), signed(-0.00004)
+    ('+.031', '−14.9', '.000')
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    text = f"{abs(value) * 100:.1f}" if points else number(abs(value))
+    if float(text) == 0:
+        return text
+    return ("+" if value > 0 else "−") + text
+
+
+def percent(share: float) -> str:
+    """A share in percent, with a decimal only where it tells something.
+
+    >>> [percent(s) for s in (0.06, 0.935, 0.5, 0.004, 0.0, 0.9996)]
+    ['6 %', '93.5 %', '50 %', '.4 %', '0 %', '99.96 %']
+    """
+    value = share * 100
+    digits = 0 if abs(value - round(value)) < 0.05 and (0.5 <= value <= 99.5 or value in (0, 100)) else 1
+    text = f"{value:.{digits}f}"
+    if value not in (0, 100) and float(text) in (0, 100):
+        text = f"{value:.2f}"
+    return (text[1:] if text.startswith("0.") else text) + " %"
+
+
+def count(amount: int, one: str, many: str | None = None) -> str:
+    """`amount` with the right form of its noun.
+
+    >>> count(1, "client"), count(4, "client")
+    ('1 client', '4 clients')
+    """
+    return f"{amount} {one if amount == 1 else many or one + 's'}"
+
+
+def listing(words: Sequence[str], last: str = "and") -> str:
+    """Words as in a sentence.
+
+    >>> listing(["a"]), listing(["a", "b"]), listing(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def printable(name: str) -> str:
+    """`name` without characters that could steer a terminal."""
+    return "".join(c if c.isprintable() else "�" for c in name)
+
+
+def display_names(names: Iterable[str]) -> dict[str, str]:
+    """Names as people write them: plain lower-case names get capitals, all others stay as their owner wrote them.
+
+    >>> display_names(["long-beach", "Ward_3", "icu7"])
+    {'long-beach': 'Long Beach', 'Ward_3': 'Ward_3', 'icu7': 'icu7'}
+    """
+    nice = {n: _capitals(n) if _WORDS.fullmatch(n) and len(n) > 2 else printable(n) for n in names}
+    seen = Counter(nice.values())
+    return {n: shown if seen[shown] == 1 else printable(n) for n, shown in nice.items()}
+
+
+def _capitals(name: str) -> str:
+    return " ".join(word.capitalize() for word in re.split("[-_ ]", name))

@@ -1,0 +1,489 @@
+"""The run loop: rounds, participation, evaluation, history, checkpoints and resume; the same for every method and engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.core.algorithm import Algorithm, Log
+from coterie.core.clients import Clients, Part
+from coterie.core.errors import InputError, RunError, nearest, require
+from coterie.core.federation import AskRecord, Federation
+from coterie.core.loss import RowLoss
+from coterie.core.rng import Rng
+from coterie.core.state import read_checkpoint, state_type, write_checkpoint
+from coterie.core.vector import Layout, export
+from coterie.core.wire import Each
+from coterie.engines.inprocess import InProcess, check_free_memory
+from coterie.metrics import baselines, evaluate, find_metrics
+from coterie.models import ModelSpec, build_model
+
+__all__ = ["History", "Row", "Run", "fit"]
+
+logger = logging.getLogger("coterie")
+KERNELS = ("auto", "loop")
+
+
+class Row(NamedTuple):
+    """One number of the history: client `*` and an empty split for what belongs to the whole round."""
+
+    round: int
+    client: str
+    split: str
+    metric: str
+    value: float
+
+
+class History(list[Row]):
+    """All numbers of a run, in the order in which they were made.
+
+    >>> History([Row(0, "a", "test", "loss", 0.7), Row(5, "a", "test", "loss", 0.4)]).select(metric="loss", client="a")
+    [(0, 0.7), (5, 0.4)]
+    """
+
+    def select(self, metric: str, client: str = "*", split: str | None = None) -> list[tuple[int, float]]:
+        """(round, value) of one metric of one client; `split` may be left out where there is only one."""
+        return [
+            (r.round, r.value)
+            for r in self
+            if r.metric == metric and r.client == client and (split is None or r.split == split)
+        ]
+
+
+@dataclass
+class Run:
+    """What a run has learned and seen.
+
+    Attributes:
+        method, seed, rounds: as given.
+        state: of the method, after the last round.
+        models: a model [d + b] by client, or under `*` one for everybody.
+        history: all numbers.
+        weights: of the last round: by target (`*`: one model for everybody) and client, divided by their sum.
+        weight_rows: (round, target, client, weight) at evaluation rounds.
+        summary: rows as in `summary.json`, for the last model.
+        seconds: by round.
+        asks: one record per ask.
+        failures: last reason of each client that ever failed.
+        module: the module that the vectors belong to.
+    """
+
+    method: Any
+    seed: int
+    rounds: int
+    state: Any
+    models: Mapping[str, Tensor]
+    module: nn.Module
+    history: History = field(default_factory=History)
+    weights: dict[str, dict[str, float]] = field(default_factory=dict)
+    weight_rows: list[tuple[int, str, str, float]] = field(default_factory=list)
+    summary: list[dict[str, Any]] = field(default_factory=list)
+    seconds: list[tuple[int, float]] = field(default_factory=list)
+    asks: list[AskRecord] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def x(self) -> Tensor:
+        """The model [d + b], if there is only one."""
+        if len(self.models) > 1:
+            raise InputError(f"this run has a model for each of {', '.join(self.models)}; take run.models[name]")
+        return next(iter(self.models.values()))
+
+    def state_dict(self, client: str = "*") -> Mapping[str, Tensor]:
+        """A state dict for the module that was trained; of the model for everybody, or of a client's own."""
+        chosen = self.models.get(client, self.models.get("*"))
+        if chosen is None:
+            raise InputError(f"this run has no model for {client!r}; {nearest(client, self.models)}")
+        return export(chosen, self.module, Layout.of(self.module))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    # Two OpenMP threads on a busy machine were four to seven times slower; parallelism is over clients.
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def fit(
+    method: Algorithm[Any],
+    clients: Clients,
+    model: nn.Module | ModelSpec | Callable[..., nn.Module],
+    rounds: int = 50,
+    seed: int = 0,
+    *,
+    loss: str | RowLoss = "auto",
+    clients_per_round: int | None = None,
+    evaluate: int | None = None,
+    metrics: Sequence[str] = ("accuracy", "balanced_accuracy", "auc"),
+    workers: int = 1,
+    kernel: str = "auto",
+    device: str = "cpu",
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    strict_wire: bool = False,
+    fold_validation: bool = True,
+    server_data: tuple[Any, Tensor] | None = None,
+    init: Mapping[str, Tensor] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Run a method on clients.
+
+    Args:
+        method: any object with `init`, `round` and `models`, e.g. `MeritFed(targets="all")`.
+        clients: their rows.
+        model: a module, the settings of one (`models.MLP()`), or a function (shape, outputs) -> module.
+        rounds: number of rounds, >= 0.
+        seed: names all randomness; the same seed gives the same bits.
+        loss: "auto" or a callable (outputs, labels) -> [rows].
+        clients_per_round: participants drawn for each round; None: everybody.
+        evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
+        metrics: names of metrics beside the loss.
+        workers: processes over which the clients are spread; results do not depend on it.
+        kernel: "auto" or "loop", the plain loop over clients.
+        device: of model and rows.
+        checkpoint: folder where every complete round is saved; None: nothing is saved.
+        resume: go on from the checkpoint, if there is one.
+        strict_wire: encode and decode everything as if it were sent.
+        fold_validation: train on validation rows too where the method does not need them.
+        server_data: (inputs, labels) held by the server.
+        init: a state dict to start from.
+        progress: called with the number of each complete round (and with 0 at the start).
+
+    Raises:
+        InputError: bad arguments or data, before any training.
+        RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
+    """
+    require(type(rounds) is int and rounds >= 0, f"rounds must be an int >= 0; got {rounds!r}")
+    require(kernel in KERNELS, f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
+    every = max(1, rounds // 20) if evaluate is None else evaluate
+    require(
+        type(every) is int and every >= 1,
+        f"evaluate must be an int >= 1 (rounds between evaluations); got {evaluate!r}",
+    )
+    count = len(clients)
+    m = count if clients_per_round is None else clients_per_round
+    require(type(m) is int and 1 <= m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}")
+    find_metrics(",".join(metrics))
+
+    module = build_model(model, clients, seed)
+    if init is not None:
+        _start_from(module, init)
+    prepared = _prepare(method, clients, fold_validation, server_data)
+    with _one_thread():
+        engine = InProcess(prepared, module, loss=loss, workers=workers, device=device)
+        try:
+            loop = _Loop(method, prepared, engine, seed, m, every, ",".join(metrics), strict_wire)
+            return loop.run(rounds, None if checkpoint is None else Path(checkpoint), resume, progress)
+        finally:
+            engine.close()
+
+
+def _prepare(method: Any, clients: Clients, fold_validation: bool, server_data: tuple[Any, Tensor] | None) -> Clients:
+    keep: Sequence[str] = ()
+    if hasattr(method, "keeps_validation"):
+        keep = method.keeps_validation(clients.names)
+    prepared = clients.folded(keep) if fold_validation else clients
+    if server_data is not None:
+        prepared = prepared.with_server(Part(*server_data))
+    return prepared.with_server(prepared.pooled()) if getattr(method, "pooled", False) else prepared
+
+
+def _start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
+    own = module.state_dict()
+    for name in own:
+        require(name in init, f"the initial model lacks {name!r}; it has {', '.join(list(init)[:6])}")
+        if init[name].shape != own[name].shape:
+            raise InputError(
+                f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(own[name].shape)}"
+            )
+    extra = sorted(set(init) - set(own))
+    require(
+        not extra,
+        f"the initial model has {', '.join(extra)}, which this model does not; choose the model it was trained as",
+    )
+    module.load_state_dict(init)
+
+
+class _Loop:
+    """One run; what differs between a fresh and a resumed one is only where it starts."""
+
+    def __init__(
+        self,
+        method: Algorithm[Any],
+        clients: Clients,
+        engine: InProcess,
+        seed: int,
+        participants: int,
+        every: int,
+        metrics: str,
+        strict_wire: bool,
+    ) -> None:
+        self.method, self.clients, self.engine, self.seed = method, clients, engine, seed
+        self.participants, self.every, self.metrics = participants, every, metrics
+        self.own_participation = getattr(method, "participation", "") == "own"
+        self.federation = Federation(engine, engine.clients, seed, strict_wire=strict_wire)
+        self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
+        self.splits = [s for s in ("train", "validation", "test") if getattr(clients, s) is not None]
+        self.history = History()
+        self.weight_rows: list[tuple[int, str, str, float]] = []
+        self.last_weights: dict[str, dict[str, float]] = {}
+        self.seconds: list[tuple[int, float]] = []
+        self._preflight()
+
+    def _preflight(self) -> None:
+        held = self.participants
+        if hasattr(self.method, "vectors"):
+            held = self.method.vectors(self.participants, len(self.clients))
+        itemsize = torch.empty(0, dtype=self.engine.layout.dtype).element_size()
+        sentence = check_free_memory(held, self.engine.layout.size, itemsize)
+        if sentence:
+            logger.info("%s", sentence)
+
+    def run(self, rounds: int, folder: Path | None, resume: bool, progress: Callable[[int], None] | None) -> Run:
+        state, done = self._start(folder, resume, rounds)
+        if progress:
+            progress(done)
+        for number in range(done + 1, rounds + 1):
+            started = time.perf_counter()
+            state = self._round(state, number, last=number == rounds)
+            self.seconds.append((number, time.perf_counter() - started))
+            if folder is not None:
+                self._save(folder, state, number)
+            if progress:
+                progress(number)
+        models = self._models(state)
+        return Run(
+            self.method,
+            self.seed,
+            rounds,
+            state,
+            models,
+            self.engine.model,
+            self.history,
+            self.last_weights,
+            self.weight_rows,
+            self._summary(models, rounds),
+            self.seconds,
+            self.federation.session.asks,
+            self.federation.session.failures,
+        )
+
+    def _start(self, folder: Path | None, resume: bool, rounds: int) -> tuple[Any, int]:
+        if folder is not None and resume and (folder / "checkpoint.safetensors").exists():
+            return self._restore(folder, rounds)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "history.jsonl").unlink(missing_ok=True)
+            (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        state = self.method.init(self.engine.x.clone(), self.federation.view(self.engine.clients, 0, self.attempt))
+        self._evaluate(self._models(state), 0)
+        if folder is not None:
+            self._save(folder, state, 0)
+        return state, 0
+
+    # ---- a round
+
+    def _round(self, state: Any, number: int, last: bool) -> Any:
+        view = self.federation.view(self._draw(number), number, self.attempt)
+        rng = Rng.named(self.seed, "server", number)
+        new, log = self.method.round(state, view, rng)
+        models = self._models(new)
+        for name, x in models.items():
+            if not bool(torch.isfinite(x).all()):
+                largest = self.federation.session.largest_update
+                who = f"; the largest update came from {largest[0]!r} (norm {largest[1]:.3g})" if largest else ""
+                whose = "the model" if name == "*" else f"the model of {name!r}"
+                raise RunError(
+                    f"round {number}: {whose} is not finite and the round is undone{who}; lower the learning rates"
+                )
+        sampler = getattr(getattr(self.method, "local", None), "sampler", None)
+        if sampler is not None and hasattr(sampler, "after_round"):
+            sampler.after_round(models.get("*"), view)
+        self._record(number, log, self._is_due(number, last))
+        if self._is_due(number, last):
+            self._evaluate(models, number)
+        return new
+
+    def _is_due(self, number: int, last: bool) -> bool:
+        return last or number % self.every == 0
+
+    def _draw(self, number: int) -> tuple[str, ...]:
+        everyone = self.engine.clients
+        if self.own_participation or self.participants == len(everyone):
+            return everyone
+        chosen = Rng.named(self.seed, "participants", number).permutation(len(everyone), self.participants)
+        return tuple(everyone[i] for i in np.sort(chosen).tolist())
+
+    def _models(self, state: Any) -> dict[str, Tensor]:
+        models = self.method.models(state)
+        return {"*": models} if isinstance(models, Tensor) else dict(models)
+
+    # ---- what is seen
+
+    def _record(self, number: int, log: Log, with_weights: bool) -> None:
+        for key, value in log.items():
+            if key == "weights":
+                nested = bool(value) and all(isinstance(v, Mapping) for v in value.values())
+                by_target = value if nested else {"*": value}
+                self.last_weights = {t: _normalised(w) for t, w in by_target.items()}
+                if with_weights:
+                    for target, weights in self.last_weights.items():
+                        self.weight_rows += [(number, target, c, w) for c, w in weights.items()]
+            elif isinstance(value, Mapping):
+                self.history += [Row(number, k, "", key, float(v)) for k, v in value.items()]
+            else:
+                self.history.append(Row(number, "*", "", key, float(value)))
+
+    def _evaluate(self, models: Mapping[str, Tensor], number: int) -> None:
+        self.history.append(
+            Row(number, "*", "", "row_gradients", float(self.federation.session.spent["row_gradients"]))
+        )
+        for split in self.splits:
+            for client, values in self._measure(models, split, number).items():
+                self.history += [
+                    Row(number, client, split, k, v) for k, v in values.items() if v is not None and k != "n"
+                ]
+
+    def _measure(self, models: Mapping[str, Tensor], split: str, number: int) -> dict[str, dict[str, float | None]]:
+        """Metrics of each client's model, for clients that have one and have rows of this split."""
+        rows = getattr(self.clients, split)
+        sizes = dict(zip(self.clients.names, rows.sizes.tolist(), strict=True))
+        names = [n for n in self.engine.clients if sizes[n] and ("*" in models or n in models)]
+        if not names:
+            return {}
+        x = models["*"] if "*" in models else Each(torch.stack([models[n] for n in names]))
+        view = self.federation.view(self.engine.clients, number, self.attempt)
+        got = view.ask(names, evaluate, x=x, part=split, metrics=self.metrics)
+        found: dict[str, dict[str, float | None]] = {}
+        keys = [k for k in self.metrics.split(",") if k]
+        for i, name in enumerate(got.clients):
+            found[name] = {"n": float(got.rows[i]), "loss": float(got.loss[i])}
+            found[name].update({k: float(got.values[i, j]) if got.defined[i, j] else None for j, k in enumerate(keys)})
+        return found
+
+    def _summary(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
+        trained = dict(zip(self.clients.names, self.clients.train.sizes.tolist(), strict=True))
+        spent = self.federation.session.spent["row_gradients"]
+        summary = []
+        for split in self.splits:
+            measured = self._measure(models, split, rounds)
+            view = self.federation.view(self.engine.clients, rounds, self.attempt)
+            if not measured:
+                continue
+            constant = view.ask(tuple(measured), baselines, part=split)
+            shares = {
+                name: (float(constant.majority[i]), float(constant.majority_loss[i]))
+                for i, name in enumerate(constant.clients)
+            }
+            for name, values in measured.items():
+                majority, majority_loss = shares.get(name, (-1.0, -1.0))
+                summary.append(
+                    {
+                        "seed": self.seed,
+                        "client": name,
+                        "split": split,
+                        "n": int(values.pop("n") or 0),
+                        "n_train": trained[name],
+                        **values,
+                        "majority": None if majority < 0 else majority,
+                        "majority_loss": None if majority_loss < 0 else majority_loss,
+                        "row_gradients": spent,
+                        "own_model": "*" not in models,
+                        "rounds": rounds,
+                    }
+                )
+        return summary
+
+    # ---- checkpoints
+
+    def _fingerprint(self) -> str:
+        settings = (self.method, self.seed, self.participants, self.every, self.metrics, str(self.engine.layout))
+        digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
+        digest.update(self.clients.fingerprint().encode())
+        digest.update(self.engine.x.detach().cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _save(self, folder: Path, state: Any, number: int) -> None:
+        # Rows go to a file of their own and are named by its length: a checkpoint does not grow with the history.
+        fresh = {
+            "history": self.history[self._written[0] :],
+            "weights": self.weight_rows[self._written[1] :],
+            "seconds": self.seconds[self._written[2] :],
+        }
+        with open(folder / "history.jsonl", "ab") as file:
+            file.truncate(self._bytes)
+            file.seek(0, os.SEEK_END)
+            if any(fresh.values()):
+                file.write((json.dumps(fresh) + "\n").encode())
+            file.flush()
+            length = file.tell()
+        meta = {
+            "round": number,
+            "fingerprint": self._known_fingerprint,
+            "history_bytes": length,
+            "spent": self.federation.session.spent,
+            "failures": self.federation.session.failures,
+            "weights": self.last_weights,
+        }
+        write_checkpoint(folder / "checkpoint.safetensors", state, self.engine.save_memory(), meta)
+        self._bytes = length
+        self._written = (len(self.history), len(self.weight_rows), len(self.seconds))
+
+    _bytes = 0
+    _written = (0, 0, 0)
+
+    @property
+    def _known_fingerprint(self) -> str:
+        if not hasattr(self, "_print"):
+            self._print = self._fingerprint()
+        return self._print
+
+    def _restore(self, folder: Path, rounds: int) -> tuple[Any, int]:
+        path = folder / "checkpoint.safetensors"
+        saved = read_checkpoint(path)
+        meta = saved.meta
+        require(
+            meta["fingerprint"] == self._known_fingerprint,
+            f"{path} was written with other data, model or settings; resume with the same ones, or choose another --out",
+        )
+        require(meta["round"] <= rounds, f"{path} is at round {meta['round']}, beyond the {rounds} rounds asked for")
+        kind = state_type(self.method)
+        if kind is None:
+            kind = type(
+                self.method.init(self.engine.x.clone(), self.federation.view(self.engine.clients, 0, self.attempt))
+            )
+        with open(folder / "history.jsonl", "rb") as file:
+            lines = file.read(meta["history_bytes"]).decode().splitlines()
+        for line in map(json.loads, lines):
+            self.history += [Row(*row) for row in line["history"]]
+            self.weight_rows += [tuple(row) for row in line["weights"]]
+            self.seconds += [tuple(row) for row in line["seconds"]]
+        self._bytes = meta["history_bytes"]
+        self._written = (len(self.history), len(self.weight_rows), len(self.seconds))
+        self.federation.session.spent.update(meta["spent"])
+        self.federation.session.failures.update(meta["failures"])
+        self.last_weights = meta["weights"]
+        self.engine.load_memory(saved.memory)
+        return kind(**saved.values), meta["round"]
+
+
+def _normalised(weights: Mapping[str, float]) -> dict[str, float]:
+    total = sum(weights.values())
+    return {k: (v / total if total else v) for k, v in weights.items()}

@@ -1,0 +1,245 @@
+"""Entropic mirror descent on the probability simplex, and gradients estimated from function values alone.
+
+Sources: "Selective Collaboration for Robust Federated Learning" and its older text "Federated Learning Can Find Friends
+That Are Beneficial" (MeritFed): Eqs. 7 to 9 and 12 of the newer text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.solvers._inputs import Values, as_count, as_distribution, as_double, as_number, dtype_of
+
+__all__ = ["FLOOR", "entropic_descent", "entropic_step", "two_point", "two_point_candidates", "two_point_estimate"]
+
+FLOOR = 1e-16
+"""The smallest weight. It is below the rounding of a sum of ordinary numbers, so a floored weight changes nothing, and
+yet it comes back once its gradient is lower than the others' for 37 units (`ln 1e16`) of step times difference."""
+
+FIRST_TRIAL = 4.0
+"""The line search first tries the step that changes the ratio of two weights by at most `exp(FIRST_TRIAL)`."""
+
+SUFFICIENT, SHRINK, GROW, MOST_TRIALS = 0.3, 0.5, 4.0, 40
+LEAST_SPREAD = 1e-200  # of slopes; below it the first trial step would overflow
+
+
+def entropic_descent(
+    gradient: Callable[[Tensor], Any],
+    weights: Values,
+    *,
+    steps: int,
+    step: float | str,
+    value: Callable[[Tensor], Any] | None = None,
+    damping: bool = False,
+) -> Tensor:
+    """Minimise a function phi over the probability simplex by entropic mirror descent.
+
+    One step is `MD(w) = normalise(w * exp(-step * gradient(w)))`, computed from `log w` and shifted by the maximum, so
+    that no size of step or gradient overflows. No weight falls below `FLOOR` (1e-16), because a weight of 0 could never
+    grow again; starting weights of 0 are lifted to the floor as well.
+
+    `step="line-search"` needs no tuning: the first trial step of a descent step is 4 / (max g - min g), or 4 times the
+    step taken before if that is larger, halved until `phi(MD(w)) <= phi(w) + 0.3 * <g, MD(w) - w>` (Armijo). It ends
+    early where no step descends: at the minimum, or where rounding hides the descent.
+
+    Args:
+        gradient: called with w [n], returns dphi/dw [n]; points uphill. Called once per step.
+        weights: [n], the start, a distribution (>= 0, sum 1).
+        steps: number of steps; 0 returns the start unchanged, bit by bit.
+        step: the factor of the gradient, >= 0, or "line-search".
+        value: called with w [n], returns phi(w); needed by the line search, which calls it once at the start and once
+            per trial. A trial whose value is NaN or Inf counts as too long.
+        damping: move only to `t / (t + 1) * w + 1 / (t + 1) * MD(w)`, where t is the number of steps already done by
+            this call: the first step is a whole one, and w becomes the mean of all points that MD gave.
+
+    Returns:
+        [n], >= 0, with sum 1 to rounding. `gradient` and `value` see weights of the same dtype and device.
+
+    Raises:
+        ValueError: `weights` is no distribution, `steps` or `step` is out of range, `value` is missing, or `gradient`
+            returns NaN, Inf or a wrong shape.
+
+    >>> entropic_descent(lambda w: [1.0, 0.0], [0.5, 0.5], steps=1, step=math.log(3.0))
+    tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    start = as_distribution(weights, "weights")
+    steps = as_count(steps, "steps", least=0)
+    search = isinstance(step, str)
+    if search and step != "line-search":
+        raise ValueError(f"step must be a number >= 0 or 'line-search'; got {step!r}")
+    if search and value is None:
+        raise ValueError("value must be a function w -> phi(w) when step is 'line-search'; got None")
+    length = 0.0 if search else as_number(step, "step", least=0.0)
+    dtype = dtype_of(weights)
+    if steps == 0:
+        return start.to(dtype, copy=True)
+
+    w = start.clamp_min(FLOOR)
+    phi = _Line(value, dtype) if search and value is not None else None
+    for done in range(steps):
+        slope = _slope(gradient, w.to(dtype))
+        share = 1.0 / (done + 1) if damping else 1.0
+        moved = entropic_step(w, slope, length, share) if phi is None else phi.search(w, slope, share)
+        if moved is None:
+            break
+        w = moved
+    return w.to(dtype)
+
+
+def _slope(gradient: Callable[[Tensor], Any], w: Tensor) -> Tensor:
+    """The caller's gradient at w as a checked float64 vector; tensors take a short way, as this is the inner loop."""
+    raw = gradient(w)
+    slope = raw.detach().to(torch.float64) if isinstance(raw, Tensor) else as_double(raw, "gradient(w)", ndim=1)
+    if slope.shape != w.shape:
+        raise ValueError(f"gradient(w) must have the shape of weights {list(w.shape)}; got {list(slope.shape)}")
+    if not torch.isfinite(slope).all():
+        raise ValueError(f"gradient(w) must be finite; got {int((~torch.isfinite(slope)).sum())} NaN or Inf")
+    return slope.to(w.device)
+
+
+def _number(value: Any) -> float:
+    # torch warns when a tensor that requires a gradient becomes a float.
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
+def entropic_step(weights: Tensor, slope: Tensor, length: float, share: float = 1.0) -> Tensor:
+    """One step of `entropic_descent`, for one weight vector or many at once.
+
+    Args:
+        weights: [..., n] float64, each row positive with sum 1.
+        slope: [..., n] float64, dphi/dw; points uphill.
+        length: the step, >= 0.
+        share: how far to go towards the new point, in (0, 1].
+
+    Returns:
+        [..., n], each row at least `FLOOR` everywhere.
+
+    >>> entropic_step(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]]), math.log(3.0))
+    tensor([[0.2500, 0.7500],
+            [0.5000, 0.5000]])
+    """
+    # Only differences of slopes matter: with the lowest at 0 a huge product can become Inf, but never Inf - Inf.
+    logits = weights.log() - length * (slope - slope.amin(-1, keepdim=True))
+    moved = torch.softmax(logits, -1).clamp_min(FLOOR)
+    return moved if share == 1.0 else torch.lerp(weights, moved, share)
+
+
+class _Line:
+    """Backtracking along the mirror-descent path; remembers the value reached and the step taken."""
+
+    def __init__(self, value: Callable[[Tensor], Any], dtype: torch.dtype) -> None:
+        self._value, self._dtype = value, dtype
+        self._reached: float | None = None
+        self._taken = 0.0
+
+    def search(self, w: Tensor, slope: Tensor, share: float) -> Tensor | None:
+        """The next point, or None where no step along the path descends."""
+        if self._reached is None:
+            self._reached = _number(self._value(w.to(self._dtype)))
+            if not math.isfinite(self._reached):
+                raise ValueError(f"value(w) must be finite at the start; got {self._reached}")
+        spread = float(slope.max() - slope.min())
+        if spread < LEAST_SPREAD:
+            return None
+        length = max(FIRST_TRIAL / spread, min(GROW * self._taken, 1.0 / LEAST_SPREAD))
+        for _ in range(MOST_TRIALS):
+            trial = entropic_step(w, slope, length, share)
+            reached = _number(self._value(trial.to(self._dtype)))
+            if reached <= self._reached + SUFFICIENT * float(slope @ (trial - w)) and math.isfinite(reached):
+                self._reached, self._taken = reached, length
+                return trial
+            length *= SHRINK
+        return None
+
+
+def two_point_candidates(
+    weights: Values, *, h: float, directions: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The points at which `two_point_estimate` needs function values.
+
+    Args:
+        weights: [n]. The candidates may leave the simplex by up to `h`.
+        h: distance from `weights`, > 0.
+        directions: number q of directions, >= 1.
+        generator: the source of the directions, which are uniform on the unit sphere.
+
+    Returns:
+        candidates [2q, n]: first the q rows `weights + h * e`, then the q rows `weights - h * e`;
+        e [q, n]: the directions, of length 1.
+
+    Raises:
+        ValueError: an argument is out of range.
+
+    >>> start = torch.tensor([0.25, 0.75])
+    >>> candidates, e = two_point_candidates(start, h=0.5, directions=1, generator=torch.Generator().manual_seed(0))
+    >>> torch.allclose(candidates[0] - candidates[1], e[0]), round(float(e.norm()), 4)
+    (True, 1.0)
+    """
+    start = as_double(weights, "weights", ndim=1)
+    h = as_number(h, "h", above=0.0)
+    directions = as_count(directions, "directions", least=1)
+    if start.numel() == 0:
+        raise ValueError("weights must have at least one entry; got none")
+    size, drawn_on = (directions, start.numel()), generator.device
+    e = torch.randn(size, generator=generator, dtype=torch.float64, device=drawn_on).to(start.device)
+    e = e / torch.linalg.vector_norm(e, dim=1, keepdim=True)
+    candidates = torch.cat([start + h * e, start - h * e])
+    return candidates.to(dtype_of(weights)), e.to(dtype_of(weights))
+
+
+def two_point_estimate(losses: Values, e: Values, h: float) -> Tensor:
+    """The gradient estimated from the values at the points of `two_point_candidates`.
+
+    The mean over the directions of `n * (phi(w + h e) - phi(w - h e)) / (2 h) * e`: unbiased for a linear or quadratic
+    phi, as the mean of `n e e'` is the identity. MeritFed's Eq. 9 ff. drops the trailing `e`.
+
+    Args:
+        losses: [2q], phi at the candidates, in their order.
+        e: [q, n], the directions, of length 1.
+        h: the distance, > 0, as in `two_point_candidates`.
+
+    Returns:
+        [n], an estimate of dphi/dw; points uphill; of the dtype of `e`.
+
+    Raises:
+        ValueError: an argument is out of range or the shapes do not belong together.
+
+    >>> two_point_estimate([3.0, 1.0], [[0.6, -0.8]], h=1.0)
+    tensor([ 1.2000, -1.6000], dtype=torch.float64)
+    """
+    values = as_double(losses, "losses", ndim=1)
+    unit = as_double(e, "e", ndim=2)
+    h = as_number(h, "h", above=0.0)
+    q, n = unit.shape
+    if q == 0 or values.numel() != 2 * q:
+        raise ValueError(f"losses must have 2 entries for each of the rows of e; got {values.numel()} for {q} rows")
+    slopes = (values[:q] - values[q:]).to(unit.device) / (2.0 * h)
+    return (n / q * (slopes @ unit)).to(dtype_of(e))
+
+
+def two_point(loss: Callable[[Tensor], Any], weights: Values, *, h: float, generator: torch.Generator) -> Tensor:
+    """A gradient estimate from two values of `loss`, along one random direction (MeritFed, after Eq. 9).
+
+    Args:
+        loss: called with w [n], returns phi(w); called twice, at `weights + h * e` and at `weights - h * e`.
+        weights: [n].
+        h: half the distance of the two points, > 0.
+        generator: the source of the direction.
+
+    Returns:
+        [n], an estimate of dphi/dw; points uphill.
+
+    Raises:
+        ValueError: an argument is out of range, or a loss is NaN or Inf.
+
+    >>> estimate = two_point(lambda w: 3 * w[0], [0.5], h=0.1, generator=torch.Generator().manual_seed(0))
+    >>> estimate.round(decimals=6)
+    tensor([3.], dtype=torch.float64)
+    """
+    candidates, e = two_point_candidates(weights, h=h, directions=1, generator=generator)
+    return two_point_estimate([_number(loss(candidate)) for candidate in candidates], e, h)
