@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ from coterie.core.clients import Clients
 from coterie.core.errors import InputError, check_field, is_number, require
 from coterie.core.rng import Rng
 
-__all__ = ["MLP", "MODELS", "Logistic", "Mean", "ModelSpec", "build_model", "outputs_of"]
+__all__ = ["MLP", "MODELS", "Logistic", "Mean", "ModelSpec", "build_model", "build_shape", "outputs_of"]
 
 
 class ModelSpec(Protocol):
@@ -126,24 +125,21 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     """
     if isinstance(model, nn.Module):
         return model
-    build = getattr(model, "build", model)
-    if not callable(build):
-        raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
     inputs = clients.train.inputs
     shape: Any = (
         {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
     )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(Rng.named(seed, "model").seed())
-        made = build(shape, outputs_of(clients))
+        return build_shape(model, shape, outputs_of(clients))
+
+
+def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
+    """The module that a `ModelSpec` or a function makes for inputs of `shape` and this many outputs."""
+    build = getattr(model, "build", model)
+    if not callable(build):
+        raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
+    made = build(shape, outputs)
     if not isinstance(made, nn.Module):
         raise InputError(f"the model's build returned a {type(made).__name__}, not an nn.Module")
     return made
-
-
-def describe_spec(model: object) -> Mapping[str, Any]:
-    """The `[model]` table of a spec, or the class name of anything else."""
-    for name, spec in MODELS.items():
-        if type(model) is spec:
-            return {"name": name, **dataclasses.asdict(model)}  # type: ignore[call-overload]
-    return {"name": f"{type(model).__module__}:{type(model).__qualname__}"}

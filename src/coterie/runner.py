@@ -184,9 +184,11 @@ def fit(
 
     module = build_model(model, clients, seed)
     if init is not None:
-        _start_from(module, init)
+        start_from(module, init)
     prepared = _prepare(method, clients, fold_validation, server_data)
     with _one_thread():
+        if hasattr(method, "check"):
+            method.check(prepared.names)
         engine = InProcess(prepared, module, loss=loss, workers=workers, device=device)
         try:
             loop = _Loop(method, prepared, engine, seed, m, every, ",".join(metrics), strict_wire)
@@ -205,7 +207,8 @@ def _prepare(method: Any, clients: Clients, fold_validation: bool, server_data: 
     return prepared.with_server(prepared.pooled()) if getattr(method, "pooled", False) else prepared
 
 
-def _start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
+def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
+    """Load a state dict into `module`. Raises `InputError` that names a tensor which is missing, left over or of another shape."""
     own = module.state_dict()
     for name in own:
         require(name in init, f"the initial model lacks {name!r}; it has {', '.join(list(init)[:6])}")

@@ -1,7 +1,7 @@
 """MeritFed: each target learns with those whose updates lower its own loss.
 
-Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024 (arXiv:2402.05050),
-Algorithm 1; and the newer text "Selective Collaboration for Robust Federated Learning".
+Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024, Algorithm 1
+and Eqs. 7 to 9; and its newer text "Selective Collaboration for Robust Federated Learning".
 
 Symbols: x = x^t, delta_i = -g_i(x^t, xi_i) (an update, added), weights = w^{t+1} on the simplex, lr = gamma,
 phi(w) = f_target(x + lr * sum_i w_i delta_i) (Eq. 7), md_step = alpha and md_steps = T of the mirror descent (Eq. 8).
@@ -19,31 +19,36 @@ Laws (tests/laws): md_steps = 0 is uniform averaging; delegated = gradient, bit 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, check_field, is_number, nearest
-from coterie.core.federation import Federation, Replies
+from coterie.core.errors import (
+    COUNT,
+    FLAG,
+    NOT_NEGATIVE,
+    OPTIONAL_SIZE,
+    POSITIVE,
+    SIZE,
+    InputError,
+    check_field,
+    check_fields,
+    nearest,
+    one_of,
+)  # fmt: skip
+from coterie.core.federation import Federation
 from coterie.core.rng import Rng
-from coterie.core.task import Gradient, Update, task
+from coterie.core.task import Gradient, Task, Update, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import dot, move
 from coterie.core.wire import Each
 from coterie.solvers.mirror import entropic_descent, entropic_step, two_point_candidates, two_point_estimate
 
 __all__ = ["MeritFed", "State"]
-
-ORACLES = ("gradient", "loss", "delegated")
-VALIDATIONS = ("validation", "train", "server")
-
-
-# ---- client half
 
 
 class LocalUpdates(NamedTuple):
@@ -53,19 +58,19 @@ class LocalUpdates(NamedTuple):
 
 
 class TargetGradient(NamedTuple):
-    """gradient of the target's loss [n, d + b]."""
+    """Gradient of the target's loss [n, d + b]."""
 
     gradient: Gradient
 
 
 class TargetLosses(NamedTuple):
-    """losses of the candidates at the target [n, q]."""
+    """Losses of the candidates at the target [n, q]."""
 
     losses: Tensor
 
 
 class Descent(NamedTuple):
-    """weights after mirror descent at the target [n, m]."""
+    """Weights after mirror descent at the target [n, m]."""
 
     weights: Tensor
 
@@ -77,60 +82,49 @@ def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates
 
 
 @task
-def target_gradient(cohort: Cohort, *, x: Tensor, validation: str, batch: int | None, step: int) -> TargetGradient:
+def target_gradient(cohort: Cohort, *, x: Tensor, rows: str, batch: int | None, step: int) -> TargetGradient:
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
-    return TargetGradient(
-        cohort.gradient(x, part=_part(cohort, validation), batch_size=batch, purpose=f"oracle/{step}")
-    )
+    return TargetGradient(cohort.gradient(x, part=_part(cohort, rows), batch_size=batch, purpose=f"oracle/{step}"))
 
 
 @task
-def target_losses(cohort: Cohort, *, xs: Tensor, validation: str, batch: int | None, step: int) -> TargetLosses:
+def target_losses(cohort: Cohort, *, xs: Tensor, rows: str, batch: int | None, step: int) -> TargetLosses:
     """Losses of f_target at the candidates xs [n, q, d + b]."""
-    return TargetLosses(cohort.losses(xs, part=_part(cohort, validation), batch_size=batch, purpose=f"oracle/{step}"))
+    return TargetLosses(cohort.losses(xs, part=_part(cohort, rows), batch_size=batch, purpose=f"oracle/{step}"))
 
 
 @task
 def target_descent(
-    cohort: Cohort,
-    *,
-    x: Tensor,
-    deltas: Tensor,
-    weights: Tensor,
-    lr: float,
-    steps: int,
-    step: float,
-    damping: bool,
-    validation: str,
-    batch: int | None,
-) -> Descent:
-    """The whole mirror descent at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]."""
-
-    def slope(w: Tensor, k: int) -> Tensor:
-        candidates = torch.stack([move(*row, lr, cohort.layout.dim) for row in zip(x, w, deltas, strict=True)])
-        gradient = target_gradient(cohort, x=candidates, validation=validation, batch=batch, step=k).gradient
-        return _slopes(deltas, gradient, lr, cohort.layout.dim)
-
-    return Descent(_descend(weights, slope, steps, step, damping))
+    cohort: Cohort, *, x: Tensor, deltas: Tensor, weights: Tensor, lr: float, steps: int, step: float, damping: bool,
+    rows: str, batch: int | None,
+) -> Descent:  # fmt: skip
+    """The whole descent of Eq. 8 at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]."""
+    dim = cohort.layout.dim
+    for k in range(steps):
+        candidates = _candidates(x, weights, deltas, lr, dim)
+        gradient = target_gradient(cohort, x=candidates, rows=rows, batch=batch, step=k).gradient
+        weights = _descend(weights, _slopes(deltas, gradient, lr, dim), k, step, damping)
+    return Descent(weights)
 
 
-def _part(cohort: Cohort, validation: str) -> str:
+def _part(cohort: Cohort, rows: str) -> str:
     has = all(cohort.has(i, "validation") for i in range(len(cohort.names)))
-    return "train" if validation == "train" or not has else "validation"
+    return "train" if rows == "train" or not has else "validation"
+
+
+# One target at a time: a product over all targets at once would round differently with their number.
+
+
+def _candidates(x: Tensor, weights: Tensor, deltas: Tensor, lr: float, dim: int) -> Tensor:
+    return torch.stack([move(*row, lr, dim) for row in zip(x, weights, deltas, strict=True)])
 
 
 def _slopes(deltas: Tensor, gradient: Tensor, lr: float, dim: int) -> Tensor:
-    # One target at a time: a product over all targets at once would round differently with their number.
     return torch.stack([lr * dot(d, g, dim) for d, g in zip(deltas, gradient, strict=True)]).double()
 
 
-def _descend(weights: Tensor, slope: Callable[[Tensor, int], Tensor], steps: int, step: float, damping: bool) -> Tensor:
-    for k in range(steps):  # Eq. 8
-        weights = entropic_step(weights, slope(weights, k), step, 1 / (k + 1) if damping else 1.0)
-    return weights
-
-
-# ---- server half
+def _descend(weights: Tensor, slopes: Tensor, k: int, step: float, damping: bool) -> Tensor:
+    return entropic_step(weights, slopes, step, 1 / (k + 1) if damping else 1.0)
 
 
 class State(NamedTuple):
@@ -184,76 +178,58 @@ class MeritFed:
         names = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
         good = bool(names) and all(isinstance(n, str) and n for n in names)
         check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
-        check_field(self, "lr", self.lr, is_number(self.lr) and self.lr > 0, "a number > 0")
-        check_field(self, "md_steps", self.md_steps, type(self.md_steps) is int and self.md_steps >= 0, "an int >= 0")
-        step = self.md_step
-        good = step == "line-search" or (not isinstance(step, str) and is_number(step) and step >= 0)
-        check_field(self, "md_step", step, good, 'a number >= 0 or "line-search"')
-        check_field(self, "oracle", self.oracle, self.oracle in ORACLES, " | ".join(ORACLES))
-        size = self.oracle_batch_size
-        good = size is None or (type(size) is int and size > 0)
-        check_field(self, "oracle_batch_size", size, good, "None (all rows) or an int > 0")
-        check_field(self, "validation", self.validation, self.validation in VALIDATIONS, " | ".join(VALIDATIONS))
-        check_field(self, "damping", self.damping, isinstance(self.damping, bool), "true or false")
+        check_fields(
+            self, lr=POSITIVE, md_steps=COUNT, oracle=one_of("gradient", "loss", "delegated"), oracle_batch_size=OPTIONAL_SIZE,
+            validation=one_of("validation", "train", "server"), damping=FLAG, directions=SIZE, radius=POSITIVE,
+        )  # fmt: skip
+        search = self.md_step == "line-search"
         check_field(
-            self, "directions", self.directions, type(self.directions) is int and self.directions > 0, "an int > 0"
+            self, "md_step", self.md_step, search or NOT_NEGATIVE[0](self.md_step), 'a number >= 0 or "line-search"'
         )
-        check_field(self, "radius", self.radius, is_number(self.radius) and self.radius > 0, "a number > 0")
-        if step == "line-search" and (self.oracle != "gradient" or size is not None):
-            raise InputError(
-                'MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None: '
-                "it compares losses of one objective"
-            )
+        if search and (self.oracle != "gradient" or self.oracle_batch_size is not None):
+            raise InputError('MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None')
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The targets among these clients. Raises `InputError` for one that does not exist."""
+        if self.validation == "server":
+            return ("server",)
+        chosen = (self.targets,) if isinstance(self.targets, str) else self.targets
+        targets = everyone if chosen == ("all",) else tuple(sorted(set(chosen)))
+        for name in targets:
+            if name not in everyone:
+                raise InputError(f"MeritFed.targets names {name!r}, which is no client; {nearest(name, everyone)}")
+        return targets
 
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Uniform weights, once. Raises `InputError` for a target that does not exist."""
-        everyone = federation.everyone
-        if self.validation == "server":
-            targets: tuple[str, ...] = ("server",)
-        elif self.targets == "all":
-            targets = everyone
-        else:
-            targets = (self.targets,) if isinstance(self.targets, str) else tuple(sorted(set(self.targets)))
-        for name in targets:
-            if name not in everyone and name != "server":
-                raise InputError(f"MeritFed.targets names {name!r}, which is no client; {nearest(name, everyone)}")
-        uniform = torch.full((len(targets), len(everyone)), 1 / len(everyone), dtype=torch.float64)
-        return State(targets, x[None], uniform)
+        """Uniform weights, once."""
+        targets, count = self.check(federation.everyone), len(federation.everyone)
+        return State(targets, x[None], torch.full((len(targets), count), 1 / count, dtype=torch.float64))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`; targets answer the oracle whether they participate or not."""
         got = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)  # lines 3-7
         count = len(state.targets)
-        x = state.x.expand(count, -1)
-        deltas = got.delta.expand(-1, count, -1).transpose(0, 1)  # [T, n, d + b]
+        x, deltas = state.x.expand(count, -1), got.delta.expand(-1, count, -1).transpose(0, 1)  # [T, n, d + b]
         number = {name: i for i, name in enumerate(federation.everyone)}
         here = torch.tensor([number[n] for n in got.clients])
-        before = state.weights[:, here]
-        mass = before.sum(1, keepdim=True)
-        before = before / mass
+        mass = state.weights[:, here].sum(1, keepdim=True)
+        before = state.weights[:, here] / mass
 
-        round_ = _Round(self, state.targets, federation, x, deltas, rng)
-        after = round_.descend(before)  # line 8
-        phi = round_.phi(before, after)
-        lost = [t for t, name in enumerate(state.targets) if name in round_.failed]
+        oracle = _Oracle(self, state.targets, federation, x, deltas, rng)
+        after = oracle.descend(before)  # line 8
+        phi = oracle.losses(torch.stack([oracle.candidates(w) for w in (before, after)], dim=1), None, 0)
+        lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
         after[lost] = before[lost]
-        moved = torch.stack([round_.candidate(t, after[t]) for t in range(count)])  # line 9
+        moved = oracle.candidates(after)  # line 9
         moved[lost] = x[lost]
         weights = state.weights.clone()
         weights[:, here] = after * mass
-        return State(state.targets, moved, weights), self._log(state.targets, got, after, phi)
 
-    def _log(self, targets: tuple[str, ...], got: Replies[LocalUpdates], weights: Tensor, phi: Tensor) -> Log:
-        names = tuple("*" if t == "server" else t for t in targets)
-        log: Log = {"weights": {t: got.named(w) for t, w in zip(names, weights, strict=True)}}
-        collaborators = 1 / weights.square().sum(1)
-        for key, values in (
-            ("phi_before", phi[:, 0]),
-            ("phi_after", phi[:, 1]),
-            ("effective_collaborators", collaborators),
-        ):
-            log[key] = dict(zip(names, values.tolist(), strict=True))
-        return log
+        names = tuple("*" if t == "server" else t for t in state.targets)
+        found = {"phi_before": phi[:, 0], "phi_after": phi[:, 1], "effective_collaborators": 1 / after.square().sum(1)}
+        log: Log = {key: dict(zip(names, values.tolist(), strict=True)) for key, values in found.items()}
+        log["weights"] = {t: got.named(w) for t, w in zip(names, after, strict=True)}
+        return State(state.targets, moved, weights), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
         """A model per target; one for everybody where the server's rows are the target."""
@@ -263,123 +239,82 @@ class MeritFed:
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
-        if self.validation != "validation":
-            return ()
-        return names if self.targets == "all" else (self.targets,) if isinstance(self.targets, str) else self.targets
+        return self.check(names) if self.validation == "validation" else ()
 
     def vectors(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        targets = clients if self.targets == "all" else 1 if isinstance(self.targets, str) else len(self.targets)
-        return participants * (1 if self.validation == "server" else targets)
+        all_of_them = self.targets == "all" and self.validation != "server"
+        return participants * (clients if all_of_them else 1 if isinstance(self.targets, str) else len(self.targets))
 
 
-class _Round:
-    """Line 8 for all targets in step: every query is one ask to all of them."""
+@dataclass
+class _Oracle:
+    """What a round asks of its targets; each query is one ask to all of them."""
 
-    def __init__(
-        self,
-        method: MeritFed,
-        targets: tuple[str, ...],
-        federation: Federation,
-        x: Tensor,
-        deltas: Tensor,
-        rng: Rng,
-    ) -> None:
-        self.method, self.targets, self.federation, self.rng = method, targets, federation, rng
-        self.x, self.deltas = x, deltas
+    method: MeritFed
+    targets: tuple[str, ...]
+    federation: Federation
+    x: Tensor
+    deltas: Tensor
+    rng: Rng
+
+    def __post_init__(self) -> None:
         self.failed: set[str] = set()
 
-    def candidate(self, target: int, weights: Tensor) -> Tensor:
-        return move(self.x[target], weights, self.deltas[target], self.method.lr, self.federation.dim)
+    def candidates(self, weights: Tensor) -> Tensor:
+        return _candidates(self.x, weights, self.deltas, self.method.lr, self.federation.dim)
 
     def descend(self, weights: Tensor) -> Tensor:
         method = self.method
         if method.md_steps == 0:
-            return weights
-        if method.oracle == "delegated":
-            return self._delegate(weights)
+            return weights.clone()
         if isinstance(method.md_step, str):
             return torch.stack([self._search(t, w) for t, w in enumerate(weights)])
-        slope = self._slope if method.oracle == "gradient" else self._estimate
-        return _descend(weights, slope, method.md_steps, method.md_step, method.damping)
+        if method.oracle == "delegated":
+            return self._ask(
+                target_descent, "weights", weights, x=Each(self.x), deltas=Each(self.deltas), weights=Each(weights),
+                lr=method.lr, steps=method.md_steps, step=method.md_step, damping=method.damping, batch=method.oracle_batch_size,
+            )  # fmt: skip
+        slopes = self._gradient if method.oracle == "gradient" else self._zeroth_order
+        for k in range(method.md_steps):  # Eq. 8
+            weights = _descend(weights, slopes(weights, k), k, method.md_step, method.damping)
+        return weights
 
-    def phi(self, before: Tensor, after: Tensor) -> Tensor:
-        """Losses [T, 2] on all rows of the oracle, at the weights before and after."""
-        pairs = torch.stack(
-            [torch.stack([self.candidate(t, w) for w in (before[t], after[t])]) for t in range(len(self.targets))]
-        )
-        return self._losses(pairs, None, 0)
+    def losses(self, xs: Tensor, batch: int | None, step: int) -> Tensor:
+        return self._ask(target_losses, "losses", None, xs=Each(xs), batch=batch, step=step)
 
-    def _slope(self, weights: Tensor, step: int) -> Tensor:
-        candidates = torch.stack([self.candidate(t, w) for t, w in enumerate(weights)])
-        got = self._ask(target_gradient, x=Each(candidates), batch=self.method.oracle_batch_size, step=step)
-        gradient = self._rows(got, got.gradient)
+    def _gradient(self, weights: Tensor, step: int) -> Tensor:
+        at, batch = Each(self.candidates(weights)), self.method.oracle_batch_size
+        gradient = self._ask(target_gradient, "gradient", None, x=at, batch=batch, step=step)
         return _slopes(self.deltas, gradient, self.method.lr, self.federation.dim)
 
-    def _estimate(self, weights: Tensor, step: int) -> Tensor:
+    def _zeroth_order(self, weights: Tensor, step: int) -> Tensor:
+        h, count = self.method.radius, self.method.directions
+        streams = [self.rng.child("direction", step, name).generator() for name in self.targets]
         drawn = [
-            two_point_candidates(
-                w,
-                h=self.method.radius,
-                directions=self.method.directions,
-                generator=self.rng.child("direction", step, name).generator(),
-            )
-            for name, w in zip(self.targets, weights, strict=True)
+            two_point_candidates(w, h=h, directions=count, generator=g) for w, g in zip(weights, streams, strict=True)
         ]
-        points = [torch.stack([self.candidate(t, w) for w in points]) for t, (points, _) in enumerate(drawn)]
-        losses = self._losses(torch.stack(points), self.method.oracle_batch_size, step)
-        rows = zip(losses, drawn, strict=True)
-        return torch.stack([two_point_estimate(values, e, self.method.radius) for values, (_, e) in rows])
+        points = torch.stack([points for points, _ in drawn], dim=1)  # [2q, T, n]
+        losses = self.losses(
+            torch.stack([self.candidates(w) for w in points], dim=1), self.method.oracle_batch_size, step
+        )
+        return torch.stack([two_point_estimate(row, e, h) for row, (_, e) in zip(losses, drawn, strict=True)])  # Eq. 9
 
     def _search(self, target: int, weights: Tensor) -> Tensor:
-        alone = _Round(
-            self.method,
-            (self.targets[target],),
-            self.federation,
-            self.x[target : target + 1],
-            self.deltas[target : target + 1],
-            self.rng,
-        )
-        found = entropic_descent(
-            lambda w: alone._slope(w[None], 0)[0],
-            weights,
-            steps=self.method.md_steps,
-            step="line-search",
-            value=lambda w: alone._losses(alone.candidate(0, w)[None, None], None, 0)[0, 0],
-            damping=self.method.damping,
-        )
-        self.failed |= alone.failed
-        return found
+        one = slice(target, target + 1)
+        alone = _Oracle(self.method, self.targets[one], self.federation, self.x[one], self.deltas[one], self.rng)
+        return entropic_descent(
+            lambda w: alone._gradient(w[None], 0)[0], weights, steps=self.method.md_steps, step="line-search",
+            value=lambda w: alone.losses(alone.candidates(w[None])[None], None, 0)[0, 0], damping=self.method.damping,
+        )  # fmt: skip
 
-    def _delegate(self, weights: Tensor) -> Tensor:
-        method = self.method
-        got = self._ask(
-            target_descent,
-            x=Each(self.x),
-            deltas=Each(self.deltas),
-            weights=Each(weights),
-            lr=method.lr,
-            steps=method.md_steps,
-            step=method.md_step,
-            damping=method.damping,
-            batch=method.oracle_batch_size,
-        )
-        return self._rows(got, got.weights, weights)
-
-    def _losses(self, xs: Tensor, batch: int | None, step: int) -> Tensor:
-        got = self._ask(target_losses, xs=Each(xs), batch=batch, step=step)
-        return self._rows(got, got.losses)
-
-    def _ask(self, task_, /, **payload):  # type: ignore[no-untyped-def]
-        # One target must answer. Of several, one that fails keeps its model and the others go on.
-        need = "all" if len(self.targets) == 1 else 1 / len(self.targets)
-        got = self.federation.ask(self.targets, task_, need=need, validation=self.method.validation, **payload)
+    def _ask(self, what: Task[Any], field: str, default: Tensor | None, **payload: Any) -> Tensor:
+        # A single target must answer. Of several, one that fails keeps its model and the others go on.
+        need = 1 / len(self.targets)
+        got = self.federation.ask(self.targets, what, need=need, rows=self.method.validation, **payload)
         self.failed |= set(got.failed)
-        return got
-
-    def _rows(self, got, values: Tensor, default: Tensor | None = None) -> Tensor:  # type: ignore[no-untyped-def]
-        """Replies in the order of the targets; for those that failed `default`, or zeros."""
-        if got.clients == self.targets:
+        values: Tensor = getattr(got, field)
+        if not got.failed:
             return values
         full = values.new_zeros(len(self.targets), *values.shape[1:]) if default is None else default.clone()
         full[torch.tensor([self.targets.index(n) for n in got.clients])] = values

@@ -127,10 +127,10 @@ class Cohort:
                 continue
             grad = hooks.gradient(batch, partial(self._extra_batch, i, local, f"{purpose}/{step}"))
             self.spent["row_gradients"] += len(batch[1])
-            if decay:
-                grad.add_(head, alpha=decay)
             if local.clip is not None:
-                grad.mul_((local.clip / (grad.norm() + 1e-12)).clamp(max=1.0))
+                grad = grad * (local.clip / (grad.norm() + 1e-12)).clamp(max=1.0)
+            if decay:
+                grad = grad.add(head, alpha=decay)
             if optimiser is None:
                 head.add_(grad, alpha=-lr)
             else:

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["CoterieError", "InputError", "RunError", "check_field", "is_number", "nearest", "require"]
+__all__ = [
+    "COUNT",
+    "FLAG",
+    "NOT_NEGATIVE",
+    "OPTIONAL_SIZE",
+    "POSITIVE",
+    "SIZE",
+    "CoterieError",
+    "InputError",
+    "RunError",
+    "check_field",
+    "check_fields",
+    "is_number",
+    "nearest",
+    "one_of",
+    "require",
+]
 
 
 class CoterieError(Exception):
@@ -48,3 +64,32 @@ def is_number(value: Any) -> bool:
 def check_field(owner: object, field: str, value: Any, good: bool, allowed: str) -> None:
     """Raise `InputError` naming the class, the field, what is allowed and what was got, unless `good`."""
     require(good, f"{type(owner).__name__}.{field} must be {allowed}; got {value!r}")
+
+
+Rule = tuple[Callable[[Any], bool], str]
+"""A test of a value and, in words, what it allows."""
+
+POSITIVE: Rule = (lambda v: is_number(v) and v > 0, "a number > 0")
+NOT_NEGATIVE: Rule = (lambda v: is_number(v) and v >= 0, "a number >= 0")
+COUNT: Rule = (lambda v: type(v) is int and v >= 0, "an int >= 0")
+SIZE: Rule = (lambda v: type(v) is int and v > 0, "an int > 0")
+OPTIONAL_SIZE: Rule = (lambda v: v is None or (type(v) is int and v > 0), "None (all rows) or an int > 0")
+FLAG: Rule = (lambda v: isinstance(v, bool), "true or false")
+
+
+def one_of(*words: str) -> Rule:
+    """The rule that a value is one of `words`."""
+    return (lambda v: v in words, " | ".join(words))
+
+
+def check_fields(owner: object, **rules: Rule) -> None:
+    """Check the fields of a dataclass by name, e.g. `check_fields(self, lr=POSITIVE)`.
+
+    >>> from types import SimpleNamespace
+    >>> check_fields(SimpleNamespace(lr=-1), lr=POSITIVE)
+    Traceback (most recent call last):
+    coterie.core.errors.InputError: SimpleNamespace.lr must be a number > 0; got -1
+    """
+    for field, (test, allowed) in rules.items():
+        value = getattr(owner, field)
+        check_field(owner, field, value, test(value), allowed)

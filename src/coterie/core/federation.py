@@ -16,7 +16,7 @@ from coterie.core.task import Task
 from coterie.core.vector import Layout
 from coterie.core.wire import Each, decode, encode, nbytes
 
-__all__ = ["Answer", "AskRecord", "Context", "Engine", "Federation", "QuorumError", "Replies", "Session"]
+__all__ = ["Answer", "AskRecord", "Context", "Engine", "Federation", "QuorumError", "Replies", "Session", "well_formed"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Need = float | Literal["all"]
@@ -190,7 +190,9 @@ class Federation:
         least = len(names) if need == "all" else need * len(names)
         if len(got) < least and got.failed:
             again = self._once(tuple(got.failed), task, _rows(values, names, tuple(got.failed)))
-            got = _merge(names, task, got, again)
+            # Checked together: an outlier that is asked again must still stand beside the others.
+            both = [(r.clients, tuple(r._fields.values())) for r in (got, again) if len(r)]
+            got = self._collect(names, task, Answer(both, again.failed, {}))
         self.session.failures.update(
             {name: f"round {self.round}, {task.name}: {why}" for name, why in got.failed.items()}
         )
@@ -221,7 +223,7 @@ class Federation:
         shards = [(shard, dict(zip(fields, reply, strict=False))) for shard, reply in answer.shards]
         if self.strict_wire:
             shards = [(shard, decode(encode(values))) for shard, values in shards]
-        usual = {k: Counter(_form(v[k]) for _, v in shards if k in v).most_common(1) for k in fields}
+        usual = {k: self._usual_form([(len(shard), v[k]) for shard, v in shards], task.kinds[k]) for k in fields}
         good: list[tuple[tuple[str, ...], dict[str, Any]]] = []
         for shard, values in shards:
             refused = self._refused(shard, task, values, usual)
@@ -238,38 +240,43 @@ class Federation:
             replies = Replies(tuple(replies.clients[i] for i in kept), names, kept_fields, replies.failed)
         return replies
 
+    def _usual_form(self, values: Sequence[tuple[int, Any]], kind: str) -> tuple[Any, ...] | None:
+        votes: Counter[tuple[Any, ...]] = Counter()
+        for count, value in values:
+            if well_formed(value, kind, count, self.layout):
+                votes[_form(value)] += count
+        return votes.most_common(1)[0][0] if votes else None
+
     def _refused(
-        self, shard: tuple[str, ...], task: Task[R], values: Mapping[str, Any], usual: Mapping[str, list[Any]]
+        self,
+        shard: tuple[str, ...],
+        task: Task[R],
+        values: Mapping[str, Any],
+        usual: Mapping[str, tuple[Any, ...] | None],
     ) -> dict[str, str]:
+        refused: dict[str, str] = {}
         for key, kind in task.kinds.items():
-            value = values.get(key)
-            if not isinstance(value, Tensor):
-                if not isinstance(value, tuple | list) or len(value) != len(shard) or _form(value) != usual[key][0][0]:
-                    return dict.fromkeys(
-                        shard, f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
-                    )
-                continue
-            vector = kind in ("update", "gradient")
-            expected = (
-                f"[..., {self.layout.size}] {self.layout.dtype}" if vector else "the form that the other replies have"
-            )
-            right = not vector or (value.shape[-1:] == (self.layout.size,) and value.dtype == self.layout.dtype)
-            if value.shape[:1] != (len(shard),) or _form(value) != usual[key][0][0] or not right:
-                why = f"field {key!r} has shape {list(value.shape)} and {value.dtype}; expected [{len(shard)}, ...], {expected}"
-                return dict.fromkeys(shard, why)
-            if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            value = values[key]
+            if not well_formed(value, kind, len(shard), self.layout) or _form(value) != usual[key]:
+                return dict.fromkeys(shard, self._misfit(key, value, kind, len(shard)))
+            if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
                 finite = torch.isfinite(value.reshape(len(shard), -1)).all(dim=1)
-                return {
-                    n: f"field {key!r} has NaN or Inf"
-                    for n, fine in zip(shard, finite.tolist(), strict=True)
-                    if not fine
-                }
-        return {}
+                for name, fine in zip(shard, finite.tolist(), strict=True):
+                    if not fine:
+                        refused.setdefault(name, f"field {key!r} has NaN or Inf")
+        return refused
+
+    def _misfit(self, key: str, value: Any, kind: str, count: int) -> str:
+        if not isinstance(value, Tensor):
+            return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
+        vector = f"[..., {self.layout.size}] {self.layout.dtype}"
+        expected = vector if kind in _VECTORS else "the form that the other replies have"
+        return f"field {key!r} has shape {list(value.shape)} and {value.dtype}; expected [{count}, ...], {expected}"
 
     def _outliers(self, task: Task[R], replies: Replies[R]) -> dict[str, str]:
         found: dict[str, str] = {}
         for key, kind in task.kinds.items():
-            if kind not in ("update", "gradient") or not len(replies):
+            if kind not in _VECTORS or not len(replies):
                 continue
             value = replies._fields[key]
             norms = torch.linalg.vector_norm(value[..., : self.dim].flatten(1), dim=1, dtype=torch.float64)
@@ -285,6 +292,8 @@ class Federation:
         return found
 
     def _check_names(self, names: tuple[str, ...]) -> None:
+        twice = [a for a, b in zip(names, names[1:], strict=False) if a == b]
+        require(not twice, f"client {twice[0] if twice else ''!r} is asked twice in one ask; name each client once")
         known = self.session.known = self.session.known or frozenset(self.everyone)
         for name in names:
             if name == "server":
@@ -326,6 +335,18 @@ def _pick(value: Any, kept: list[int]) -> Any:
     return tuple(value[i] for i in kept)
 
 
+_VECTORS = ("update", "gradient")
+
+
+def well_formed(value: Any, kind: str, count: int, layout: Layout) -> bool:
+    """Whether a field of a reply has a row for each of `count` clients, and an update or a gradient the form of a model vector."""
+    if not isinstance(value, Tensor):
+        return kind == "other" and isinstance(value, tuple | list) and len(value) == count
+    if value.shape[:1] != (count,):
+        return False
+    return kind not in _VECTORS or (value.ndim > 1 and value.shape[-1] == layout.size and value.dtype == layout.dtype)
+
+
 def _form(value: Any) -> tuple[Any, ...]:
     return (value.shape[1:], value.dtype) if isinstance(value, Tensor) else (type(value),)
 
@@ -354,8 +375,3 @@ def _stack(
             flat = [item for v in values for item in v]
             stacked[key] = tuple(flat[i] for i in order)
     return Replies(tuple(replied[i] for i in order), names, stacked, {n: failed[n] for n in names if n in failed})
-
-
-def _merge(names: tuple[str, ...], task: Task[Any], first: Replies[Any], second: Replies[Any]) -> Replies[Any]:
-    shards = [(r.clients, r._fields) for r in (first, second) if len(r)]
-    return _stack(names, task.reply._fields, shards, second.failed)

@@ -15,7 +15,7 @@ from coterie.core.errors import InputError
 __all__ = ["Checkpoint", "load_state", "read_checkpoint", "save_state", "write_atomically", "write_checkpoint"]
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")

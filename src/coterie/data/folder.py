@@ -24,6 +24,7 @@ from coterie.data.tables import Encoded, Recipe, TableCohort, describe, encode, 
 
 __all__ = ["apply_recipe", "from_folder", "from_frames"]
 
+_OTHER_TABLES = (".xlsx", ".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
 _PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
 _PARTS |= {"val": "validation"}
@@ -87,7 +88,7 @@ def from_folder(
         return from_array_files(files, classes=classes, **about)
     codes = codes_of(missing)
     tables = {stem: read(file, codes, categorical=categorical) for stem, file in files.items()}
-    return _clients(tables, codes, f"the folder {path}", **about, **options)
+    return _clients(tables, codes, name or f"the folder {path}", **about, **options)
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -100,6 +101,10 @@ def _files(folder: Path) -> dict[str, Path]:
         )
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
+        require(
+            file.suffix.lower() not in _OTHER_TABLES,
+            f"{file} cannot be read; save it as CSV, or move it out of the folder",  # nobody is left out silently
+        )
         if file.suffix.lower() in SUFFIXES and not file.name.startswith("."):
             other = files.get(file.stem, file).name
             require(

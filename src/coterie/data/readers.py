@@ -169,7 +169,8 @@ def _dates(n: int) -> Column:
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays of an npz file. Raises `InputError` for a damaged file or one with pickled objects."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
             require(hasattr(archive, "files"), f"{path} is one array and no npz archive; use numpy.savez")
             return {key: archive[key] for key in archive.files}
     except InputError:

@@ -78,7 +78,7 @@ _ALL = (
     ),
     Dataset(
         "mean-estimation",
-        "the MeritFed papers' synthetic task: whose samples have my mean?",
+        "MeritFed's synthetic task: whose samples have my mean?",
         "150 in groups of 5, 95 and 50; the target is d1-000",
         "the mean of 10-dimensional normal samples",
         "none needed (drawn from the seed)",

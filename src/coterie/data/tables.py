@@ -221,13 +221,25 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
         column = table.columns[name]
         if spec["kind"] == "number":
-            inputs[:, at] = np.nan_to_num((_numbers_of(column, name, table.source) - spec["mean"]) / spec["scale"])
+            inputs[:, at] = _scaled(_numbers_of(column, name, table.source), spec, table.source)
             at += 1
         else:
             notes += _one_hot(column, spec, inputs[:, at : at + len(spec["categories"])], table.source)
             at += len(spec["categories"])
     labels, more = _labels(table, recipe["label"], need_label)
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
+
+
+def _scaled(numbers: NDArray[np.float64], spec: dict[str, Any], source: str) -> NDArray[np.float64]:
+    """Numbers on the scale of the recipe, missing ones at 0, the mean."""
+    scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
+    wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
+    if len(wild):
+        raise InputError(
+            f"{source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {wild[0] + 1}, absurdly far from all "
+            "training rows; correct that cell"
+        )
+    return scaled
 
 
 def _numbers_of(column: Column, name: str, source: str) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie.core.clients import Clients
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, RunError, require
-from coterie.core.federation import Answer, Context
+from coterie.core.federation import Answer, Context, well_formed
 from coterie.core.loss import RowLoss
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.task import Task, find_task
@@ -71,9 +71,19 @@ class Shard:
             clients = self.server
         view = MemoryView(self.memory, group)
         index = tuple(clients.number(n) for n in group)
-        cohort = Cohort(group, self.workspace, clients, index, view, context.seed, context.round, spent)
+        done = dict.fromkeys(spent, 0)
+        cohort = Cohort(group, self.workspace, clients, index, view, context.seed, context.round, done)
         reply: tuple[Any, ...] = task(cohort, **_payload(payload, names, group))
+        fields = task.reply._fields
+        if not isinstance(reply, tuple) or len(reply) != len(fields):
+            raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
+        if len(group) > 1 and not all(
+            well_formed(v, task.kinds[k], len(group), self.workspace.layout) for k, v in zip(fields, reply, strict=True)
+        ):
+            raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
         view.commit()
+        for key, count in done.items():  # what a failed attempt did would depend on who shared its cohort
+            spent[key] += count
         return reply
 
 
@@ -127,12 +137,18 @@ class InProcess:
         for home, group in homes.items():
             if home >= 0:
                 self._workers[home].send(group, task, _payload(payload, names, group, keep_each=True), context)
-        answers = [
-            self._workers[home].receive(group, task)
-            if home >= 0
-            else self._shard.run(group, task, _payload(payload, names, group, keep_each=True), context)
-            for home, group in homes.items()
-        ]
+        answers, refused = [], None
+        for home, group in homes.items():
+            try:
+                if home >= 0:
+                    answers.append(self._workers[home].receive(group, task))
+                else:
+                    mine = _payload(payload, names, group, keep_each=True)
+                    answers.append(self._shard.run(group, task, mine, context))
+            except InputError as error:  # raised below: every worker's answer must be taken from its pipe first
+                refused = refused or error
+        if refused is not None:
+            raise refused
         spent: dict[str, int] = {}
         for answer in answers:
             for key, count in answer.spent.items():
@@ -182,7 +198,7 @@ class Worker:
 
     def send(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> None:
         """Begin a task."""
-        header = {"names": "\n".join(names), "task": task.name, "context": ",".join(map(str, context))}
+        header = {"names": names, "task": task.name, "context": tuple(context)}
         self._post(encode({**{f"payload/{k}": v for k, v in payload.items()}, **header}))
 
     def receive(self, names: tuple[str, ...], task: Task[Any]) -> Answer:
@@ -190,9 +206,7 @@ class Worker:
         try:
             message = decode(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            self._process.join()
-            code = self._process.exitcode
-            self._start()
+            code = self._restart()
             return Answer(
                 [], dict.fromkeys(names, f"its worker process ended with exit code {code} and was restarted"), {}
             )
@@ -203,25 +217,35 @@ class Worker:
         shards = []
         fields = task.reply._fields
         for i in range(message["shards"]):
-            shards.append((tuple(message[f"{i}/names"].split("\n")), tuple(message[f"{i}/{f}"] for f in fields)))
+            shards.append((message[f"{i}/names"], tuple(message[f"{i}/{f}"] for f in fields)))
         return Answer(shards, failed, spent)
 
     def memory(self) -> dict[str, Tensor]:
         """What the clients of this worker remember."""
         self._post(encode({"save": True}))
-        return decode(self._pipe.recv_bytes())
+        try:
+            return decode(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            self._restart()
+            return {}
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Give the clients of this worker their memory."""
         self._post(encode({"load": True, **saved}))
 
     def close(self) -> None:
-        """End the process."""
+        """End the process. It holds nothing that must be saved, and later workers hold copies of its pipe, so it is killed."""
         self._pipe.close()
-        self._process.join(timeout=5)
-        if self._process.is_alive():
-            self._process.terminate()
-            self._process.join()
+        self._process.kill()
+        self._process.join()
+
+    def _restart(self) -> int | None:
+        self._pipe.close()
+        self._process.kill()
+        self._process.join()
+        code = self._process.exitcode
+        self._start()
+        return code
 
     def _post(self, message: bytes) -> None:
         try:
@@ -247,23 +271,21 @@ def _serve(shard: Shard, pipe: Any, parents: Any) -> None:
             message.pop("load")
             shard.memory.load(message, {k.split("/", 2)[2] for k in message})
         else:
-            pipe.send_bytes(encode(_serve_task(shard, message)))
+            try:
+                pipe.send_bytes(encode(_serve_task(shard, message)))
+            except InputError as error:  # an unknown task, or a reply that cannot travel
+                pipe.send_bytes(encode({"input_error": str(error)}))
 
 
 def _serve_task(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
-    names = tuple(message["names"].split("\n"))
     task = find_task(message["task"])
     payload = {k.removeprefix("payload/"): v for k, v in message.items() if k.startswith("payload/")}
-    context = Context(*map(int, message["context"].split(",")))
-    try:
-        answer = shard.run(names, task, payload, context)
-    except InputError as error:
-        return {"input_error": str(error)}
+    answer = shard.run(message["names"], task, payload, Context(*message["context"]))
     reply: dict[str, Any] = {"shards": len(answer.shards)}
     reply.update({f"failed/{k}": v for k, v in answer.failed.items()})
     reply.update({f"spent/{k}": v for k, v in answer.spent.items()})
     for i, (group, values) in enumerate(answer.shards):
-        reply[f"{i}/names"] = "\n".join(group)
+        reply[f"{i}/names"] = group
         reply.update({f"{i}/{k}": v for k, v in zip(task.reply._fields, values, strict=True)})
     return reply
 

@@ -16,7 +16,7 @@ from coterie.report.statistics import BETTER, UNCLEAR, WORSE, Difference
 from coterie.report.text import listing, number, percent, printable
 from coterie.report.verdicts import Kind, Verdict, harmed, helped, late_shares, verdict, whole_percent
 
-__all__ = ["ClientStory", "Story", "headline", "tell"]
+__all__ = ["ClientStory", "Story", "headline", "label", "tell"]
 
 SHOWN = 8
 NAMED = 6
@@ -82,7 +82,7 @@ def _sentences(results: Results, client: str, brief: bool) -> list[str]:
         rivals = results.federated if results.baseline else [m for m in results.methods if m not in results.references]
         sentences = [s for m in rivals if m != other for s in [_method(results, client, m, other, brief)] if s]
         if not sentences and not brief:
-            sentences = [f"{_label(results, other)}: {_values(results, client, other)}."]
+            sentences = [f"{label(results, other)}: {_values(results, client, other)}."]
     return [*sentences, *_constants(results, client)]
 
 
@@ -92,7 +92,7 @@ def _method(results: Results, client: str, method: str, other: str, brief: bool)
     known = {k: d for k, d in found.items() if d is not None}
     if not known:
         return ""
-    name, versus = _label(results, method), _versus(results, other)
+    name, versus = label(results, method), _versus(results, other)
     bad = [_change(results, client, method, other, k, d) for k, d in known.items() if d.verdict == WORSE]
     good = [_change(results, client, method, other, k, d) for k, d in known.items() if d.verdict == BETTER]
     unsure = [k for k, d in known.items() if d.verdict not in (BETTER, WORSE)]
@@ -154,10 +154,10 @@ def _versus(results: Results, other: str) -> str:
     return "training alone" if other == results.baseline else printable(other)
 
 
-def _label(results: Results, method: str) -> str:
+def label(results: Results, method: str) -> str:
     """A method by its label, with plain words before it where there are some; fit to begin a sentence."""
-    words, label = PLAIN_WORDS.get(results.algorithms[method]), printable(method)
-    return f"{words.capitalize()} ({label})" if words else label
+    words, name = PLAIN_WORDS.get(results.algorithms[method]), printable(method)
+    return f"{words.capitalize()} ({name})" if words else name
 
 
 # Is a model better than one that always says the same?
@@ -238,7 +238,7 @@ def _named(results: Results, clients: Sequence[str], verdicts: dict[str, Verdict
 
 def _overall(results: Results, method: str, brief: bool) -> str:
     """One method for all clients: whom it helps and harms, and the mean over clients."""
-    other, text = results.against or method, _label(results, method)
+    other, text = results.against or method, label(results, method)
     if results.baseline and len(results.seeds) > 1:
         hurt = [c for c in results.clients if method in harmed(results, c)]
         good = [c for c in results.clients if method in helped(results, c)]

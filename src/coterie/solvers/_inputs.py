@@ -33,7 +33,8 @@ def as_double(values: Values, name: str, *, ndim: int) -> Tensor:
         raise ValueError(f"{name} must be {kind} of numbers; got {type(values).__name__} ({error})") from error
     if tensor.ndim != ndim:
         raise ValueError(f"{name} must be {kind}; got shape {list(tensor.shape)}")
-    if not torch.isfinite(tensor).all():
+    # The largest size is NaN or Inf if any entry is; unlike isfinite this allocates nothing.
+    if tensor.numel() > 0 and not math.isfinite(float(torch.linalg.vector_norm(tensor, math.inf))):
         count = int((~torch.isfinite(tensor)).sum())
         raise ValueError(f"{name} must be finite; got {count} NaN or Inf among {tensor.numel()} values")
     return tensor

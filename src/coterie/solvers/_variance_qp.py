@@ -11,9 +11,12 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 # Rows of length n are given to clarabel divided by n ** SCALING. Of 0 to 1 the middle is best by far where rows 1e4 times
-# longer than others cancel each other; the second value is tried where the first is not proven to be good enough.
-SCALINGS = (0.5, 0.25)
+# longer than others cancel each other; the next value is tried where the last is not proven to be good enough.
+SCALINGS = (0.5, 0.25, 0.0)
 PROVEN = 1e-7
+
+NEAR, CLEAN = 1e-7, 1e-9
+"""Weights this near to a bound are put on it, unless that raises the objective by more than a share of `CLEAN`."""
 
 
 def solve(factor: Array, m: int, budget: float, *, linear: bool) -> Array:
@@ -30,12 +33,13 @@ def solve(factor: Array, m: int, budget: float, *, linear: bool) -> Array:
             statuses.append(status)
             continue
         # The interior-point method stops just short of the bounds.
-        rounded = np.where(w < 1e-7, 0.0, np.where(w > 1 - 1e-7, 1.0, w))
-        for candidate in (w, rounded):
+        near = NEAR * min(1.0, budget)
+        rounded = np.where(w < near, 0.0, np.where(w > 1 - near, 1.0, w))
+        for candidate, slack in ((w, 0.0), (rounded, CLEAN)):
             total = float(candidate.sum())
             feasible = candidate if total <= budget else candidate * (budget / total)
             value = _value(feasible, factor, m, linear)
-            if value <= lowest:
+            if value <= lowest * (1 + slack):
                 best, lowest = feasible, value
         if _gap(best, factor, m, budget, linear) <= PROVEN * lowest:
             break

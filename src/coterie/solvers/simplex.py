@@ -33,9 +33,8 @@ def project(v: Values) -> Tensor:
     n = values.numel()
     if n == 0:
         raise ValueError("v must have at least one entry; got none")
-    # Entries more than 1 below the largest are 0 in the projection; cutting them off there keeps the sums exact however
-    # far apart the entries are.
-    shifted = (values - values.max()).clamp_min(-1.0)
+    # Only differences matter; with the largest at 0 the sums over the support are exact however far apart the entries are.
+    shifted = values - values.max()
     ordered = shifted.sort(descending=True).values
     thresholds = (ordered.cumsum(0) - 1.0) / torch.arange(1, n + 1, dtype=torch.float64, device=values.device)
     kept = int((ordered > thresholds).sum())

@@ -1,0 +1,409 @@
+"""The command `coterie`. Nothing heavy is imported before a command needs it: `--help` imports neither torch nor a method."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie import __version__
+from coterie.core.errors import CoterieError, InputError, require
+
+if TYPE_CHECKING:
+    from coterie.experiment import Experiment
+
+__all__ = ["main"]
+
+EPILOG = """examples:
+  coterie compare heart-disease                     does federating help four real hospitals, and with whom?
+  coterie compare my-clients/ --label outcome       the same for a folder with one CSV per client
+  coterie compare heart-disease --methods local,fedavg,meritfed --seeds 5 --out runs/heart
+  coterie run experiment.toml --resume              full control; goes on where it was stopped
+  coterie predict runs/heart --client switzerland new.csv
+
+exit status: 0 done, 1 the run failed (what was saved stays), 2 bad input, 130 stopped with Ctrl-C"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if not hasattr(args, "command"):
+        parser.print_help()
+        return 0
+    # OpenMP reads this once, when torch is imported; two threads that share cores with worker processes are far slower than one.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    try:
+        status: int = args.command(args)
+    except InputError as error:
+        return _fail(str(error), 2)
+    except CoterieError as error:
+        return _fail(str(error), 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def _fail(sentence: str, status: int) -> int:
+    sys.stderr.write(f"coterie: {sentence}\n")
+    return status
+
+
+def _say(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="coterie",
+        description="Federated learning among partners who are not alike: who helps whom, and whether joining pays.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"coterie {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    compare = commands.add_parser("compare", help="several methods on the same clients: table and report")
+    compare.add_argument("data", help="a data set (see: coterie data), or a folder with one file per client")
+    compare.add_argument(
+        "--methods", metavar="A,B", help="names or FILE.py:NAME, separated by commas; all: every method"
+    )
+    _add_data_flags(compare)
+    _add_run_flags(compare)
+    compare.add_argument("--tune", action="store_true", help="first choose each method's settings on validation rows")
+    compare.set_defaults(command=_compare)
+
+    run = commands.add_parser("run", help="an experiment from a TOML file")
+    run.add_argument("experiment", help="the TOML file (a run directory's experiment.toml repeats that run)")
+    _add_run_flags(run)
+    run.add_argument("--tune", action="store_true", help="first choose each method's settings on validation rows")
+    run.set_defaults(command=_run)
+
+    for name, text, command in (
+        ("methods", "the methods there are", _methods),
+        ("data", "the data sets there are", _data),
+    ):
+        listing = commands.add_parser(name, help=text)
+        listing.add_argument("--json", action="store_true", help="print JSON")
+        listing.set_defaults(command=command)
+    show = commands.add_parser("show", help="a method (fields, defaults, paper), a data set or a model")
+    show.add_argument("name")
+    show.set_defaults(command=_show)
+
+    report = commands.add_parser("report", help="rebuild table and HTML report of a run directory")
+    report.add_argument("folder")
+    report.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON")
+    report.add_argument("--no-html", action="store_true", help="print the table only")
+    report.set_defaults(command=_report)
+
+    predict = commands.add_parser("predict", help="predict new rows with a client's model of a finished run")
+    predict.add_argument("folder", help="the run directory")
+    predict.add_argument("file", help="CSV, Parquet or npz file with the client's columns")
+    predict.add_argument("--client", required=True, help="whose model")
+    predict.add_argument("--method", help="whose label; left out: what the run recommends to this client")
+    predict.add_argument("--seed", type=int, help="of the model; left out: the first")
+    predict.add_argument("--out", help="write the CSV there instead of on the screen")
+    predict.set_defaults(command=_predict)
+    return parser
+
+
+def _add_data_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("data and model")
+    group.add_argument("--label", help="column to predict (folders)")
+    group.add_argument("--split", metavar="KIND", help="iid, dirichlet or shards (data without clients of its own)")
+    group.add_argument("--clients", type=int, help="number of clients of the split")
+    group.add_argument("--alpha", type=float, help="of the Dirichlet split")
+    group.add_argument("--model", help="a model's name, or FILE.py:NAME")
+    group.add_argument("--init", metavar="FILE", help="start from this safetensors file")
+    group.add_argument(
+        "--freeze", metavar="PATTERN", action="append", help="leave these parameters as they are, e.g. '0.*'"
+    )
+
+
+def _add_run_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run")
+    group.add_argument("--seeds", help="5 means 0..4; 3,7 means these two")
+    group.add_argument("--rounds", type=int)
+    group.add_argument("--clients-per-round", type=int, metavar="M")
+    group.add_argument("--workers", type=int, help="processes; results do not depend on it")
+    group.add_argument("--lr", type=float, help="learning rate of local training")
+    group.add_argument("--steps", type=int, help="batches of local training per round")
+    group.add_argument("--batch-size", type=int)
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="any key: meritfed.md_step=.3, run.evaluate=5",
+    )
+    group.add_argument("--metrics", metavar="A,B", help="names, or FILE.py:NAME")
+    group.add_argument("--out", help="run directory; left out: runs/NAME")
+    group.add_argument("--resume", action="store_true", help="go on where this run was stopped")
+    group.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON, and nothing else")
+    group.add_argument("--no-report", action="store_true", help="write no HTML report")
+
+
+# ---- compare and run
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from coterie.data import DATASETS
+    from coterie.experiment import Experiment, preset
+
+    tables = preset(args.data)
+    known = args.data in DATASETS or ".py:" in args.data
+    if not known and not Path(args.data).exists():
+        from coterie.core.errors import nearest
+
+        raise InputError(
+            f"there is no data set or folder {args.data!r}; {nearest(args.data, DATASETS)}; a folder path works too"
+        )
+    data = tables.setdefault("data", {})
+    data.update({"name": args.data} if known else {"folder": args.data})
+    for table, key, value in (
+        ("data", "label", args.label),
+        ("split", "kind", args.split),
+        ("split", "clients", args.clients),
+        ("split", "alpha", args.alpha),
+        ("model", "init", args.init),
+        ("model", "freeze", args.freeze),
+    ):
+        if value is not None:
+            tables.setdefault(table, {})[key] = value
+    if args.model is not None:
+        kept = {k: v for k, v in tables.get("model", {}).items() if k in ("init", "freeze")}
+        tables["model"] = {**kept, "name": args.model}
+    if args.methods is not None:
+        tables["methods"] = _chosen(args.methods, tables.get("methods", []))
+    _override(tables, args)
+    return _execute(Experiment.from_tables(tables, "the command line"), args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from coterie.experiment import Experiment, read_experiment
+
+    experiment = read_experiment(args.experiment)
+    tables = experiment.tables()
+    if Path(args.experiment).name == "experiment.toml" and "out" not in tables["run"] and args.resume:
+        tables["run"]["out"] = str(Path(args.experiment).parent)
+    _override(tables, args)
+    return _execute(Experiment.from_tables(tables, args.experiment), args)
+
+
+def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    from coterie.algorithms import ALGORITHMS
+
+    names = list(ALGORITHMS) if methods == "all" else [m for m in methods.split(",") if m]
+    require(bool(names), "--methods names no method; give names separated by commas")
+    by_label = {m.get("label", m["name"]): dict(m) for m in presets}
+    return [by_label.get(name, {"name": name}) for name in names]
+
+
+def _override(tables: dict[str, Any], args: argparse.Namespace) -> None:
+    run = tables.setdefault("run", {})
+    local = tables.setdefault("local", {})
+    for key in ("rounds", "clients_per_round", "workers", "out"):
+        value = getattr(args, key)
+        if value is not None:
+            run[key] = value
+    if args.seeds is not None:
+        run["seeds"] = _seeds(args.seeds)
+    if args.metrics is not None:
+        run["metrics"] = [m for m in args.metrics.split(",") if m]
+    flags = {"lr": args.lr, "steps": args.steps, "batch_size": args.batch_size}
+    for key, value in flags.items():
+        if value is not None:
+            _set_local(tables, local, key, value)
+    for setting in args.settings:
+        _set(tables, setting)
+
+
+def _set_local(tables: Mapping[str, Any], local: dict[str, Any], key: str, value: Any) -> None:
+    unit = {"steps": "epochs", "epochs": "steps"}.get(key)
+    for table in (local, *(m["local"] for m in tables["methods"] if isinstance(m.get("local"), dict))):
+        if table is local or key in table or unit in table:
+            table.pop(unit or "", None)
+            table[key] = value
+
+
+def _set(tables: dict[str, Any], setting: str) -> None:
+    from coterie.core.errors import nearest
+
+    key, equals, text = setting.partition("=")
+    head, _, rest = key.partition(".")
+    require(bool(equals and rest), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
+    value = _value(text)
+    labels = {m.get("label", m["name"]): m for m in tables.get("methods", [])}
+    if head == "local" and not rest.startswith("local."):
+        _set_local(tables, tables["local"], rest, value)
+    elif head in labels:
+        target = labels[head]
+        if rest.startswith("local."):
+            _set_local({"methods": []}, target.setdefault("local", {}), rest.removeprefix("local."), value)
+        else:
+            target[rest] = value
+    elif head in ("data", "split", "model", "run"):
+        tables.setdefault(head, {})[rest] = value
+    elif head == "tune":
+        tables.setdefault("tune", {})[rest] = value
+    else:
+        raise InputError(
+            f"--set {setting!r}: {nearest(head, [*labels, 'data', 'split', 'model', 'local', 'run', 'tune'])}"
+        )
+
+
+def _value(text: str) -> Any:
+    import tomllib
+
+    for parse in (int, float):
+        try:
+            return parse(text)
+        except ValueError:
+            continue
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _seeds(text: str) -> int | list[int]:
+    try:
+        return [int(s) for s in text.split(",") if s] if "," in text else int(text)
+    except ValueError:
+        raise InputError(f"--seeds must be a number of seeds (5) or a list of them (3,7); got {text!r}") from None
+
+
+def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
+    from coterie.progress import Progress
+    from coterie.rundir import choose_folder, run_experiment
+
+    folder = choose_folder(experiment, args.resume)
+    command = "coterie " + " ".join(sys.argv[1:])
+    with Progress(quiet=args.json) as progress:
+        try:
+            if args.tune and not (args.resume and (folder / "experiment.toml").exists()):
+                from coterie.tune import tune, write_trials
+
+                experiment, trials = tune(experiment, progress.tuning)
+                write_trials(folder, trials)
+            elif args.tune:
+                from coterie.experiment import read_experiment
+
+                experiment = read_experiment(folder / "experiment.toml")
+            run_experiment(experiment, folder, resume=args.resume, command=command, notify=progress.event)
+        except KeyboardInterrupt:
+            progress.stop()
+            if (folder / "experiment.toml").exists():
+                again = f"coterie run {folder}/experiment.toml --out {folder} --resume"
+                sys.stderr.write(f"stopped; every complete round is saved. Go on with:\n  {again}\n")
+            else:
+                sys.stderr.write("stopped before the first round; nothing was saved\n")
+            return 130
+    return _present(folder, args.json, html=not args.no_report)
+
+
+def _present(folder: Path, as_json: bool, html: bool) -> int:
+    from coterie.report.results import Results
+    from coterie.report.table import describe_lines, render
+    from coterie.report.verdicts import verdict
+
+    results = Results.load(folder)
+    page: Path | None = None
+    missing = ""
+    if html:
+        from coterie.report.html import write
+
+        try:
+            page = write(folder)
+        except InputError as error:
+            missing = str(error)
+    if as_json:
+        rows = json.loads((folder / "summary.json").read_text())
+        verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
+        _say(json.dumps({"folder": str(folder), "rows": rows, "verdicts": verdicts}, indent=1))
+        return 0
+    _say()
+    _say(render(results).rstrip())
+    _say()
+    for line in describe_lines(results):
+        _say(line)
+    _say()
+    _say(f"run directory  {folder}")
+    if page is not None:
+        _say(f"report         {page}")
+    elif missing:
+        _say(f"no HTML report: {missing}")
+    return 0
+
+
+# ---- listings
+
+
+def _methods(args: argparse.Namespace) -> int:
+    from coterie.algorithms import ALGORITHMS
+    from coterie.catalogue import describe_method
+
+    rows = [describe_method(name, method) for name, method in ALGORITHMS.items()]
+    if args.json:
+        _say(json.dumps(rows, indent=1))
+        return 0
+    for row in rows:
+        _say(f"{row['name']:<12} {row['summary']}")
+        if row["paper"]:
+            _say(f"{'':<12} {row['paper']}")
+    _say("\ncoterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
+    return 0
+
+
+def _data(args: argparse.Namespace) -> int:
+    from coterie.data import DATASETS
+
+    if args.json:
+        keys = ("name", "summary", "clients", "task", "licence")
+        _say(json.dumps([{k: getattr(d, k) for k in keys} for d in DATASETS.values()], indent=1))
+        return 0
+    for dataset in DATASETS.values():
+        _say(f"{dataset.name:<16} {dataset.summary}")
+        _say(f"{'':<16} clients: {dataset.clients}; {dataset.task}; {dataset.licence}")
+    _say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from coterie.catalogue import show
+
+    _say(show(args.name))
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    return _present(Path(args.folder), args.json, html=not args.no_html)
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from coterie.core.state import write_atomically
+    from coterie.predict import predict
+
+    got = predict(Path(args.folder), Path(args.file), client=args.client, method=args.method, seed=args.seed)
+    table = got.table()
+    if args.out:
+        write_atomically(Path(args.out), lambda p: p.write_text(table))
+    else:
+        sys.stdout.write(table)
+    sys.stderr.write(f"model: {got.method} for {args.client}\n")
+    for note in got.notes:
+        sys.stderr.write(f"note: {note}\n")
+    accuracy = got.accuracy()
+    if accuracy is not None:
+        sys.stderr.write(f"the file has labels: accuracy {accuracy:.3f} on {len(got.values)} rows\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,379 @@
+"""Experiments: TOML tables to checked settings and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import InputError, check_field, nearest, require
+from coterie.core.state import write_atomically
+from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
+
+__all__ = ["Experiment", "MethodEntry", "RunSettings", "load_object", "preset", "read_experiment", "write_experiment"]
+
+TABLES = ("data", "split", "model", "local", "methods", "run", "tune")
+PRESETS = Path(__file__).parent / "presets"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The [run] table.
+
+    Attributes:
+        rounds: number of rounds.
+        seeds: seeds of the runs; an int n means 0..n-1.
+        clients_per_round: participants a round; left out: everybody.
+        evaluate: rounds between evaluations; left out: about twenty evaluations.
+        workers: processes.
+        kernel: auto or loop.
+        device: cpu or cuda.
+        engine: inprocess.
+        metrics: beside the loss; a name, or FILE.py:FUNCTION.
+        fold_validation: train on validation rows where a method does not need them.
+        out: the run directory; left out: runs/NAME.
+    """
+
+    rounds: int = 50
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    clients_per_round: int | None = None
+    evaluate: int | None = None
+    workers: int = 1
+    kernel: str = "auto"
+    device: str = "cpu"
+    engine: str = "inprocess"
+    metrics: tuple[str, ...] = ("accuracy", "balanced_accuracy", "auc")
+    fold_validation: bool = True
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        seeds: Any = self.seeds
+        if type(seeds) is int:
+            require(seeds >= 1, f"run.seeds must be an int >= 1 or a list of seeds; got {seeds!r}")
+            object.__setattr__(self, "seeds", tuple(range(seeds)))
+        good = isinstance(self.seeds, tuple) and bool(self.seeds) and all(type(s) is int and s >= 0 for s in self.seeds)
+        require(good, f"run.seeds must be an int >= 1 or a list of ints >= 0; got {seeds!r}")
+        require(len(set(self.seeds)) == len(self.seeds), f"run.seeds repeat: {list(self.seeds)}; name each once")
+        for name, least in (("rounds", 0), ("workers", 1), ("clients_per_round", 1), ("evaluate", 1)):
+            value = getattr(self, name)
+            optional = name in ("clients_per_round", "evaluate") and value is None
+            require(
+                optional or (type(value) is int and value >= least),
+                f"run.{name} must be an int >= {least}; got {value!r}",
+            )
+        for name, allowed in (("kernel", ("auto", "loop")), ("engine", ("inprocess",))):
+            value = getattr(self, name)
+            require(value in allowed, f"run.{name} must be one of {', '.join(allowed)}; got {value!r}")
+        good = isinstance(self.metrics, tuple) and all(isinstance(m, str) for m in self.metrics)
+        require(good, f"run.metrics must be a list of names; got {self.metrics!r}")
+        check_field(
+            self, "fold_validation", self.fold_validation, isinstance(self.fold_validation, bool), "true or false"
+        )
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """One of [[methods]]: the method, what it is called here, its fields, and what differs from [local]."""
+
+    name: str
+    label: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    local: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment.
+
+    Attributes:
+        data: the [data] table: `name` or `folder`, `label`, and options of the data set.
+        split: the [split] table.
+        model: the [model] table: `name`, its settings, `init` (a safetensors file) and `freeze` (patterns of parameter names).
+        local: the [local] table.
+        methods: the [[methods]].
+        run: the [run] table.
+        tune: the [tune] table: lists of values by METHOD.FIELD or local.FIELD.
+        where: the file or command that it comes from, for errors.
+    """
+
+    data: Mapping[str, Any]
+    split: Mapping[str, Any]
+    model: Mapping[str, Any]
+    local: Mapping[str, Any]
+    methods: tuple[MethodEntry, ...]
+    run: RunSettings
+    tune: Mapping[str, Any]
+    where: str
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Any], where: str) -> Experiment:
+        """Check the tables of a TOML file. Raises `InputError` that names file, key, what is allowed and the nearest spelling."""
+        for key in tables:
+            require(key in TABLES, f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
+        for key in ("data", "split", "model", "local", "run", "tune"):
+            require(isinstance(tables.get(key, {}), dict), f"{where}: [{key}] must be a table")
+        data = dict(tables.get("data", {}))
+        require("name" in data or "folder" in data, f"{where}: [data] needs a name or a folder")
+        run = _settings(RunSettings, tables.get("run", {}), f"{where}, [run]")
+        entries = tables.get("methods", [])
+        require(
+            isinstance(entries, list) and bool(entries),
+            f"{where}: there is no [[methods]] entry; name at least one method",
+        )
+        methods = tuple(_entry(e, where) for e in entries)
+        labels = [m.label for m in methods]
+        twice = next((x for x in labels if labels.count(x) > 1), None)
+        require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
+        made = cls(
+            data,
+            dict(tables.get("split", {})),
+            dict(tables.get("model", {"name": "logistic"})),
+            dict(tables.get("local", {})),
+            methods,
+            run,
+            dict(tables.get("tune", {})),
+            where,
+        )
+        made.build_model()
+        for entry in methods:
+            made.build_method(entry)
+        return made
+
+    def tables(self) -> dict[str, Any]:
+        """The tables of a TOML file with all defaults spelled out; what TOML cannot say (None) is left out."""
+        methods = []
+        for entry in self.methods:
+            built = self.build_method(entry)
+            spelled = (
+                {k: v for k, v in _plain(built).items() if k != "local"} if dataclasses.is_dataclass(built) else {}
+            )
+            local = _plain_local(built.local) if hasattr(built, "local") else {}
+            methods.append({"name": entry.name, "label": entry.label, **entry.fields, **spelled, "local": local})
+        model = {**self.model}
+        spec = self.build_model()
+        if dataclasses.is_dataclass(spec):
+            model.update(_plain(spec))
+        tables = {
+            "data": self.data,
+            "split": self.split,
+            "model": model,
+            "local": _plain_local(local_settings(self.local, f"{self.where}, [local]")),
+            "run": _plain(self.run),
+            "tune": self.tune,
+            "methods": methods,
+        }
+        return {k: v for k, v in _without_none(tables).items() if v or k == "methods"}
+
+    def build_method(self, entry: MethodEntry) -> Any:
+        """The method of an entry, with [local] below its own local settings."""
+        where = f"{self.where}, method {entry.label!r}"
+        method = find_method(entry.name)
+        known = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else None
+        fields = dict(entry.fields)
+        if known is not None:
+            for key in fields:
+                require(key in known, f"{where}: unknown key {key!r}; {nearest(key, known | {'label'})}")
+        if known is None or "local" in known:
+            local = local_settings({**self.local, **entry.local}, where)
+            if known is not None or self.local or entry.local:
+                fields["local"] = local
+        elif entry.local:
+            raise InputError(f"{where}: {entry.name} has no local training to set")
+        try:
+            return method(**{k: _tuple(v) for k, v in fields.items()})
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from error
+        except TypeError as error:
+            raise InputError(
+                f"{where}: {entry.name} cannot be made from {', '.join(fields) or 'nothing'} ({error})"
+            ) from error
+
+    def build_model(self) -> Any:
+        """The settings (or function) that build the model."""
+        from coterie.models import MODELS
+
+        table = {k: v for k, v in self.model.items() if k not in ("init", "freeze")}
+        name = table.pop("name", "logistic")
+        where = f"{self.where}, [model]"
+        if ".py:" in str(name):
+            made = load_object(name)
+            return made(**table) if isinstance(made, type) else made
+        require(name in MODELS, f"{where}: there is no model {name!r}; {nearest(str(name), MODELS)}")
+        return _settings(MODELS[name], table, where)
+
+    def load_data(self, seed: int) -> Any:
+        """The clients of this experiment for one seed."""
+        from coterie.data import load
+
+        table = dict(self.data)
+        name = table.pop("name", None)
+        if name is not None and ".py:" in name:
+            made = load_object(name)
+            return made(seed=seed, **table) if callable(made) else made
+        if name is None:
+            name = table.pop("folder")
+        return load(name, seed=seed, split=self.split or None, **table)
+
+    @property
+    def title(self) -> str:
+        """Name of the data set or folder, as a file name."""
+        name = str(self.data.get("name") or self.data.get("folder"))
+        return Path(name.split(":")[0]).stem if ".py:" in name else Path(name).name or "run"
+
+    def with_methods(self, methods: Sequence[MethodEntry]) -> Experiment:
+        """The same experiment with other methods."""
+        return replace(self, methods=tuple(methods))
+
+
+def find_method(name: str) -> Callable[..., Any]:
+    """A registered method, or the user's own as FILE.py:NAME."""
+    from coterie.algorithms import ALGORITHMS
+
+    if ".py:" in name:
+        found = load_object(name)
+        for part in ("init", "round", "models"):
+            require(hasattr(found, part), f"{name} has no {part!r}; a method is an object with init, round and models")
+        made: Callable[..., Any] = found if callable(found) else lambda **fields: found
+        return made
+    if name not in ALGORITHMS:
+        raise InputError(
+            f"there is no method {name!r}; {nearest(name, ALGORITHMS)}; FILE.py:NAME is a method of your own"
+        )
+    return ALGORITHMS[name]
+
+
+def load_object(reference: str) -> Any:
+    """The object FILE.py:NAME. Raises `InputError` if the file or the name is missing, or the file fails."""
+    path, _, name = reference.rpartition(":")
+    file = Path(path)
+    require(file.is_file(), f"there is no file {path!r} (asked for as {reference!r})")
+    module_name = f"coterie_user_{file.stem}"
+    if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", "") == str(file.resolve()):
+        module = sys.modules[module_name]
+    else:
+        spec = importlib.util.spec_from_file_location(module_name, file.resolve())
+        if spec is None or spec.loader is None:
+            raise InputError(f"{path!r} is no Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[module_name]
+            raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise InputError(f"{path} has no {name!r}; {nearest(name, public)}")
+    return getattr(module, name)
+
+
+def local_settings(table: Mapping[str, Any], where: str) -> LocalSGD:
+    """The `LocalSGD` of a [local] table: `steps` or `epochs` are ints, `batch_size = "all"` means all rows."""
+    values = dict(table)
+    known = {f.name for f in dataclasses.fields(LocalSGD)} | {"epochs"}
+    for key in values:
+        require(key in known, f"{where}: unknown key {key!r} of local training; {nearest(key, known)}")
+    require(not {"steps", "epochs"} <= set(values), f"{where}: steps and epochs exclude each other; give one")
+    try:
+        for key, unit in (("steps", Steps), ("epochs", Epochs)):
+            if key in values:
+                count = values.pop(key)
+                require(type(count) is int, f"{key} must be an int; got {count!r}")
+                values["steps"] = unit(count)
+        if values.get("batch_size") == "all":
+            values["batch_size"] = None
+        if isinstance(values.get("lr"), dict):
+            values["lr"] = _settings(Schedule, values["lr"], f"{where}, lr")
+        return LocalSGD(**values)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The tables that `coterie compare NAME` starts from; those for a folder where NAME has none of its own."""
+    path = PRESETS / f"{name}.toml"
+    return _read_toml(path if path.is_file() else PRESETS / "folder.toml")
+
+
+def read_experiment(path: str | os.PathLike[str]) -> Experiment:
+    """The experiment of a TOML file. Raises `InputError` that names the file and the key."""
+    return Experiment.from_tables(_read_toml(Path(path)), str(path))
+
+
+def write_experiment(path: Path, experiment: Experiment) -> None:
+    """Write an experiment with all defaults spelled out."""
+    import tomli_w
+
+    text = tomli_w.dumps(experiment.tables())
+    write_atomically(path, lambda p: p.write_text(text))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no valid TOML: {error}") from error
+
+
+def _entry(table: Any, where: str) -> MethodEntry:
+    require(
+        isinstance(table, dict) and isinstance(table.get("name"), str), f"{where}: each [[methods]] entry needs a name"
+    )
+    fields = dict(table)
+    name = fields.pop("name")
+    label = fields.pop("label", name.rpartition(":")[2].lower() if ".py:" in name else name)
+    good = isinstance(label, str) and bool(label) and not set(label) & set("/\\\n,")
+    require(good, f"{where}: the label {label!r} of method {name!r} must be a word without slashes and commas")
+    local = fields.pop("local", {})
+    require(isinstance(local, dict), f"{where}: local of method {label!r} must be a table")
+    find_method(name)
+    return MethodEntry(name, label, fields, local)
+
+
+def _settings(cls: Any, table: Mapping[str, Any], where: str) -> Any:
+    known = {f.name for f in dataclasses.fields(cls)}
+    for key in table:
+        require(key in known, f"{where}: unknown key {key!r}; {nearest(key, known) if known else 'it has none'}")
+    try:
+        return cls(**{k: _tuple(v) for k, v in table.items()})
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {f.name: _listed(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_listed(v) for v in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain(value)
+    return value
+
+
+def _plain_local(local: LocalSGD) -> dict[str, Any]:
+    values = _plain(local)
+    values.pop("steps")
+    unit = "epochs" if isinstance(local.steps, Epochs) else "steps"
+    size = "all" if local.batch_size is None else local.batch_size
+    return {**values, unit: local.steps.count, "batch_size": size}
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    return [_without_none(v) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,84 @@
+"""Progress on the screen: a live line in a terminal, plain lines elsewhere; on standard error, so that results can be piped."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+from coterie.rundir import Event
+
+__all__ = ["Progress", "duration"]
+
+
+def duration(seconds: float | None) -> str:
+    """A time for people.
+
+    >>> duration(7.2), duration(95), duration(8000), duration(None)
+    ('7 s', '1 min 35 s', '2 h 13 min', '?')
+    """
+    if seconds is None:
+        return "?"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+class Progress:
+    """Shows the events of an experiment."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._live: Any = None
+        self._bar: Any = None
+        self._begun = time.perf_counter()
+
+    def __enter__(self) -> Progress:
+        if not self._quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bars
+
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"))
+            self._live = Bars(*columns, console=Console(stderr=True), transient=True, refresh_per_second=8)
+            self._live.start()
+            self._bar = self._live.add_task("loading data", total=None, left="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the screen to others."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def tuning(self, label: str, number: int, total: int) -> None:
+        """One setting out of `total` is tried."""
+        if self._live is not None:
+            self._live.update(
+                self._bar, description=f"tuning {label}", total=total, completed=number, left=f"{number}/{total}"
+            )
+        elif not self._quiet and number % 5 == 0:
+            self._line(f"tuning: setting {number + 1} of {total} ({label})")
+
+    def event(self, event: Event) -> None:
+        """Show where an experiment stands."""
+        left = f"{event.done}/{event.pairs} done, {duration(event.seconds_left)} left"
+        if self._live is not None:
+            completed = event.done * event.rounds + (0 if event.finished else event.round)
+            text = f"seed {event.seed}  {event.label}  round {event.round}/{event.rounds}"
+            total = max(1, event.pairs * event.rounds)
+            self._live.update(self._bar, description=text, total=total, completed=completed, left=left)
+        elif event.finished and not self._quiet:
+            self._line(f"seed {event.seed}  {event.label:<12} {event.rounds} rounds  {left}")
+
+    def _line(self, text: str) -> None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()

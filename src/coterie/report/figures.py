@@ -1,0 +1,179 @@
+"""The numbers behind the figures of the HTML report: plain lists that its script draws; nothing here draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.report.results import Curve, Results, Vector
+from coterie.report.statistics import BETTER, WORSE
+from coterie.report.text import printable
+
+__all__ = ["data", "thinned"]
+
+DOTS = 12
+PANELS = 8
+TARGETS = 60
+FRAMES = 25
+POINTS = 120
+MEAN = "mean of all"
+
+
+def data(results: Results) -> dict[str, Any]:
+    """All figures; every number is finite or None."""
+    return {
+        "split": results.split,
+        "baseline": results.baseline and printable(results.baseline),
+        "other": results.against and printable(results.against),
+        "methods": _methods(results),
+        "metrics": [
+            {"key": m, "name": results.metric_name(m), "sign": 1 if results.higher_is_better(m) else -1}
+            for m in results.metrics
+        ],
+        "points": {m: _points(results, m) for m in results.metrics},
+        "gaps": {m: _gaps(results, m) for m in results.metrics},
+        "curves": {m: panels for m in results.metrics if (panels := _curves(results, m))},
+        "weights": _weights(results),
+    }
+
+
+def thinned(length: int, most: int) -> list[int]:
+    """At most `most` of `length` positions, evenly spread, first and last included.
+
+    >>> thinned(9, 3), thinned(2, 3)
+    ([0, 4, 8], [0, 1])
+    """
+    return sorted({round(i) for i in np.linspace(0, length - 1, min(length, most))})
+
+
+def _methods(results: Results) -> list[dict[str, Any]]:
+    """Label and colour of each method: 0 and 1 are the greys of `local` and of references."""
+    free = 2
+    found = []
+    for method in results.methods:
+        colour = 0 if method == results.baseline else 1 if method in results.references else free
+        free += colour == free
+        found.append({"label": printable(method), "colour": colour})
+    return found
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+def _numbers(values: Sequence[float] | Vector) -> list[float | None]:
+    return [_number(float(v)) for v in values]
+
+
+def _clients(results: Results, metric: str) -> list[str | None]:
+    """The clients of a dot plot, and None for the mean over all."""
+    shown: list[str | None] = list(results.extremes(metric, DOTS))
+    return [*shown, None] if len(results.clients) > 1 else shown
+
+
+def _name(results: Results, client: str | None) -> str:
+    return MEAN if client is None else results.names[client]
+
+
+def _points(results: Results, metric: str) -> dict[str, Any]:
+    """Mean and spread over seeds per client and method, and the constant prediction to beat."""
+    clients = _clients(results, metric)
+    rows = []
+    for method in results.methods:
+        found = [results.values(method, c, metric) for c in clients]
+        known = [v[np.isfinite(v)] for v in found]
+        means = [float(v.mean()) if v.size else math.nan for v in known]
+        spreads = [float(v.std(ddof=1)) if v.size > 1 else math.nan for v in known]
+        rows.append({"mean": _numbers(means), "std": _numbers(spreads)})
+    key, name = {"accuracy": ("majority", "largest class"), "loss": ("majority_loss", "training shares")}.get(
+        metric, ("", "")
+    )
+    constants = [results.constant(c, key) if key else np.full(1, math.nan) for c in clients]
+    values = _numbers([float(v[np.isfinite(v)].mean()) if np.isfinite(v).any() else math.nan for v in constants])
+    constant = {"name": name, "values": values} if any(v is not None for v in values) else None
+    return {"clients": [_name(results, c) for c in clients], "rows": rows, "constant": constant}
+
+
+def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
+    """Differences to `against` with their intervals; None if there is nothing to compare."""
+    other = results.against
+    if other is None or len(results.methods) < 2:
+        return None
+    clients = _clients(results, metric)
+    rows: list[dict[str, Any] | None] = []
+    for method in results.methods:
+        found = [results.difference(method, other, c, metric) for c in clients]
+        row = {
+            "mean": [_number(d.mean) if d else None for d in found],
+            "low": [_number(d.low) if d else None for d in found],
+            "high": [_number(d.high) if d else None for d in found],
+            "verdict": [d.verdict if d else None for d in found],
+            "clear": [{BETTER: 1, WORSE: -1}.get(d.verdict, 0) if d else 0 for d in found],
+        }
+        rows.append(row if method != other else None)
+    return {"clients": [_name(results, c) for c in clients], "rows": rows}
+
+
+def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
+    """One panel per client: mean and spread over seeds by round."""
+    shown = results.extremes(metric, PANELS)
+    panels = []
+    if len(results.clients) > 1:
+        panels.append({"client": MEAN, "rows": [_curve(_mean_curve(results, m, metric)) for m in results.methods]})
+    panels += [
+        {"client": results.names[c], "rows": [_curve(results.curve(m, c, metric)) for m in results.methods]}
+        for c in shown
+    ]
+    return panels if any(any(panel["rows"]) for panel in panels) else []
+
+
+def _mean_curve(results: Results, method: str, metric: str) -> Curve | None:
+    """The mean over clients, where all of them have the same rounds and seeds."""
+    found = [results.curve(method, c, metric) for c in results.clients]
+    curves = [c for c in found if c is not None]
+    if not curves or any(c.values.shape != curves[0].values.shape for c in curves):
+        return None
+    return Curve(curves[0].rounds, np.mean([c.values for c in curves], axis=0))
+
+
+def _curve(curve: Curve | None) -> dict[str, Any] | None:
+    if curve is None:
+        return None
+    at = thinned(len(curve.rounds), POINTS)
+    known = np.isfinite(curve.values)
+    count = known.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(known, curve.values, 0).sum(axis=0) / count
+        spread = np.sqrt(np.where(known, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1))
+    rounds = [int(curve.rounds[i]) for i in at]
+    return {"rounds": rounds, "mean": _numbers(mean[at]), "std": _numbers(spread[at])}
+
+
+def _weights(results: Results) -> list[dict[str, Any]]:
+    """Who helps whom, per method that weighs: by round, and the mean over the second half of the rounds."""
+    found = []
+    shown = set(results.extremes(results.metrics[0], TARGETS)) if results.metrics else set(results.clients)
+    for method, weights in results.weights.items():
+        if results.algorithms[method] == "local" or method in results.references:
+            continue
+        targets = [i for i, t in enumerate(weights.targets) if t == "*" or t in shown or t not in results.names]
+        clients = [i for i, c in enumerate(weights.clients) if c in shown or c not in results.names]
+        at = thinned(len(weights.rounds), FRAMES)
+        frames = weights.values[np.ix_(at, targets, clients)]
+        late = weights.late()[np.ix_(targets, clients)]
+        names = {"*": "one model for all", **results.names}
+        found.append(
+            {
+                "method": printable(method),
+                "targets": [names.get(weights.targets[i], printable(weights.targets[i])) for i in targets],
+                "clients": [names.get(weights.clients[i], printable(weights.clients[i])) for i in clients],
+                "rounds": [int(weights.rounds[i]) for i in at],
+                "frames": [[[round(float(w), 4) for w in row] for row in frame] for frame in frames],
+                "late": [[round(float(w), 4) for w in row] for row in late],
+                "omitted": len(weights.clients) - len(clients),
+            }
+        )
+    return found

@@ -1,0 +1,241 @@
+"""`report.html`: one file that answers the question, works offline and asks nobody for anything."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import InputError
+from coterie.report import figures, words
+from coterie.report.grids import budget, grid
+from coterie.report.results import Results
+from coterie.report.text import listing, number, percent, printable, signed
+from coterie.report.verdicts import Verdict, whole_percent
+
+__all__ = ["write"]
+
+TEMPLATE = "template.html.j2"
+ROWS = 200
+BADGES = {
+    "join": "good",
+    "join with": "good",
+    "stay alone": "bad",
+    "mixed": "mixed",
+    "no clear difference": "neutral",
+    "too few rows to tell": "open",
+    "no verdict": "open",
+}
+
+
+def write(folder: str | Path) -> Path:
+    """Write `report.html` of a run directory from its files alone; the path of the report.
+
+    Raises:
+        InputError: a file of the run is missing or broken, or plotly or jinja2 is not installed.
+    """
+    try:
+        import jinja2
+        import markupsafe
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise InputError('the HTML report needs plotly and jinja2: pip install "coterie[report]"') from error
+
+    results = Results.load(folder)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    labels = sorted((words.label(results, m) for m in results.methods), key=len, reverse=True)
+    environment.filters |= {
+        "number": number,
+        "labelled": lambda text: _labelled(text, labels, markupsafe.Markup("<b>{}</b>{}")),
+    }
+    page = environment.get_template(TEMPLATE).render(
+        **_context(results), plotly=get_plotlyjs(), data=_embedded(figures.data(results))
+    )
+    return _replace(results.folder / "report.html", page)
+
+
+def _replace(path: Path, text: str) -> Path:
+    """Write under a temporary name, then rename: a reader sees the old file or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    """JSON that may stand in a script element: no `<`, no NaN."""
+    text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _context(results: Results) -> dict[str, Any]:
+    story = words.tell(results)
+    run = results.experiment.get("run")
+    return {
+        "title": printable(results.title),
+        "facts": _facts(results, run if isinstance(run, dict) else {}),
+        "story": story,
+        "badges": BADGES,
+        "whom": {c.client: _whom(results, c.verdict) for c in story.clients},
+        "reasons": {c.client: _reason(results, c.verdict) for c in story.clients},
+        "sizes": {c.client: _size(results, c.client) for c in story.clients},
+        "standing": _standing(results, story.verdicts) if len(results.clients) > len(story.clients) else [],
+        "tables": [_table(results, m) for m in results.metrics],
+        "omitted": max(0, len(results.clients) - ROWS),
+        "legend": {
+            "base": results.baseline and printable(results.baseline),
+            "references": [printable(m) for m in results.references],
+            "seeds": len(results.seeds),
+        },
+        "classification": results.classification,
+        "costs": _costs(results),
+        "cost_unit": results.cost_unit and printable(results.cost_unit),
+        "split": results.split,
+        "notes": results.notes,
+        "settings": (results.folder / "experiment.toml").read_text(encoding="utf-8"),
+        "command": _command(results.environment),
+        "environment": list(_flat(results.environment)),
+        "folder": results.folder.name,
+    }
+
+
+def _facts(results: Results, run: dict[str, Any]) -> list[str]:
+    """The size of the experiment in a few words."""
+    rows = results.size(None)
+    amounts = [(len(results.clients), "client"), (len(results.methods), "method"), (len(results.seeds), "seed")]
+    facts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in amounts]
+    if run.get("rounds") is not None:
+        facts.append(f"{run['rounds']} rounds")
+    return [*facts, f"{rows:,.0f} {results.split} rows"] if math.isfinite(rows) else facts
+
+
+def _whom(results: Results, verdict: Verdict) -> str:
+    """The badge: `Join with Hungary (meritfed)`."""
+    partners = " " + listing([results.names[c] for c, _ in verdict.partners]) if verdict.partners else ""
+    method = f" ({printable(verdict.method)})" if verdict.method else ""
+    return f"{verdict.kind.capitalize()}{partners}{method}"
+
+
+def _reason(results: Results, verdict: Verdict) -> str:
+    """What stands below the badge, as a sentence; a label is never given a capital."""
+    text = verdict.reason
+    if text.startswith("with "):
+        text = f"{verdict.kind} {text}"
+    elif verdict.partners:
+        shares = [f"{results.names[c]} ({whole_percent(share)})" for c, share in verdict.partners]
+        text = f"{text}. Most weight from others comes from {listing(shares)}"
+    label = any(text.startswith(printable(m)) for m in results.methods)
+    return (text if label else text[0].upper() + text[1:]) + "."
+
+
+def _size(results: Results, client: str) -> str:
+    parts = [f"{results.size(client):,.0f} {results.split} rows"] if math.isfinite(results.size(client)) else []
+    n_train = results.size(client, "n_train")
+    parts += [f"{n_train:,.0f} training rows"] if math.isfinite(n_train) and results.split != "train" else []
+    share = [float(v) for v in results.constant(client, "majority") if math.isfinite(v)]
+    parts += [f"{percent(sum(share) / len(share))} in one class"] if share else []
+    return " · ".join(parts)
+
+
+def _standing(results: Results, verdicts: dict[str, Verdict]) -> list[dict[str, str]]:
+    """All verdicts in a list, where only some clients have a card."""
+    return [
+        {"name": results.names[c], "badge": BADGES[v.kind], "kind": _whom(results, v), "reason": v.reason}
+        for c, v in list(verdicts.items())[:ROWS]
+    ]
+
+
+def _table(results: Results, metric: str) -> dict[str, Any]:
+    """One metric: the cells of `grids.grid`, and what stands behind a mark."""
+    clients = results.clients if len(results.clients) <= ROWS else results.extremes(metric, ROWS)
+    whole = grid(results, metric, clients)
+    keys: list[str | None] = [*clients, *([None] if len(results.clients) > 1 else [])]
+    rows = []
+    for i, (label, cells) in enumerate(zip(whole.rows, whole.cells, strict=True)):
+        client = keys[i] if i < len(keys) else None
+        tips = [_tip(results, m, client, metric) if i < len(keys) else "" for m in results.methods]
+        tips += [""] * (len(cells) - len(tips))
+        rows.append({"label": label, "cells": list(zip(cells, tips, strict=True)), "summary": i >= whole.summary})
+    extra = len(whole.columns) - len(results.methods)
+    quiet = [m in results.references for m in results.methods] + [True] * extra
+    return {
+        "metric": metric,
+        "name": results.metric_name(metric),
+        "better": "higher" if results.higher_is_better(metric) else "lower",
+        "columns": list(zip(whole.columns, quiet, strict=True)),
+        "rows": rows,
+    }
+
+
+def _tip(results: Results, method: str, client: str | None, metric: str) -> str:
+    """The difference to training alone and its interval, for the hover of a cell."""
+    base = results.baseline
+    found = results.difference(method, base, client, metric) if base and base != method else None
+    if found is None or base is None:
+        return ""
+    interval = f", 95 % interval {signed(found.low)} to {signed(found.high)}" if found.low is not None else ""
+    return f"{signed(found.mean)} against {printable(base)}{interval}: {found.verdict}"
+
+
+def _costs(results: Results) -> list[dict[str, Any]]:
+    """What each method spent: row gradients, seconds, models."""
+    most = max((results.cost(m) for m in results.methods if math.isfinite(results.cost(m))), default=0.0)
+    found = []
+    for method, multiple in zip(results.methods, budget(results), strict=True):
+        cost, seconds = results.cost(method), results.seconds.get(method)
+        rows = [row for c in results.clients for row in results.cells.get((method, c, results.split), {}).values()]
+        own = {bool(row.get("own_model")) for row in rows}
+        found.append(
+            {
+                "method": printable(method),
+                "algorithm": printable(results.algorithms[method]),
+                "models": "both" if len(own) > 1 else "one per client" if True in own else "one for all",
+                "multiple": multiple.text if results.cost_unit else number(None),
+                "gradients": f"{cost:,.0f}" if math.isfinite(cost) else number(None),
+                "bar": round(100 * cost / most, 1) if most > 0 and math.isfinite(cost) else 0,
+                "seconds": f"{seconds.mean():.1f}" if seconds is not None and seconds.size else number(None),
+            }
+        )
+    return found
+
+
+def _command(environment: dict[str, Any]) -> str:
+    """The command line of the run, whatever its key is called."""
+    for key in ("command", "command_line", "argv"):
+        found = environment.get(key)
+        if isinstance(found, list):
+            return shlex.join(str(part) for part in found)
+        if found:
+            return str(found)
+    return ""
+
+
+def _labelled(text: str, labels: list[str], form: Any) -> Any:
+    """A sentence whose label, if it begins with one, is set in `form`; escaped."""
+    found = next((label for label in labels if text.startswith(label)), "")
+    return form.format(found, text[len(found) :]) if found else text
+
+
+def _flat(values: dict[str, Any], before: str = "") -> Any:
+    """Key and value of everything in nested dictionaries."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", json.dumps(value) if isinstance(value, list) else str(value)

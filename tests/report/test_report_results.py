@@ -1,0 +1,131 @@
+"""Run directories: whole, partial, broken."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import fake_run
+import numpy as np
+import pytest
+
+from coterie.core.errors import InputError
+from coterie.report.results import FILES, Results
+
+
+def test_what_a_run_holds(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    assert results.methods == ("local", "fedavg", "meritfed")
+    assert (results.baseline, results.references, results.federated) == ("local", (), ("fedavg", "meritfed"))
+    assert results.seeds == (0, 1, 2, 3, 4)
+    assert list(results.names.values()) == ["Cleveland", "Hungary", "Switzerland", "Long Beach"]
+    assert results.metrics == fake_run.METRICS
+    assert results.title == "heart-disease"
+    rows = json.loads((tmp_path / "summary.json").read_text())
+    expected = [r["auc"] for r in rows if (r["method"], r["client"], r["split"]) == ("fedavg", "hungary", "test")]
+    np.testing.assert_array_equal(results.values("fedavg", "hungary", "auc"), expected)
+    per_client = [results.values("fedavg", c, "loss") for c in results.clients]
+    np.testing.assert_allclose(results.values("fedavg", None, "loss"), np.mean(per_client, axis=0))
+    assert results.cost("meritfed") / results.cost("fedavg") == pytest.approx(2.31)
+    assert results.cost_unit == "fedavg"
+    np.testing.assert_allclose(results.seconds["local"], [1.2] * 5)
+
+
+def test_order_of_methods_is_that_of_the_experiment(tmp_path: Path) -> None:
+    fake_run.heart(tmp_path)
+    rows = json.loads((tmp_path / "summary.json").read_text())
+    (tmp_path / "summary.json").write_text(json.dumps(rows[::-1]))
+    assert Results.load(tmp_path).methods == ("local", "fedavg", "meritfed")
+
+
+def test_partial_runs_are_paired_on_common_seeds(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path, skip=[("fedavg", 1), ("local", 3), ("fedavg", 4)]))
+    assert results.finished("fedavg") == 3
+    assert np.isnan(results.values("fedavg", "hungary", "loss")).tolist() == [False, True, False, False, True]
+    got = results.difference("fedavg", "local", "hungary", "loss")
+    gaps = (results.values("fedavg", "hungary", "loss") - results.values("local", "hungary", "loss"))[[0, 2]]
+    assert got is not None
+    assert got.mean == pytest.approx(gaps.mean())
+    assert results.common("fedavg", "local", "hungary", "loss")[0] == pytest.approx(
+        results.values("fedavg", "hungary", "loss")[[0, 2]].mean()
+    )
+
+
+def test_the_mean_needs_every_client(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    rows = json.loads((folder / "summary.json").read_text())
+    kept = [r for r in rows if r["method"] != "meritfed" or r["client"] == "switzerland"]
+    (folder / "summary.json").write_text(json.dumps(kept))
+    results = Results.load(folder)
+    assert np.isnan(results.values("meritfed", None, "loss")).all()
+    assert np.isfinite(results.values("local", None, "loss")).all()
+
+
+def test_weights_and_curves(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    weights = results.weights["meritfed"]
+    assert weights.targets == weights.clients == results.clients
+    assert results.weights["fedavg"].targets == ("*",)
+    assert weights.rounds.tolist() == list(range(5, 61, 5))
+    np.testing.assert_allclose(weights.values.sum(axis=2), 1, atol=1e-5)
+    wanted = np.array([fake_run.WEIGHTS[c] for c in results.clients])
+    np.testing.assert_allclose(weights.late(), wanted, atol=0.03)
+    curve = results.curve("fedavg", "switzerland", "loss")
+    assert curve is not None
+    assert curve.values.shape == (5, 13)
+    assert results.curve("fedavg", "switzerland", "nonsense") is None
+
+
+def test_absent_clients_of_a_round_have_weight_0(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    lines = ["method,seed,round,target,client,weight", "fedavg,0,5,*,hungary,1", "fedavg,1,5,*,cleveland,1"]
+    (folder / "weights.csv").write_text("\n".join(lines))
+    assert Results.load(folder).weights["fedavg"].values[0, 0].tolist() == [0.5, 0.5, 0, 0]
+
+
+def read_all(folder: Path) -> tuple[object, ...]:
+    results = Results.load(folder)
+    return results.history, results.weights, results.seconds
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_or_broken_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = fake_run.heart(tmp_path)
+    (folder / name).write_text("method,seed,round\nfedavg,x,1\n" if name.endswith("csv") else "{")
+    with pytest.raises(InputError, match=f"{name}.*repeat the run"):
+        read_all(folder)
+    (folder / name).unlink()
+    with pytest.raises(InputError, match=rf"lacks {name}.*--resume"):
+        Results.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("[]", "no results yet"), ("{}", "not a list"), ('[{"method": "a", "seed": "0"}]', "row 0: seed, client, split")],
+)
+def test_a_summary_that_makes_no_sense(tmp_path: Path, content: str, words: str) -> None:
+    folder = fake_run.heart(tmp_path)
+    (folder / "summary.json").write_text(content)
+    with pytest.raises(InputError, match=words):
+        Results.load(folder)
+
+
+def test_unknown_names_get_the_nearest_spelling(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    with pytest.raises(InputError, match="did you mean 'fedavg'"):
+        results.values("fedagv", "hungary", "loss")
+    with pytest.raises(InputError, match="did you mean 'hungary'"):
+        results.values("fedavg", "hungry", "loss")
+    with pytest.raises(InputError, match="no run directory"):
+        Results.load(tmp_path / "nowhere")
+
+
+def test_nan_in_the_summary_is_undefined(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    text = (folder / "summary.json").read_text()
+    rows = json.loads(text)
+    for row in rows:
+        row["auc"] = math.nan
+    (folder / "summary.json").write_text(json.dumps(rows))
+    assert "auc" not in Results.load(folder).metrics
