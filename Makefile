@@ -1,0 +1,59 @@
+# `make demo` and `make test` are all the set-up on a fresh machine.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# One thread per process: parallelism is over clients, and two OpenMP threads on busy cores are several times slower than one.
+export OMP_NUM_THREADS = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow claims mean-estimation lint format types docs bench wheel clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[data,report]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
+	$(BIN)/coterie compare heart-disease --seeds 5
+
+test: $(VENV)/.dev  ## the fast tests, with warnings as errors (under 5 minutes on 2 cores)
+	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest --doctest-modules src/coterie -q
+
+test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
+	$(BIN)/python -m pytest tests -m slow
+
+claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
+	$(BIN)/python -m pytest tests -m claims
+
+mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus (about 10 minutes)
+	$(BIN)/python benchmarks/run.py mean_estimation
+
+lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## format the code
+	$(BIN)/ruff check --fix --quiet src tests examples benchmarks
+	$(BIN)/ruff format src tests examples benchmarks
+
+docs: $(VENV)/.dev  ## the documentation as a site in site/, with broken links and missing references as errors
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.dev  ## speed as ratios against the barest loop; writes benchmarks/results and docs/performance.md
+	$(BIN)/python benchmarks/run.py w1 scaling
+
+wheel: $(VENV)/.dev  ## build the wheel and try it from an empty folder in a virtual environment of its own
+	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python
+
+clean:  ## remove what was built
+	rm -rf $(VENV) build dist site runs .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Build the wheel, install it with no sight of the checkout, and run it from an empty folder.
+set -euo pipefail
+project=$1 python=$2
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$python" -m build --wheel --outdir "$folder/dist" "$project" >"$folder/build.log" 2>&1 || { cat "$folder/build.log"; exit 1; }
+"$python" -m venv "$folder/venv"
+wheel=$(ls "$folder"/dist/*.whl)
+"$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c "$project/constraints.txt" "$wheel"
+"$folder/venv/bin/pip" check
+mkdir "$folder/empty"
+cd "$folder/empty"
+# The core alone: no extra is installed yet.
+"$folder/venv/bin/python" - <<'PY'
+import torch
+import coterie as ct
+x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+clients = ct.Clients([ct.Client(n, ct.Part(x, (x[:, 0] > 0).long()), test=ct.Part(x, (x[:, 0] > 0).long())) for n in "ab"])
+run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=5)
+assert run.history.select("accuracy", "a", "test")[-1][1] > 0.9
+PY
+status=0
+"$folder/venv/bin/coterie" compare heart-disease 2>error || status=$?
+[ "$status" = 2 ] && grep -q 'coterie\[data\]' error || { echo "a missing extra must be named:"; cat error; exit 1; }
+"$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c "$project/constraints.txt" "$wheel[data,report]"
+"$folder/venv/bin/pip" check
+"$folder/venv/bin/coterie" compare heart-disease --seeds 1 --rounds 5 --methods local,fedavg --out run >table 2>progress || { cat table progress; exit 1; }
+test -s run/report.html && grep -q Switzerland table
+echo "the wheel works from an empty folder"
