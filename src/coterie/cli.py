@@ -8,13 +8,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from coterie import __version__
 from coterie.core.errors import CoterieError, InputError, require
 
 if TYPE_CHECKING:
     from coterie.experiment import Experiment
+    from coterie.progress import Progress
 
 __all__ = ["main"]
 
@@ -30,15 +31,17 @@ exit status: 0 done, 1 the run failed (what was saved stays), 2 bad input, 130 s
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
-    parser = _parser()
-    args = parser.parse_args(arguments)
-    if not hasattr(args, "command"):
-        parser.print_help()
-        return 0
     # OpenMP reads this once, when torch is imported; two threads that share cores with worker processes are far slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
+        parser = _parser()
+        args = parser.parse_args(arguments)
+        args.typed = ["coterie", *(sys.argv[1:] if arguments is None else arguments)]
+        if not hasattr(args, "command"):
+            parser.print_help()
+            return 0
         status: int = args.command(args)
+        sys.stdout.flush()
     except InputError as error:
         return _fail(str(error), 2)
     except CoterieError as error:
@@ -46,20 +49,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder that may not be written
+        return _fail(f"{error.filename or 'a file'}: {error.strerror}; what was saved before stays", 1)
+    except KeyboardInterrupt:
+        return _fail("stopped", 130)
     return status
 
 
 def _fail(sentence: str, status: int) -> int:
-    sys.stderr.write(f"coterie: {sentence}\n")
+    sys.stderr.write(f"coterie: {' '.join(sentence.split())}\n")
     return status
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are one sentence, as all others are."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
 
 
 def _say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="coterie",
         description="Federated learning among partners who are not alike: who helps whom, and whether joining pays.",
         epilog=EPILOG,
@@ -156,7 +170,7 @@ def _compare(args: argparse.Namespace) -> int:
     from coterie.data import DATASETS
     from coterie.experiment import Experiment, preset
 
-    tables = preset(args.data)
+    tables = preset(args.data if args.data in DATASETS else "folder")
     known = args.data in DATASETS or ".py:" in args.data
     if not known and not Path(args.data).exists():
         from coterie.core.errors import nearest
@@ -187,21 +201,23 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from coterie.experiment import Experiment, read_experiment
+    from coterie.rundir import is_run
 
-    experiment = read_experiment(args.experiment)
-    tables = experiment.tables()
-    if Path(args.experiment).name == "experiment.toml" and "out" not in tables["run"] and args.resume:
-        tables["run"]["out"] = str(Path(args.experiment).parent)
+    path = Path(args.experiment)
+    tables = read_experiment(path).tables()
+    if args.resume and path.name == "experiment.toml" and is_run(path.parent):
+        tables["run"]["out"] = str(path.parent)
     _override(tables, args)
     return _execute(Experiment.from_tables(tables, args.experiment), args)
 
 
 def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     from coterie.algorithms import ALGORITHMS
+    from coterie.experiment import label_of
 
     names = list(ALGORITHMS) if methods == "all" else [m for m in methods.split(",") if m]
     require(bool(names), "--methods names no method; give names separated by commas")
-    by_label = {m.get("label", m["name"]): dict(m) for m in presets}
+    by_label = {label_of(m): dict(m) for m in presets}
     return [by_label.get(name, {"name": name}) for name in names]
 
 
@@ -234,12 +250,13 @@ def _set_local(tables: Mapping[str, Any], local: dict[str, Any], key: str, value
 
 def _set(tables: dict[str, Any], setting: str) -> None:
     from coterie.core.errors import nearest
+    from coterie.experiment import label_of
 
     key, equals, text = setting.partition("=")
     head, _, rest = key.partition(".")
     require(bool(equals and rest), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
     value = _value(text)
-    labels = {m.get("label", m["name"]): m for m in tables.get("methods", [])}
+    labels = {label_of(m): m for m in tables.get("methods", [])}
     if head == "local" and not rest.startswith("local."):
         _set_local(tables, tables["local"], rest, value)
     elif head in labels:
@@ -280,32 +297,46 @@ def _seeds(text: str) -> int | list[int]:
 
 
 def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
+    import shlex
+
     from coterie.progress import Progress
-    from coterie.rundir import choose_folder, run_experiment
+    from coterie.rundir import choose_folder, is_run, run_experiment
 
     folder = choose_folder(experiment, args.resume)
-    command = "coterie " + " ".join(sys.argv[1:])
     with Progress(quiet=args.json) as progress:
         try:
-            if args.tune and not (args.resume and (folder / "experiment.toml").exists()):
-                from coterie.tune import tune, write_trials
-
-                experiment, trials = tune(experiment, progress.tuning)
-                write_trials(folder, trials)
-            elif args.tune:
-                from coterie.experiment import read_experiment
-
-                experiment = read_experiment(folder / "experiment.toml")
-            run_experiment(experiment, folder, resume=args.resume, command=command, notify=progress.event)
+            if args.tune:
+                experiment = _tuned(experiment, folder, args.resume, progress)
+            run_experiment(
+                experiment, folder, resume=args.resume, command=shlex.join(args.typed), notify=progress.event
+            )
         except KeyboardInterrupt:
             progress.stop()
-            if (folder / "experiment.toml").exists():
-                again = f"coterie run {folder}/experiment.toml --out {folder} --resume"
+            if is_run(folder):
+                again = shlex.join(["coterie", "run", str(folder / "experiment.toml"), "--resume"])
                 sys.stderr.write(f"stopped; every complete round is saved. Go on with:\n  {again}\n")
             else:
                 sys.stderr.write("stopped before the first round; nothing was saved\n")
             return 130
     return _present(folder, args.json, html=not args.no_report)
+
+
+def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
+    from coterie.experiment import read_experiment
+    from coterie.rundir import is_run
+    from coterie.tune import tune, write_trials
+
+    if resume and is_run(folder):
+        saved = read_experiment(folder / "experiment.toml").methods
+        same = [m.label for m in saved] == [m.label for m in experiment.methods]
+        require(same, f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods")
+        return experiment.with_methods(saved)
+    chosen, trials = tune(experiment, progress.tuning)
+    write_trials(folder, trials)
+    for trial in trials:
+        if trial.chosen and trial.setting:
+            progress.say(f"tuned {trial.label}: {', '.join(f'{k} = {v}' for k, v in trial.setting.items())}")
+    return chosen
 
 
 def _present(folder: Path, as_json: bool, html: bool) -> int:
@@ -393,7 +424,7 @@ def _predict(args: argparse.Namespace) -> int:
     got = predict(Path(args.folder), Path(args.file), client=args.client, method=args.method, seed=args.seed)
     table = got.table()
     if args.out:
-        write_atomically(Path(args.out), lambda p: p.write_text(table))
+        write_atomically(Path(args.out), lambda p: p.write_text(table, encoding="utf-8"))
     else:
         sys.stdout.write(table)
     sys.stderr.write(f"model: {got.method} for {args.client}\n")

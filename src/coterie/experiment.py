@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
+import inspect
 import os
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from coterie.core.errors import InputError, check_field, nearest, require
 from coterie.core.state import write_atomically
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
+
+if TYPE_CHECKING:
+    from coterie.core.clients import Clients
 
 __all__ = ["Experiment", "MethodEntry", "RunSettings", "load_object", "preset", "read_experiment", "write_experiment"]
 
@@ -72,6 +79,8 @@ class RunSettings:
             require(value in allowed, f"run.{name} must be one of {', '.join(allowed)}; got {value!r}")
         good = isinstance(self.metrics, tuple) and all(isinstance(m, str) for m in self.metrics)
         require(good, f"run.metrics must be a list of names; got {self.metrics!r}")
+        require(isinstance(self.device, str), f"run.device must be cpu or cuda; got {self.device!r}")
+        require(self.out is None or isinstance(self.out, str), f"run.out must be a folder; got {self.out!r}")
         check_field(
             self, "fold_validation", self.fold_validation, isinstance(self.fold_validation, bool), "true or false"
         )
@@ -120,6 +129,15 @@ class Experiment:
             require(isinstance(tables.get(key, {}), dict), f"{where}: [{key}] must be a table")
         data = dict(tables.get("data", {}))
         require("name" in data or "folder" in data, f"{where}: [data] needs a name or a folder")
+        for table, key in (
+            ("data", "name"),
+            ("data", "folder"),
+            ("data", "label"),
+            ("model", "name"),
+            ("model", "init"),
+        ):
+            value = tables.get(table, {}).get(key, "")
+            require(isinstance(value, str), f"{where}: {table}.{key} must be a text; got {value!r}")
         run = _settings(RunSettings, tables.get("run", {}), f"{where}, [run]")
         entries = tables.get("methods", [])
         require(
@@ -153,8 +171,9 @@ class Experiment:
             spelled = (
                 {k: v for k, v in _plain(built).items() if k != "local"} if dataclasses.is_dataclass(built) else {}
             )
-            local = _plain_local(built.local) if hasattr(built, "local") else {}
-            methods.append({"name": entry.name, "label": entry.label, **entry.fields, **spelled, "local": local})
+            own = getattr(built, "local", None)
+            local = {"local": _plain_local(own)} if isinstance(own, LocalSGD) else {}
+            methods.append({"name": entry.name, "label": entry.label, **entry.fields, **spelled, **local})
         model = {**self.model}
         spec = self.build_model()
         if dataclasses.is_dataclass(spec):
@@ -174,15 +193,11 @@ class Experiment:
         """The method of an entry, with [local] below its own local settings."""
         where = f"{self.where}, method {entry.label!r}"
         method = find_method(entry.name)
-        known = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else None
+        known = _parameters(method)
         fields = dict(entry.fields)
-        if known is not None:
-            for key in fields:
-                require(key in known, f"{where}: unknown key {key!r}; {nearest(key, known | {'label'})}")
+        _check_keys(fields, known, where)
         if known is None or "local" in known:
-            local = local_settings({**self.local, **entry.local}, where)
-            if known is not None or self.local or entry.local:
-                fields["local"] = local
+            fields["local"] = local_settings({**self.local, **entry.local}, where)
         elif entry.local:
             raise InputError(f"{where}: {entry.name} has no local training to set")
         try:
@@ -201,30 +216,53 @@ class Experiment:
         table = {k: v for k, v in self.model.items() if k not in ("init", "freeze")}
         name = table.pop("name", "logistic")
         where = f"{self.where}, [model]"
-        if ".py:" in str(name):
-            made = load_object(name)
-            return made(**table) if isinstance(made, type) else made
-        require(name in MODELS, f"{where}: there is no model {name!r}; {nearest(str(name), MODELS)}")
-        return _settings(MODELS[name], table, where)
+        if ".py:" not in name:
+            require(name in MODELS, f"{where}: there is no model {name!r}; {nearest(name, MODELS)}")
+            return _settings(MODELS[name], table, where)
+        made = load_object(name)
+        if isinstance(made, type) and hasattr(made, "build"):
+            return _settings(made, table, where)
+        ready = isinstance(made, torch.nn.Module) or not callable(made)
+        require(not (ready and table), f"{where}: {name} is made already, so {', '.join(table)} cannot be set")
+        return functools.partial(made, **table) if table else made
 
-    def load_data(self, seed: int) -> Any:
+    def load_data(self, seed: int) -> Clients:
         """The clients of this experiment for one seed."""
+        from coterie.core.clients import Clients
         from coterie.data import load
 
         table = dict(self.data)
         name = table.pop("name", None)
-        if name is not None and ".py:" in name:
-            made = load_object(name)
-            return made(seed=seed, **table) if callable(made) else made
-        if name is None:
-            name = table.pop("folder")
-        return load(name, seed=seed, split=self.split or None, **table)
+        if name is None or ".py:" not in name:
+            try:
+                return load(table.pop("folder") if name is None else name, seed=seed, split=self.split or None, **table)
+            except InputError as error:
+                raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
+        made = load_object(name)
+        if callable(made):
+            try:
+                made = made(seed=seed, **table, **({"split": dict(self.split)} if self.split else {}))
+            except InputError:
+                raise
+            except Exception as error:
+                raise InputError(f"{name} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(made, Clients):
+            raise InputError(
+                f"{name} gives a {type(made).__name__}; it must give Clients, as coterie.data.from_tensors does"
+            )
+        return made
+
+    def files(self, entry: MethodEntry) -> list[Path]:
+        """The user's own files that a method of this experiment depends on, apart from a folder of data."""
+        named = [self.data.get("name", ""), self.model.get("name", ""), entry.name, *self.run.metrics]
+        init = [Path(self.model["init"])] if "init" in self.model else []
+        return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
 
     @property
     def title(self) -> str:
         """Name of the data set or folder, as a file name."""
         name = str(self.data.get("name") or self.data.get("folder"))
-        return Path(name.split(":")[0]).stem if ".py:" in name else Path(name).name or "run"
+        return Path(name.rpartition(":")[0]).stem if ".py:" in name else Path(name).resolve().name or "run"
 
     def with_methods(self, methods: Sequence[MethodEntry]) -> Experiment:
         """The same experiment with other methods."""
@@ -239,7 +277,7 @@ def find_method(name: str) -> Callable[..., Any]:
         found = load_object(name)
         for part in ("init", "round", "models"):
             require(hasattr(found, part), f"{name} has no {part!r}; a method is an object with init, round and models")
-        made: Callable[..., Any] = found if callable(found) else lambda **fields: found
+        made: Callable[..., Any] = found if isinstance(found, type) else lambda: found
         return made
     if name not in ALGORITHMS:
         raise InputError(
@@ -248,13 +286,33 @@ def find_method(name: str) -> Callable[..., Any]:
     return ALGORITHMS[name]
 
 
+def _parameters(method: Callable[..., Any]) -> set[str] | None:
+    """Names that `method` can be called with; None for any."""
+    found = inspect.signature(method).parameters.values()
+    return None if any(p.kind is p.VAR_KEYWORD for p in found) else {p.name for p in found}
+
+
+def _check_keys(table: Mapping[str, Any], known: set[str] | None, where: str) -> None:
+    for key in table:
+        hint = nearest(key, known) if known else "it has none"
+        require(known is None or key in known, f"{where}: unknown key {key!r}; {hint}")
+
+
+def label_of(table: Mapping[str, Any]) -> str:
+    """What a [[methods]] entry is called: its label, else its name, that of a class in a file in lower case."""
+    name = str(table["name"])
+    return str(table.get("label", name.rpartition(":")[2].lower() if ".py:" in name else name))
+
+
 def load_object(reference: str) -> Any:
     """The object FILE.py:NAME. Raises `InputError` if the file or the name is missing, or the file fails."""
     path, _, name = reference.rpartition(":")
     file = Path(path)
     require(file.is_file(), f"there is no file {path!r} (asked for as {reference!r})")
     module_name = f"coterie_user_{file.stem}"
-    if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", "") == str(file.resolve()):
+    while getattr(sys.modules.get(module_name), "__file__", str(file.resolve())) != str(file.resolve()):
+        module_name += "_"  # another file of this name; tasks are known by their module
+    if module_name in sys.modules:
         module = sys.modules[module_name]
     else:
         spec = importlib.util.spec_from_file_location(module_name, file.resolve())
@@ -263,7 +321,9 @@ def load_object(reference: str) -> Any:
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:
-            spec.loader.exec_module(module)
+            with torch.random.fork_rng(devices=[]):  # a model that the file makes is the same in every process
+                torch.default_generator.manual_seed(0)
+                spec.loader.exec_module(module)
         except Exception as error:
             del sys.modules[module_name]
             raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
@@ -276,7 +336,7 @@ def load_object(reference: str) -> Any:
 def local_settings(table: Mapping[str, Any], where: str) -> LocalSGD:
     """The `LocalSGD` of a [local] table: `steps` or `epochs` are ints, `batch_size = "all"` means all rows."""
     values = dict(table)
-    known = {f.name for f in dataclasses.fields(LocalSGD)} | {"epochs"}
+    known = {f.name for f in dataclasses.fields(LocalSGD)} - {"sampler"} | {"epochs"}
     for key in values:
         require(key in known, f"{where}: unknown key {key!r} of local training; {nearest(key, known)}")
     require(not {"steps", "epochs"} <= set(values), f"{where}: steps and epochs exclude each other; give one")
@@ -284,7 +344,7 @@ def local_settings(table: Mapping[str, Any], where: str) -> LocalSGD:
         for key, unit in (("steps", Steps), ("epochs", Epochs)):
             if key in values:
                 count = values.pop(key)
-                require(type(count) is int, f"{key} must be an int; got {count!r}")
+                require(type(count) is int and count >= 1, f"{key} must be an int >= 1; got {count!r}")
                 values["steps"] = unit(count)
         if values.get("batch_size") == "all":
             values["batch_size"] = None
@@ -310,8 +370,10 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
     """Write an experiment with all defaults spelled out."""
     import tomli_w
 
-    text = tomli_w.dumps(experiment.tables())
-    write_atomically(path, lambda p: p.write_text(text))
+    tables = experiment.tables()
+    tables["run"].pop("out", None)  # it is where this file lies
+    text = tomli_w.dumps(tables)
+    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -330,7 +392,7 @@ def _entry(table: Any, where: str) -> MethodEntry:
     )
     fields = dict(table)
     name = fields.pop("name")
-    label = fields.pop("label", name.rpartition(":")[2].lower() if ".py:" in name else name)
+    label = fields.pop("label", label_of(table))
     good = isinstance(label, str) and bool(label) and not set(label) & set("/\\\n,")
     require(good, f"{where}: the label {label!r} of method {name!r} must be a word without slashes and commas")
     local = fields.pop("local", {})
@@ -340,12 +402,10 @@ def _entry(table: Any, where: str) -> MethodEntry:
 
 
 def _settings(cls: Any, table: Mapping[str, Any], where: str) -> Any:
-    known = {f.name for f in dataclasses.fields(cls)}
-    for key in table:
-        require(key in known, f"{where}: unknown key {key!r}; {nearest(key, known) if known else 'it has none'}")
+    _check_keys(table, _parameters(cls), where)
     try:
         return cls(**{k: _tuple(v) for k, v in table.items()})
-    except InputError as error:
+    except (InputError, TypeError) as error:
         raise InputError(f"{where}: {error}") from error
 
 
@@ -368,6 +428,7 @@ def _listed(value: Any) -> Any:
 def _plain_local(local: LocalSGD) -> dict[str, Any]:
     values = _plain(local)
     values.pop("steps")
+    values.pop("sampler")
     unit = "epochs" if isinstance(local.steps, Epochs) else "steps"
     size = "all" if local.batch_size is None else local.batch_size
     return {**values, unit: local.steps.count, "batch_size": size}

@@ -56,7 +56,8 @@ class MLP:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        good = bool(self.hidden) and all(type(h) is int and h > 0 for h in self.hidden)
+        listed = isinstance(self.hidden, tuple | list) and bool(self.hidden)
+        good = listed and all(type(h) is int and h > 0 for h in self.hidden)
         check_field(self, "hidden", self.hidden, good, "a list of ints > 0")
         check_field(self, "dropout", self.dropout, is_number(self.dropout) and 0 <= self.dropout < 1, "in [0, 1)")
 
@@ -139,7 +140,13 @@ def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
     build = getattr(model, "build", model)
     if not callable(build):
         raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
-    made = build(shape, outputs)
+    try:
+        made = build(shape, outputs)
+    except InputError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"the model cannot be built for inputs {shape} and {outputs} outputs: {why}") from error
     if not isinstance(made, nn.Module):
         raise InputError(f"the model's build returned a {type(made).__name__}, not an nn.Module")
     return made

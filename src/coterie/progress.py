@@ -79,6 +79,13 @@ class Progress:
         elif event.finished and not self._quiet:
             self._line(f"seed {event.seed}  {event.label:<12} {event.rounds} rounds  {left}")
 
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._live is not None:
+            self._live.console.print(text, highlight=False, markup=False)
+        elif not self._quiet:
+            self._line(text)
+
     def _line(self, text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

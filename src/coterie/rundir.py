@@ -21,14 +21,17 @@ from torch import Tensor
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.state import write_atomically
-from coterie.experiment import Experiment, MethodEntry, load_object, write_experiment
+from coterie.experiment import Experiment, MethodEntry, load_object, read_experiment, write_experiment
 from coterie.metrics import find_metrics, register
 from coterie.models import build_model, outputs_of
 from coterie.runner import Run, fit
 
-__all__ = ["Event", "choose_folder", "load_model_file", "run_experiment", "write_tables"]
+__all__ = ["Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
 
 CHECKPOINTS = "checkpoint"
+RESERVED = ("method", "algorithm", "seed", "client", "split", "n", "n_train", "loss", "accuracy", "balanced_accuracy", "auc",
+            "majority", "majority_loss", "row_gradients", "own_model", "rounds")  # fmt: skip
+"""Columns of summary.json that a metric of the user's own may not be called."""
 
 
 class Event(NamedTuple):
@@ -44,26 +47,36 @@ class Event(NamedTuple):
     finished: bool
 
 
-def choose_folder(experiment: Experiment, resume: bool) -> Path:
-    """The run directory: `run.out`, or runs/NAME with a number behind it if that is taken.
+def is_run(folder: Path) -> bool:
+    """Whether `folder` is a run directory, complete or not."""
+    return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
 
-    Raises `InputError` if a named folder holds a run and `resume` is not asked for.
+
+def choose_folder(experiment: Experiment, resume: bool) -> Path:
+    """The run directory: `run.out`, or runs/NAME with a number behind it if that is taken; to resume, the newest of these.
+
+    Raises `InputError` if a named folder holds something else, or a run and `resume` is not asked for.
     """
     if experiment.run.out is not None:
         folder = Path(experiment.run.out)
-        require(
-            resume or not (folder / "experiment.toml").exists(),
-            f"{folder} already holds a run; go on with --resume, or choose another --out",
-        )
-        require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
+        _refuse_others(folder, resume)
         return folder
-    plain = Path("runs") / experiment.title
-    if resume:
-        return plain
-    number, folder = 2, plain
+    plain = newest = folder = Path("runs") / experiment.title
+    number = 2
     while folder.exists():
-        folder, number = plain.with_name(f"{plain.name}-{number}"), number + 1
-    return folder
+        newest, folder = folder, plain.with_name(f"{plain.name}-{number}")
+        number += 1
+    return newest if resume else folder
+
+
+def _refuse_others(folder: Path, resume: bool) -> None:
+    require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
+    if is_run(folder):
+        require(resume, f"{folder} already holds a run; go on with --resume, or choose another --out")
+    elif folder.is_dir():
+        begun = {CHECKPOINTS, "tuning.csv"}  # a run that was killed before its first file
+        other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
+        require(other is None, f"{folder} holds {other} and is no run directory; choose another --out")
 
 
 @dataclass
@@ -72,7 +85,11 @@ class _Pair:
 
     entry: MethodEntry
     seed: int
-    folder: Path
+    run: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.run / CHECKPOINTS / f"{self.entry.label}-{self.seed}"
 
     @property
     def done(self) -> Path:
@@ -97,31 +114,70 @@ def run_experiment(
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     add_metrics(experiment)
-    first = experiment.load_data(experiment.run.seeds[0])
+    seeds = experiment.run.seeds
+    first = experiment.load_data(seeds[0])
     check_everything(experiment, first)
-    if not resume:
-        require(not (folder / "experiment.toml").exists(), f"{folder} already holds a run; go on with --resume")
-    folder.mkdir(parents=True, exist_ok=True)
+    _refuse_others(folder, resume)
+    if is_run(folder):
+        _refuse_other_settings(experiment, folder, first)
+        for left in folder.rglob(".*.tmp[0-9]*"):  # of a process that was killed
+            left.unlink()
+    _open(folder)
     write_experiment(folder / "experiment.toml", experiment)
     write_json(folder / "notes.json", list(first.notes))
-    pairs = [
-        _Pair(entry, seed, folder / CHECKPOINTS / f"{entry.label}-{seed}")
-        for seed in experiment.run.seeds
-        for entry in experiment.methods
-    ]
+    pairs = [_Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
     clock = _Clock(pairs, experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
     try:
-        for seed in experiment.run.seeds:
-            clients = first if seed == experiment.run.seeds[0] else experiment.load_data(seed)
+        for seed in seeds:
+            clients = first if seed == seeds[0] else experiment.load_data(seed)
             if clients.recipe is not None:
                 recipes[str(seed)] = clients.recipe
                 write_json(folder / "preprocess.json", recipes)
             for pair in (p for p in pairs if p.seed == seed):
-                _run_pair(experiment, pair, clients, folder, clock, resume)
+                _run_pair(experiment, pair, clients, clock, resume)
     finally:
         write_tables(folder, experiment)
         write_json(folder / "environment.json", environment(command, started))
+
+
+def _open(folder: Path) -> None:
+    try:
+        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made a run directory ({error.strerror}); choose another --out") from error
+
+
+def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:
+    """Before anything is written: what was saved must be of the same data and settings. Methods and seeds may be added."""
+    saved = read_experiment(folder / "experiment.toml")
+    old, new = saved.tables(), experiment.tables()
+    cure = "resume with the same settings, or choose another --out"
+    for table in ("data", "split", "model", "run"):
+        was, now = old.get(table, {}), new.get(table, {})
+        for key in sorted({*was, *now} - {"seeds", "workers", "out"}):
+            require(
+                was.get(key) == now.get(key),
+                f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}",
+            )
+    methods = {m["label"]: m for m in new["methods"]}
+    for method in old["methods"]:
+        label = method["label"]
+        require(label in methods, f"{folder} has results of {label!r}, which is not among the methods now; {cure}")
+        differ = sorted(k for k in {*method, *methods[label]} if method.get(k) != methods[label].get(k))
+        require(not differ, f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
+    gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
+    require(not gone, f"{folder} has seed {gone[0] if gone else ''}, which is not among the seeds now; {cure}")
+    for entry in experiment.methods:
+        _refuse_other_data(experiment, _Pair(entry, experiment.run.seeds[0], folder), first)
+
+
+def _refuse_other_data(experiment: Experiment, pair: _Pair, clients: Clients) -> None:
+    if pair.done.exists():
+        require(
+            json.loads(pair.done.read_text(encoding="utf-8"))["mark"] == _mark(experiment, pair, clients),
+            f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
+        )
 
 
 def check_everything(experiment: Experiment, clients: Clients) -> None:
@@ -152,14 +208,9 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     Workspace(module, "auto", clients[0])
 
 
-def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, folder: Path, clock: _Clock, resume: bool) -> None:
-    mark = _mark(experiment, pair, clients)
+def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clock, resume: bool) -> None:
     if resume and pair.done.exists():
-        saved = json.loads(pair.done.read_text())
-        require(
-            saved["mark"] == mark,
-            f"{pair.done} was written with other data or settings; resume with the same ones, or choose another --out",
-        )
+        _refuse_other_data(experiment, pair, clients)
         clock.skip(pair)
         return
     module = build_model(experiment.build_model(), clients, pair.seed)
@@ -187,10 +238,10 @@ def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, folder: Pat
         )
     except RunError as error:
         raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
-    _save_models(folder, pair, result, clients)
+    _save_models(pair, result, clients)
     head = {"method": pair.entry.label, "algorithm": pair.entry.name}
     rows = [{**head, **row} for row in result.summary]
-    write_json(pair.done, {"mark": mark, "summary": rows, "failures": result.failures})
+    write_json(pair.done, {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures})
     clock.finish(pair)
 
 
@@ -199,33 +250,43 @@ def _mark(experiment: Experiment, pair: _Pair, clients: Clients) -> str:
     settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
     settings["run"] = {k: v for k, v in settings["run"].items() if k not in ("seeds", "out", "workers")}
     settings.pop("tune", None)
-    text = json.dumps(settings, sort_keys=True, default=str) + clients.fingerprint()
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
+    digest.update(clients.fingerprint().encode())
+    for path in experiment.files(pair.entry):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
-def _save_models(folder: Path, pair: _Pair, run: Run, clients: Clients) -> None:
-    from safetensors.torch import save_file
+def _save_models(pair: _Pair, run: Run, clients: Clients) -> None:
+    from safetensors.torch import save
 
-    meta = {"method": pair.entry.label, "seed": str(pair.seed), "rounds": str(run.rounds), "data": clients.name}
+    folder = pair.run / "models"
+    about = {"method": pair.entry.label, "seed": pair.seed, "rounds": run.rounds, "data": clients.name}
+    meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
     for client in run.models:
         name = f"{pair.entry.label}-{pair.seed}" + ("" if client == "*" else f"-{client}")
         tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
-        path = folder / "models" / f"{safe_name(name)}.safetensors"
-        write_atomically(path, lambda p, t=tensors: save_file(t, p, metadata=meta))  # type: ignore[misc]
+        path = folder / f"{safe_name(name)}.safetensors"
+        # `save_file` makes files that only their owner may read; a run directory is for colleagues.
+        write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
     inputs = clients.train.inputs
     shape = {k: list(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else list(inputs.shape[1:])
-    about = {
+    model = {
         "shape": shape,
         "outputs": outputs_of(clients),
         "classes": list(clients.classes),
         "clients": list(clients.names),
     }
-    write_json(folder / "models" / "model.json", about)
+    write_json(folder / "model.json", model)
 
 
 def safe_name(name: str) -> str:
-    """`name` as part of a file name."""
-    return "".join(c if c.isalnum() or c in "-_. " else "_" for c in name)
+    """`name` as part of a file name; two names never become one.
+
+    >>> safe_name("St. Mary's, ward 1/2")
+    'St. Mary%27s%2C ward 1%2F2'
+    """
+    return "".join(c if c.isalnum() or c in "-_. " else f"%{ord(c):02X}" for c in name)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
@@ -271,7 +332,13 @@ def add_metrics(experiment: Experiment) -> None:
     """Register the metrics that come from files of the user."""
     for metric in experiment.run.metrics:
         if ".py:" in metric:
-            register(metric.rpartition(":")[2], load_object(metric))
+            name = metric.rpartition(":")[2]
+            found = load_object(metric)
+            require(
+                callable(found), f"{metric} is a {type(found).__name__}; a metric is a function (outputs, labels, kind)"
+            )
+            require(name not in RESERVED, f"{metric} is called like a column of summary.json; give it another name")
+            register(name, found)
         else:
             find_metrics(metric)
 
@@ -287,12 +354,12 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
     timing: list[list[Any]] = []
     for entry in experiment.methods:
         for seed in experiment.run.seeds:
-            pair = _Pair(entry, seed, folder / CHECKPOINTS / f"{entry.label}-{seed}")
+            pair = _Pair(entry, seed, folder)
             if not pair.done.exists():
                 continue
-            summary += json.loads(pair.done.read_text())["summary"]
+            summary += json.loads(pair.done.read_text(encoding="utf-8"))["summary"]
             head = [entry.label, seed]
-            for line in map(json.loads, (pair.folder / "history.jsonl").read_text().splitlines()):
+            for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
                 history += [[*head, *row] for row in line["history"]]
                 weights += [[*head, *row] for row in line["weights"]]
                 timing += [[*head, *row] for row in line["seconds"]]
@@ -305,7 +372,7 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
     text = json.dumps(value, indent=1, allow_nan=False)
-    write_atomically(path, lambda p: p.write_text(text + "\n"))
+    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
 
 
 def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
@@ -314,7 +381,7 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
     writer.writerows(rows)
-    write_atomically(path, lambda p: p.write_text(buffer.getvalue()))
+    write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
 
 
 def environment(command: str, started: str) -> dict[str, Any]:
@@ -395,8 +462,8 @@ class _Clock:
                 per_round = (time.perf_counter() - self.first) / ran
                 known = {self.pair.entry.label: per_round * self.rounds, **known}
                 here = per_round * (self.rounds - number)
-        if not known:
-            return None
-        usual = sum(known.values()) / len(known)
         waiting = [p for p in self.left if finished or p is not self.pair]
+        if not known:
+            return None if waiting else 0.0
+        usual = sum(known.values()) / len(known)
         return here + sum(known.get(p.entry.label, usual) for p in waiting)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.experiment import Experiment, MethodEntry
 from coterie.models import build_model
-from coterie.rundir import freeze, initial, write_csv
+from coterie.rundir import add_metrics, check_everything, freeze, initial, write_csv
 from coterie.runner import fit
 
 __all__ = ["Trial", "tune"]
@@ -47,6 +48,7 @@ def tune(
 
     Raises `InputError` if the data has no validation rows, or the grid names an unknown method.
     """
+    add_metrics(experiment)
     seeds = experiment.run.seeds[:SEEDS]
     loaded = {seed: experiment.load_data(seed) for seed in seeds}
     lacking = next((c for c in loaded.values() if c.validation is None), None)
@@ -60,16 +62,18 @@ def tune(
         values = experiment.tune[key]
         require(isinstance(values, list) and bool(values), f"[tune] {key!r} must be a list of values; got {values!r}")
     plan = [(entry, setting) for entry in experiment.methods for setting in _settings(experiment, entry)]
+    check_everything(experiment.with_methods([apply(*trial) for trial in plan]), loaded[seeds[0]])
     trials: list[Trial] = []
     for number, (entry, setting) in enumerate(plan):
         if notify is not None:
             notify(entry.label, number, len(plan))
-        losses = [_loss(experiment, apply(entry, setting), loaded[seed], seed) for seed in seeds]
-        trials.append(Trial(entry.label, setting, sum(losses) / len(losses)))
+        trials.append(Trial(entry.label, setting, _mean_loss(experiment, apply(entry, setting), loaded)))
     methods = []
     best: list[Trial] = []
     for entry in experiment.methods:
         winner = min((t for t in trials if t.label == entry.label), key=lambda t: t.loss)
+        if winner.loss == math.inf:
+            raise RunError(f"{entry.label} fails with every setting of its grid; lower the learning rates in [tune]")
         best.append(winner)
         methods.append(apply(entry, winner.setting))
     return experiment.with_methods(methods), [replace(t, chosen=t in best) for t in trials]
@@ -99,6 +103,13 @@ def _settings(experiment: Experiment, entry: MethodEntry) -> Iterator[dict[str, 
     grid = {**shared, **own} if experiment.tune else {**LOCAL_GRID, **METHOD_GRIDS.get(entry.name, {})}
     for values in itertools.product(*grid.values()):
         yield dict(zip(grid, values, strict=True))
+
+
+def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[int, Any]) -> float:
+    try:
+        return sum(_loss(experiment, entry, clients, seed) for seed, clients in loaded.items()) / len(loaded)
+    except RunError:  # a setting under which training diverges is the worst of all, and no reason to stop
+        return math.inf
 
 
 def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -> float:

@@ -56,6 +56,18 @@ def test_every_row_of_a_class_is_equally_likely_to_be_tested():
     assert np.abs(hits / 600 - 1 / 3).max() < 5 * np.sqrt(2 / 9 / 600)
 
 
+def test_a_split_belongs_to_its_client_and_gives_a_rare_class_no_fixed_place():
+    labels = [0] * 7 + [1] * 4 + [2] * 21
+    splits = [stratified(labels, DEFAULT_PARTS, seed=0, name=name)["test"].tolist() for name in "abcdefghijkl"]
+    assert len({tuple(at) for at in splits}) == 12
+    assert {sum(7 <= i < 11 for i in at) for at in splits} == {1, 2}
+
+
+def test_a_client_always_trains_on_something():
+    parts = stratified([0, 1], {"train": 0.1, "test": 0.9}, seed=0, name="a")
+    assert [len(at) for at in parts.values()] == [1, 1]
+
+
 def test_strata_of_texts_and_labels_that_are_no_classes():
     words = stratified(["b", "a", "b", "a", "b", "a"], {"train": 0.5, "test": 0.5}, seed=0, name="a")
     assert [len(v) for v in words.values()] == [3, 3]

@@ -191,6 +191,15 @@ def test_dates_identifiers_and_empty_columns_are_left_out_with_a_reason(tmp_path
     assert bool((clients.train.inputs[:, 0] == 0).all())
 
 
+def test_names_of_patients_are_left_out_even_if_they_repeat_at_one_client(tmp_path):
+    a = rows(x=range(40), name=[f"person {i}" for i in range(40)], y=[0, 1] * 20)
+    b = rows(x=range(40), name=[f"person {i % 5}" for i in range(40)], y=[0, 1] * 20)
+    clients = from_folder(folder(tmp_path, a=a, b=b))
+    assert clients.recipe["features"] == ["x"]
+    assert "person" not in str(clients.recipe)
+    assert "left out: name (every row has its own text: an identifier)" in notes(clients)
+
+
 def test_a_column_without_a_value_in_training_rows_is_left_out(tmp_path):
     part = ["train"] * 6 + ["test"] * 3
     text = rows(x=range(9), late=[""] * 6 + [1, 2, 3], word=[""] * 6 + ["a", "b", "a"], part=part, y=[0, 1, 0] * 3)

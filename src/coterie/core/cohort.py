@@ -99,20 +99,33 @@ class Cohort:
             [n, d + b].
         """
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
-        self.workspace.model.train()
-        with contextlib.ExitStack() as stack:
-            if self.workspace.random:
-                stack.enter_context(torch.random.fork_rng(devices=[]))
+        with self._training():
             for i in range(len(self.names)):
                 start = _of(x, i)
                 self.workspace.load(start)
-                if self.workspace.random:
-                    torch.default_generator.manual_seed(self.rng(i, f"{purpose}/layers").seed())
+                self._begin(i, purpose)
                 own = None if correction is None else _of(correction, i)
                 hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
                 self._train_one(i, local, hooks, sampler or local.sampler, purpose)
                 result[i] = self.workspace.x
         return result
+
+    @contextlib.contextmanager
+    def _training(self) -> Iterator[None]:
+        self.workspace.model.train()
+        # Layers such as dropout draw from torch's global generator; it is forked, so nobody else's numbers change.
+        noise = torch.random.fork_rng(devices=[]) if self.workspace.random else contextlib.nullcontext()
+        try:
+            with noise:
+                yield
+        finally:
+            self.workspace.model.eval()
+            self.workspace.restart_counters()
+
+    def _begin(self, i: int, purpose: str) -> None:
+        self.workspace.restart_counters()
+        if self.workspace.random:
+            torch.default_generator.manual_seed(self.rng(i, f"{purpose}/layers").seed())
 
     def _train_one(self, i: int, local: LocalSGD, hooks: _Hooks, sampler: Sampler | None, purpose: str) -> None:
         workspace, head = self.workspace, self.workspace.head
@@ -201,11 +214,11 @@ class Cohort:
             [n, d + b], 0 on the buffers.
         """
         result = torch.zeros(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
-        for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode):
-            weight = len(labels) / self._count(i, part, batch_size)
-            result[i, : self.layout.dim] += weight * self.workspace.flat_gradient(inputs, labels)
-            self.spent["row_gradients"] += len(labels)
-        self.workspace.model.eval()
+        with self._training() if mode == "train" else contextlib.nullcontext():
+            for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode):
+                weight = len(labels) / self._count(i, part, batch_size)
+                result[i, : self.layout.dim] += weight * self.workspace.flat_gradient(inputs, labels)
+                self.spent["row_gradients"] += len(labels)
         return result
 
     @torch.no_grad()
@@ -331,6 +344,8 @@ class Cohort:
                 chosen = self.rng(i, purpose).child(part).permutation(self._size(i, part), batch_size)
             if x.ndim > 1:
                 self.workspace.load(x[i])
+            if mode == "train":
+                self._begin(i, purpose)
             inputs, labels = self._gather(where, i, chosen)
             for low in range(0, len(labels), _CHUNK):
                 some = slice(low, low + _CHUNK)

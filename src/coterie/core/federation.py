@@ -292,8 +292,8 @@ class Federation:
         return found
 
     def _check_names(self, names: tuple[str, ...]) -> None:
-        twice = [a for a, b in zip(names, names[1:], strict=False) if a == b]
-        require(not twice, f"client {twice[0] if twice else ''!r} is asked twice in one ask; name each client once")
+        twice = [n for n, count in Counter(names).items() if count > 1]
+        require(not twice, f"an ask names {', '.join(twice)} twice; name each client once")
         known = self.session.known = self.session.known or frozenset(self.everyone)
         for name in names:
             if name == "server":

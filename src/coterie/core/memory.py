@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from coterie.core.errors import require
+
 __all__ = ["Memory", "MemoryView"]
 
 
@@ -94,7 +96,11 @@ class MemoryView:
         return torch.stack([default if v is None else v for v in values])
 
     def put(self, key: str, values: Tensor) -> None:
-        """Keep `values` [n, ...] for the clients of the cohort."""
+        """Keep `values` [n, ...] for the clients of the cohort; a key has no `/`, which separates the names in a checkpoint."""
+        require(
+            "/" not in key and len(values) == len(self._names),
+            f"memory {key!r} needs a key without '/' and one row per client",
+        )
         self._written[key] = values.detach().clone()
 
     def commit(self) -> None:

@@ -92,11 +92,12 @@ def decode(message: bytes) -> dict[str, Any]:
     try:
         length = int.from_bytes(message[:8], "little")
         meta = json.loads(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"])
-        tensors = load(message)
-    except (ValueError, KeyError, SafetensorError) as error:
+        values = {**{k: from_json(v) for k, v in meta["rest"].items()}, **load(message)}
+        return {k: Each(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"a message of {len(message)} bytes is no coterie payload ({error})") from error
-    values = {**{k: from_json(v) for k, v in meta["rest"].items()}, **tensors}
-    return {k: Each(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
 
 
 def nbytes(values: Mapping[str, Any]) -> int:

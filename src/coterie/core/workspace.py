@@ -30,6 +30,8 @@ class Workspace:
         self.device = torch.device(device)
         self.model = deepcopy(model).to(self.device)
         self.layout = Layout.of(self.model)
+        # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
+        self._counters = [(b, b.clone()) for b in self.model.buffers() if not b.is_floating_point()]
         self.x = flatten(self.model, self.layout)
         self.head = self.x[: self.layout.dim]
         self.parameters = self._point_at(self.x)
@@ -77,6 +79,7 @@ class Workspace:
                 self.model(inputs)
             self.random = not torch.equal(before, torch.get_rng_state())
         self.x.copy_(kept)
+        self.restart_counters()
 
     @property
     def smallest_batch(self) -> int:
@@ -98,6 +101,11 @@ class Workspace:
     def load(self, x: Tensor) -> None:
         """Let the model be `x` [d + b]."""
         self.x.copy_(x)
+
+    def restart_counters(self) -> None:
+        """Set integer buffers (batches seen by batch norm) to what they were in the model that was given."""
+        for counter, start in self._counters:
+            counter.copy_(start)
 
     def gradients(
         self, inputs: Inputs, labels: Tensor, penalty: Callable[[Tensor], Tensor] | None = None

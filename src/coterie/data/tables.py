@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, require
+from coterie.core.task import task
 from coterie.data.columns import Column, Table, spell
 
 __all__ = [
@@ -76,6 +77,7 @@ class Encoded(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+@task
 def describe(cohort: TableCohort, *, label: str, categorical: str = "[]") -> Description:
     """What the server must know about each client's columns. `categorical`: JSON list of columns to take as such.
 
@@ -135,6 +137,7 @@ def _example(column: Column) -> list[Any]:
     return [1, ""]
 
 
+@task
 def moments(cohort: TableCohort, *, schema: str, centre: Tensor | None = None) -> Moments:
     """Count, sum and sum of squares of the columns in `schema` (JSON list) over training rows, about `centre` [c]."""
     names = json.loads(schema)
@@ -163,8 +166,7 @@ def fit_recipe(draft: Recipe, ask: Callable[..., Any]) -> Recipe:
     count = first.counts.sum(0)
     mean = first.totals.sum(0) / count.clamp(min=1)
     second = ask(moments, schema=schema, centre=mean)
-    shift = second.totals.sum(0) / count.clamp(min=1)  # the rounding error of the first mean
-    variance = (second.squares.sum(0) / count.clamp(min=1) - shift**2).clamp(min=0)
+    variance = second.squares.sum(0) / count.clamp(min=1)
     for j, column in enumerate(numbers):
         _finish(column, float(mean[j]), float(variance[j]))
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}

@@ -108,6 +108,7 @@ class InProcess:
         device: str = "cpu",
     ) -> None:
         require(workers >= 1, f"workers must be an int of at least 1; got {workers!r}")
+        require(workers == 1 or device == "cpu", "workers are processes that share the CPU; use workers=1 on a GPU")
         workspace = Workspace(model, loss, clients[0], device)
         self.model = workspace.model
         self.loss = workspace.loss
@@ -120,7 +121,6 @@ class InProcess:
         self._workers: list[Worker] = []
         self._home: dict[str, int] = {}
         if workers > 1:
-            require(device == "cpu", "workers are processes that share the CPU; use workers=1 on a GPU")
             parts = [clients.names[i::workers] for i in range(min(workers, len(clients)))]
             self._home = {name: i for i, part in enumerate(parts) for name in part}
             self._workers = [Worker(self._shard) for _ in parts]

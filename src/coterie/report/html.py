@@ -14,7 +14,7 @@ from coterie.core.errors import InputError
 from coterie.report import figures, words
 from coterie.report.grids import budget, grid
 from coterie.report.results import Results
-from coterie.report.text import listing, number, percent, printable, signed
+from coterie.report.text import listing, number, percent, printable, shortened, signed
 from coterie.report.verdicts import Verdict, whole_percent
 
 __all__ = ["write"]
@@ -56,7 +56,8 @@ def write(folder: str | Path) -> Path:
     labels = sorted((words.label(results, m) for m in results.methods), key=len, reverse=True)
     environment.filters |= {
         "number": number,
-        "labelled": lambda text: _labelled(text, labels, markupsafe.Markup("<b>{}</b>{}")),
+        "kept": _kept,
+        "labelled": lambda text: _labelled(_kept(text), labels, markupsafe.Markup("<b>{}</b>{}")),
     }
     page = environment.get_template(TEMPLATE).render(
         **_context(results), plotly=get_plotlyjs(), data=_embedded(figures.data(results))
@@ -127,7 +128,11 @@ def _facts(results: Results, run: dict[str, Any]) -> list[str]:
 
 def _whom(results: Results, verdict: Verdict) -> str:
     """The badge: `Join with Hungary (meritfed)`."""
-    partners = " " + listing([results.names[c] for c, _ in verdict.partners]) if verdict.partners else ""
+    partners = (
+        " " + listing(shortened([results.names[c] for c, _ in verdict.partners], words.PARTNERS))
+        if verdict.partners
+        else ""
+    )
     method = f" ({printable(verdict.method)})" if verdict.method else ""
     return f"{verdict.kind.capitalize()}{partners}{method}"
 
@@ -139,7 +144,7 @@ def _reason(results: Results, verdict: Verdict) -> str:
         text = f"{verdict.kind} {text}"
     elif verdict.partners:
         shares = [f"{results.names[c]} ({whole_percent(share)})" for c, share in verdict.partners]
-        text = f"{text}. Most weight from others comes from {listing(shares)}"
+        text = f"{text}. Most weight from others comes from {listing(shortened(shares, words.PARTNERS))}"
     label = any(text.startswith(printable(m)) for m in results.methods)
     return (text if label else text[0].upper() + text[1:]) + "."
 
@@ -224,6 +229,11 @@ def _command(environment: dict[str, Any]) -> str:
         if found:
             return str(found)
     return ""
+
+
+def _kept(text: str) -> str:
+    """`93.5 %` is never broken over two lines."""
+    return text.replace(" %", "\u00a0%")
 
 
 def _labelled(text: str, labels: list[str], form: Any) -> Any:

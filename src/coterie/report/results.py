@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
 from coterie.report.statistics import UNCLEAR, Difference, compare
 from coterie.report.text import display_names
 
 __all__ = ["Curve", "Results", "Vector", "Weights"]
 
 Vector = NDArray[np.float64]
-Columns = Mapping[str, Callable[[str], Any]]
-T = TypeVar("T")
 
 FILES = (
     "summary.json",
@@ -108,15 +105,15 @@ class Results:
             raise InputError(
                 f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
             )
-        rows = list(_summary_rows(folder / "summary.json"))
+        rows = list(summary_rows(folder / "summary.json"))
         require(bool(rows), f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
-        experiment = _read(folder / "experiment.toml", tomllib.loads)
+        experiment = read(folder / "experiment.toml", tomllib.loads)
         cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
         for row in rows:
             cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
         algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
-        notes = _read(folder / "notes.json", json.loads)
-        environment = _read(folder / "environment.json", json.loads)
+        notes = read(folder / "notes.json", json.loads)
+        environment = read(folder / "environment.json", json.loads)
         return cls(
             folder=folder,
             methods=_in_order(algorithms, experiment),
@@ -320,16 +317,9 @@ class Results:
     def history(self) -> dict[tuple[str, str, str, str], dict[int, dict[int, float]]]:
         """`history.csv`: (method, client, split, metric) -> seed -> round -> value."""
         table: dict[tuple[str, str, str, str], dict[int, dict[int, float]]] = {}
-        columns: Columns = {
-            "method": str,
-            "seed": int,
-            "round": int,
-            "client": str,
-            "split": str,
-            "metric": str,
-            "value": _value,
-        }
-        for method, seed, at, client, split, metric, value in _csv_rows(self.folder / "history.csv", columns):
+        columns: Columns = {"method": str, "seed": int, "round": int, "client": str, "split": str, "metric": str}
+        columns_read = csv_columns(self.folder / "history.csv", {**columns, "value": number_or_nan})
+        for method, seed, at, client, split, metric, value in zip(*columns_read, strict=True):
             if math.isfinite(value):
                 table.setdefault((method, client, split, metric), {}).setdefault(seed, {})[at] = value
         return table
@@ -347,32 +337,51 @@ class Results:
     @cached_property
     def weights(self) -> dict[str, Weights]:
         """`weights.csv` per method, mean over seeds; methods without weights are left out."""
-        sums: dict[str, dict[tuple[int, str, str], list[float]]] = {}
-        seen: dict[str, dict[tuple[int, str], set[int]]] = {}
-        columns: Columns = {"method": str, "seed": int, "round": int, "target": str, "client": str, "weight": _value}
-        for method, seed, at, target, client, weight in _csv_rows(self.folder / "weights.csv", columns):
-            if math.isfinite(weight) and method in self.algorithms:
-                sums.setdefault(method, {}).setdefault((at, target, client), []).append(weight)
-                seen.setdefault(method, {}).setdefault((at, target), set()).add(seed)
-        return {m: self._weights(sums[m], seen[m]) for m in self.methods if m in sums}
+        columns: Columns = {
+            "method": str,
+            "seed": int,
+            "round": int,
+            "target": str,
+            "client": str,
+            "weight": number_or_nan,
+        }
+        columns_read = csv_columns(self.folder / "weights.csv", columns)
+        rows: dict[str, list[tuple[int, int, str, str, float]]] = {}
+        for method, *row in zip(*columns_read, strict=True):
+            rows.setdefault(method, []).append(tuple(row))
+        return {m: self._weights(rows[m]) for m in self.methods if m in rows}
 
-    def _weights(self, sums: dict[tuple[int, str, str], list[float]], seen: dict[tuple[int, str], set[int]]) -> Weights:
-        rounds = sorted({at for at, _, _ in sums})
+    def _weights(self, rows: list[tuple[int, int, str, str, float]]) -> Weights:
+        seeds, rounds, targets, clients, weights = zip(*rows, strict=True)
+        axes = (
+            sorted(set(seeds)),
+            sorted(set(rounds)),
+            self._ordered(set(targets)),
+            self._ordered({*clients, *self.clients}),
+        )
+        places = [{key: i for i, key in enumerate(axis)} for axis in axes]
+        s, r, t, c = (
+            np.array([place[k] for k in keys])
+            for place, keys in zip(places, (seeds, rounds, targets, clients), strict=True)
+        )
+        total, seen = np.zeros([len(axis) for axis in axes[1:]]), np.zeros([len(axis) for axis in axes[:3]], dtype=bool)
+        value = np.nan_to_num(np.array(weights, dtype=float), nan=0.0, posinf=0.0, neginf=0.0)
+        np.add.at(total, (r, t, c), value)  # a client that did not take part has weight 0
+        seen[s, r, t] = True
+        mean = total / np.maximum(seen.sum(axis=0), 1)[:, :, None]
+        return Weights(np.array(axes[1], dtype=np.int64), tuple(axes[2]), tuple(axes[3]), mean)
+
+    def _ordered(self, names: set[str]) -> list[str]:
+        """`*`, then clients in their order, then names that are no clients."""
         order = {c: i for i, c in enumerate(("*", *self.clients))}
-        targets = sorted({t for _, t, _ in sums}, key=lambda t: (order.get(t, len(order)), t))
-        clients = sorted({c for _, _, c in sums} | set(self.clients), key=lambda c: (order.get(c, len(order)), c))
-        index = [{key: i for i, key in enumerate(axis)} for axis in (rounds, targets, clients)]
-        values = np.zeros((len(rounds), len(targets), len(clients)))
-        for (at, target, client), found in sums.items():  # a client that did not take part has weight 0
-            values[index[0][at], index[1][target], index[2][client]] = sum(found) / len(seen[at, target])
-        return Weights(np.array(rounds, dtype=np.int64), tuple(targets), tuple(clients), values)
+        return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
     @cached_property
     def seconds(self) -> dict[str, Vector]:
         """Seconds of a whole run, one value per seed that has any."""
         total: dict[str, dict[int, float]] = {}
         columns: Columns = {"method": str, "seed": int, "seconds": float}
-        for method, seed, seconds in _csv_rows(self.folder / "timing.csv", columns):
+        for method, seed, seconds in zip(*csv_columns(self.folder / "timing.csv", columns), strict=True):
             runs = total.setdefault(method, {})
             runs[seed] = runs.get(seed, 0.0) + seconds
         return {m: np.array([v for _, v in sorted(total[m].items())]) for m in self.methods if m in total}
@@ -385,48 +394,6 @@ def _finite(value: object) -> bool:
 def _mean(values: Vector) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else math.nan
-
-
-def _read(path: Path, parse: Callable[[str], T]) -> T:
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path} cannot be read ({reason}); restore it or repeat the run") from error
-
-
-def _summary_rows(path: Path) -> Iterator[dict[str, Any]]:
-    rows = _read(path, json.loads)
-    require(isinstance(rows, list), f"{path} is not a list of rows; repeat the run, or see docs/run-directory.md")
-    for number, row in enumerate(rows):
-        keys = {"method": str, "seed": int, "client": str, "split": str}
-        bad = [k for k, kind in keys.items() if not isinstance(row, dict) or not isinstance(row.get(k), kind)]
-        if bad:
-            raise InputError(f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; repeat the run")
-        yield row
-
-
-def _value(text: str) -> float:
-    return math.nan if text in ("", "null", "None") else float(text)
-
-
-def _csv_rows(path: Path, columns: Columns) -> Iterator[list[Any]]:
-    """The named columns of a CSV file, converted, row by row; any defect is an error that names the line."""
-    line = 1
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
-            lacking = [c for c in columns if c not in header]
-            if lacking:
-                raise ValueError(f"the column {', '.join(lacking)} is missing")
-            places = [(header.index(c), convert) for c, convert in columns.items()]
-            for row in reader:
-                line = reader.line_num
-                if row:
-                    yield [convert(row[i]) for i, convert in places]
-    except (OSError, ValueError, IndexError, csv.Error) as error:
-        raise InputError(f"{path}, line {line} cannot be read ({error}); restore it or repeat the run") from error
 
 
 def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["count", "display_names", "listing", "number", "percent", "printable", "signed"]
+__all__ = ["count", "display_names", "listing", "number", "percent", "printable", "shortened", "signed"]
 
 MISSING = "-"
 _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
@@ -77,6 +77,16 @@ def listing(words: Sequence[str], last: str = "and") -> str:
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {last} {words[-1]}"
+
+
+def shortened(words: Sequence[str], most: int, noun: str = "other") -> list[str]:
+    """At most `most` words, then how many more there are.
+
+    >>> shortened(["a", "b", "c", "d"], 2), shortened(["a", "b"], 2)
+    (['a', 'b', '2 others'], ['a', 'b'])
+    """
+    rest = len(words) - most
+    return list(words) if rest <= 0 else [*words[:most], count(rest, noun)]
 
 
 def printable(name: str) -> str:

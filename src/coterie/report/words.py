@@ -13,13 +13,14 @@ from typing import NamedTuple
 from coterie.report.grids import MANY
 from coterie.report.results import Results
 from coterie.report.statistics import BETTER, UNCLEAR, WORSE, Difference
-from coterie.report.text import listing, number, percent, printable
-from coterie.report.verdicts import Kind, Verdict, harmed, helped, late_shares, verdict, whole_percent
+from coterie.report.text import listing, number, percent, printable, shortened
+from coterie.report.verdicts import DECISIVE, Kind, Verdict, harmed, helped, late_shares, verdict, whole_percent
 
-__all__ = ["ClientStory", "Story", "headline", "label", "tell"]
+__all__ = ["PARTNERS", "ClientStory", "Story", "headline", "label", "tell"]
 
 SHOWN = 8
 NAMED = 6
+PARTNERS = 3
 PLAIN_WORDS = {"fedavg": "averaging"}
 GROUPS: dict[Kind, str] = {
     "join": "Join",
@@ -69,7 +70,7 @@ def headline(results: Results, found: Verdict) -> str:
     """A verdict as a sentence without its full stop: `join with Hungary (38 % of the weight): ...`."""
     whom = [f"{results.names[c]} ({whole_percent(share)} of the weight)" for c, share in found.partners]
     mark = "" if found.reason.startswith("with ") else ":"
-    return f"{found.kind}{' ' + listing(whom) if whom else ''}{mark} {found.reason}"
+    return f"{found.kind}{' ' + listing(shortened(whom, PARTNERS)) if whom else ''}{mark} {found.reason}"
 
 
 # One client
@@ -95,13 +96,13 @@ def _method(results: Results, client: str, method: str, other: str, brief: bool)
     name, versus = label(results, method), _versus(results, other)
     bad = [_change(results, client, method, other, k, d) for k, d in known.items() if d.verdict == WORSE]
     good = [_change(results, client, method, other, k, d) for k, d in known.items() if d.verdict == BETTER]
-    unsure = [k for k, d in known.items() if d.verdict not in (BETTER, WORSE)]
+    unsure = [k for k, d in known.items() if d.verdict not in (BETTER, WORSE) and not (brief and k not in DECISIVE)]
     pairs = [f"{results.metric_name(k)} {_pair(results, client, method, other, k)}" for k in unsure]
     takes = _takes(results, client, method)
     if bad or good:
         text = f"{name} {listing(bad or good)} compared with {versus}"
         text += f", but {listing(good)}" if bad and good else ""
-        text += f"; no clear difference in {listing(pairs)}" if unsure and not brief else ""
+        text += f"; not clear: {listing(pairs)}" if pairs else ""
     elif brief:
         return f"{name} {takes}." if takes else ""
     else:
@@ -272,8 +273,8 @@ def _caveats(results: Results, shown: int) -> list[str]:
     if seeds > 1:
         texts.append(
             f"A difference is called clear if its 95 % interval over {seeds} seeds excludes 0; the interval is widened"
-            " because seeds share rows (Nadeau and Bengio 2003). Each stands for itself: of many, a few are clear by"
-            " chance."
+            " because seeds share rows (Nadeau and Bengio 2003). More seeds narrow it as far as the number of rows allows."
+            " Each stands for itself: of many, a few are clear by chance."
         )
     elif results.baseline:
         texts.append("One seed says nothing about chance: repeat with --seeds 5 before you act on these numbers.")

@@ -53,6 +53,17 @@ def as_distribution(values: Values, name: str) -> Tensor:
     return tensor
 
 
+def as_distributions(values: Values, name: str) -> tuple[Tensor, bool]:
+    """One distribution [n] or several [T, n] as a float64 matrix, and whether it was one."""
+    alone = not (isinstance(values, (Tensor, np.ndarray)) and values.ndim == 2)
+    if alone:
+        return as_distribution(values, name)[None], True
+    rows = as_double(values, name, ndim=2)
+    if rows.shape[0] == 0:
+        raise ValueError(f"{name} must have at least one row; got none")
+    return torch.stack([as_distribution(row, name) for row in rows]), False
+
+
 def as_number(
     value: Any, name: str, *, least: float = -math.inf, most: float = math.inf, above: float = -math.inf
 ) -> float:

@@ -41,7 +41,7 @@ def solve(factor: Array, m: int, budget: float, *, linear: bool) -> Array:
             value = _value(feasible, factor, m, linear)
             if value <= lowest * (1 + slack):
                 best, lowest = feasible, value
-        if _gap(best, factor, m, budget, linear) <= PROVEN * lowest:
+        if _proven(best, factor, m, budget, linear, lowest):
             break
     if len(statuses) == len(SCALINGS):
         raise RuntimeError(f"exact_weights found no solution: clarabel ended with {' and '.join(statuses)}")
@@ -54,19 +54,37 @@ def _value(w: Array, factor: Array, m: int, linear: bool) -> float:
     return float((2 * u if linear else u * u) + residual @ residual)
 
 
-def _gap(w: Array, factor: Array, m: int, budget: float, linear: bool) -> float:
-    """An upper bound of `value(w) - minimum`: the decrease that the linearised objective promises."""
+def _proven(w: Array, factor: Array, m: int, budget: float, linear: bool, value: float) -> bool:
+    """Whether weak duality shows that `value`, reached at w, exceeds the minimum by a share of at most `PROVEN`.
+
+    For any vector r, `q(u) + ||factor @ y||^2 >= 2 (a u + r' factor @ y) - a^2 - r'r` with a = u at w (`linear`: a = 1 and
+    no a^2), and the right side is linear in (u, y) and so least at a vertex. First r = factor @ y at w is tried. Where rows
+    are long its rounding swamps the bound; then the r nearest to it that gives equal slopes to the free weights.
+    """
     u = m / (m + w.sum())
-    residual = factor @ (w * (u / m))
-    slope_u, slope_y = 2.0 if linear else 2 * u, 2 * (residual @ factor)
-    # A linear function is least at one of the vertices, which fill up the smallest slopes.
-    ordered = np.sort(slope_y)
+    r = factor @ (w * (u / m))
+    a, constant = (1.0, 0.0) if linear else (u, u * u)
+    if value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r) <= PROVEN * value:
+        return True
+    slopes = r @ factor
+    free = (w > 0) & (w < 1)
+    if not free.any():
+        return False
+    level = np.median(slopes[free])
+    wrong = free | ((w == 0) & (slopes < level)) | ((w == 1) & (slopes > level))
+    r = r + np.linalg.lstsq(factor[:, wrong].T, level - slopes[wrong], rcond=None)[0]
+    return bool(value - (_least_vertex(a, r @ factor, m, budget) - constant - r @ r) <= PROVEN * value)
+
+
+def _least_vertex(a: float, slopes: Array, m: int, budget: float) -> float:
+    """The minimum of `2 (a u + slopes @ y)`; the vertices fill up the smallest slopes."""
+    ordered = np.sort(slopes)
     whole = min(ordered.size, int(budget))
     sums = np.concatenate([[0.0], np.cumsum(ordered[:whole])])
-    least = ((slope_u * m + sums) / (m + np.arange(whole + 1))).min()
+    least = ((a * m + sums) / (m + np.arange(whole + 1))).min()
     if whole < ordered.size:
-        least = min(least, (slope_u * m + sums[-1] + (budget - whole) * ordered[whole]) / (m + budget))
-    return float(slope_u * u + slope_y @ (w * (u / m)) - least)
+        least = min(least, (a * m + sums[-1] + (budget - whole) * ordered[whole]) / (m + budget))
+    return float(2 * least)
 
 
 def _clarabel(factor: Array, m: int, budget: float, linear: bool, scaling: float) -> tuple[Array | None, str]:
@@ -104,7 +122,8 @@ def _clarabel(factor: Array, m: int, budget: float, linear: bool, scaling: float
 def _settings(clarabel: Any) -> Any:
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    settings.max_threads = 1
+    if hasattr(settings, "max_threads"):  # from 0.10 on; before, there was one thread only
+        settings.max_threads = 1
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     # The default regularisation of 1e-8 hides directions in which long rows cancel.
     settings.static_regularization_constant = 1e-10

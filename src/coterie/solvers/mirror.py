@@ -6,14 +6,13 @@ That Are Beneficial" (MeritFed): Eqs. 7 to 9 and 12 of the newer text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.solvers._inputs import Values, as_count, as_distribution, as_double, as_number, dtype_of
+from coterie.solvers._inputs import Values, as_count, as_distributions, as_double, as_number, dtype_of
 
 __all__ = ["FLOOR", "entropic_descent", "entropic_step", "two_point", "two_point_candidates", "two_point_estimate"]
 
@@ -49,7 +48,8 @@ def entropic_descent(
 
     Args:
         gradient: called with w [n], returns dphi/dw [n]; points uphill. Called once per step.
-        weights: [n], the start, a distribution (>= 0, sum 1).
+        weights: [n], the start, a distribution (>= 0, sum 1); or [T, n], T problems that are solved in step: `gradient` then
+            returns [T, n] and `value` [T].
         steps: number of steps; 0 returns the start unchanged, bit by bit.
         step: the factor of the gradient, >= 0, or "line-search".
         value: called with w [n], returns phi(w); needed by the line search, which calls it once at the start and once
@@ -64,10 +64,10 @@ def entropic_descent(
         ValueError: `weights` is no distribution, `steps` or `step` is out of range, `value` is missing, or `gradient`
             returns NaN, Inf or a wrong shape.
 
-    >>> entropic_descent(lambda w: [1.0, 0.0], [0.5, 0.5], steps=1, step=math.log(3.0))
+    >>> entropic_descent(lambda w: [1.0, 0.0], [0.5, 0.5], steps=1, step=1.0986123)
     tensor([0.2500, 0.7500], dtype=torch.float64)
     """
-    start = as_distribution(weights, "weights")
+    rows, alone = as_distributions(weights, "weights")
     steps = as_count(steps, "steps", least=0)
     search = isinstance(step, str)
     if search and step != "line-search":
@@ -76,50 +76,48 @@ def entropic_descent(
         raise ValueError("value must be a function w -> phi(w) when step is 'line-search'; got None")
     length = 0.0 if search else as_number(step, "step", least=0.0)
     dtype = dtype_of(weights)
-    if steps == 0:
-        return start.to(dtype, copy=True)
 
-    w = start.clamp_min(FLOOR)
-    phi = _Line(value, dtype) if search and value is not None else None
+    def shaped(w: Tensor) -> Tensor:
+        return w.to(dtype)[0] if alone else w.to(dtype)
+
+    if steps == 0:
+        return shaped(rows).clone()
+    w = rows.clamp_min(FLOOR)
+    phi = _Line(lambda w: value(shaped(w)), len(rows)) if search and value is not None else None
     for done in range(steps):
-        slope = _slope(gradient, w.to(dtype))
+        slope = _slope(gradient(shaped(w)), w, alone)
         share = 1.0 / (done + 1) if damping else 1.0
         moved = entropic_step(w, slope, length, share) if phi is None else phi.search(w, slope, share)
         if moved is None:
             break
         w = moved
-    return w.to(dtype)
+    return shaped(w)
 
 
-def _slope(gradient: Callable[[Tensor], Any], w: Tensor) -> Tensor:
-    """The caller's gradient at w as a checked float64 vector; tensors take a short way, as this is the inner loop."""
-    raw = gradient(w)
-    slope = raw.detach().to(torch.float64) if isinstance(raw, Tensor) else as_double(raw, "gradient(w)", ndim=1)
-    if slope.shape != w.shape:
-        raise ValueError(f"gradient(w) must have the shape of weights {list(w.shape)}; got {list(slope.shape)}")
+def _slope(raw: Any, w: Tensor, alone: bool) -> Tensor:
+    """The caller's gradient at w as a checked float64 matrix; tensors take a short way, as this is the inner loop."""
+    slope = raw.detach().to(torch.float64) if isinstance(raw, Tensor) else as_double(raw, "gradient(w)", ndim=2 - alone)
+    wanted = w[0].shape if alone else w.shape
+    if slope.shape != wanted:
+        raise ValueError(f"gradient(w) must have the shape of weights {list(wanted)}; got {list(slope.shape)}")
     if not torch.isfinite(slope).all():
         raise ValueError(f"gradient(w) must be finite; got {int((~torch.isfinite(slope)).sum())} NaN or Inf")
-    return slope.to(w.device)
+    return slope.to(w.device).reshape(w.shape)
 
 
-def _number(value: Any) -> float:
-    # torch warns when a tensor that requires a gradient becomes a float.
-    return float(value.detach() if isinstance(value, Tensor) else value)
-
-
-def entropic_step(weights: Tensor, slope: Tensor, length: float, share: float = 1.0) -> Tensor:
+def entropic_step(weights: Tensor, slope: Tensor, length: float | Tensor, share: float = 1.0) -> Tensor:
     """One step of `entropic_descent`, for one weight vector or many at once.
 
     Args:
         weights: [..., n] float64, each row positive with sum 1.
         slope: [..., n] float64, dphi/dw; points uphill.
-        length: the step, >= 0.
+        length: the step, >= 0; or [..., 1], one for each row.
         share: how far to go towards the new point, in (0, 1].
 
     Returns:
         [..., n], each row at least `FLOOR` everywhere.
 
-    >>> entropic_step(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]]), math.log(3.0))
+    >>> entropic_step(torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[1.0, 0.0], [0.0, 0.0]]), 1.0986123)
     tensor([[0.2500, 0.7500],
             [0.5000, 0.5000]])
     """
@@ -130,31 +128,50 @@ def entropic_step(weights: Tensor, slope: Tensor, length: float, share: float = 
 
 
 class _Line:
-    """Backtracking along the mirror-descent path; remembers the value reached and the step taken."""
+    """Backtracking along the mirror-descent path, row by row; remembers the values reached and the steps taken."""
 
-    def __init__(self, value: Callable[[Tensor], Any], dtype: torch.dtype) -> None:
-        self._value, self._dtype = value, dtype
-        self._reached: float | None = None
-        self._taken = 0.0
+    def __init__(self, value: Callable[[Tensor], Any], rows: int) -> None:
+        self._value, self._rows = value, rows
+        self._reached: Tensor | None = None
+        self._taken = torch.zeros(rows, dtype=torch.float64)
+
+    def _values(self, w: Tensor) -> Tensor:
+        raw = self._value(w)
+        values = raw.detach() if isinstance(raw, Tensor) else torch.as_tensor(raw)
+        return values.to("cpu", torch.float64).reshape(self._rows)
 
     def search(self, w: Tensor, slope: Tensor, share: float) -> Tensor | None:
-        """The next point, or None where no step along the path descends."""
+        """The next points; a row stays where no step along its path descends, and None says that all do."""
         if self._reached is None:
-            self._reached = _number(self._value(w.to(self._dtype)))
-            if not math.isfinite(self._reached):
-                raise ValueError(f"value(w) must be finite at the start; got {self._reached}")
-        spread = float(slope.max() - slope.min())
-        if spread < LEAST_SPREAD:
-            return None
-        length = max(FIRST_TRIAL / spread, min(GROW * self._taken, 1.0 / LEAST_SPREAD))
+            self._reached = self._values(w)
+            if not bool(torch.isfinite(self._reached).all()):
+                raise ValueError(
+                    f"value(w) must be finite at the start; got {float(self._reached[~torch.isfinite(self._reached)][0])}"
+                )
+        spread = (slope.amax(1) - slope.amin(1)).cpu()
+        waiting = spread >= LEAST_SPREAD
+        length = torch.maximum(
+            FIRST_TRIAL / spread.clamp_min(LEAST_SPREAD), (GROW * self._taken).clamp_max(1 / LEAST_SPREAD)
+        )
+        moved = w.clone()
         for _ in range(MOST_TRIALS):
-            trial = entropic_step(w, slope, length, share)
-            reached = _number(self._value(trial.to(self._dtype)))
-            if reached <= self._reached + SUFFICIENT * float(slope @ (trial - w)) and math.isfinite(reached):
-                self._reached, self._taken = reached, length
-                return trial
-            length *= SHRINK
-        return None
+            if not bool(waiting.any()):
+                break
+            trial = entropic_step(w, slope, length[:, None].to(w.device), share)
+            reached = self._values(trial)
+            promised = ((trial - w) * slope).sum(1).cpu().clamp_max(0.0)  # above 0 by rounding only
+            good = waiting & torch.isfinite(reached) & (reached <= self._reached + SUFFICIENT * promised)
+            moved[good] = trial[good]
+            self._reached = torch.where(good, reached, self._reached)
+            self._taken = torch.where(good, length, self._taken)
+            waiting &= ~good
+            length = torch.where(waiting, length * SHRINK, length)
+        return None if torch.equal(moved, w) else moved
+
+
+def _number(value: Any) -> float:
+    # torch warns when a tensor that requires a gradient becomes a float.
+    return float(value.detach() if isinstance(value, Tensor) else value)
 
 
 def two_point_candidates(

@@ -1,0 +1,274 @@
+"""A method of the user's own, with client memory: kept, restored, undone, and the same on any number of workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie import task
+from coterie.core.errors import InputError
+from coterie.core.federation import QuorumError
+from coterie.core.task import Update
+from coterie.core.training import LocalSGD, Steps
+from coterie.core.vector import move
+from coterie.core.wire import Each
+from coterie.runner import fit
+from federations import assert_same_bits, federation_of, logistic, quadratic
+
+LOCAL = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)
+BETA = 0.7
+
+
+class Velocity(NamedTuple):
+    delta: Update
+    sizes: Tensor
+    had: Tensor
+
+
+@task
+def remember(cohort, *, x: Tensor, local: LocalSGD) -> Velocity:
+    """Momentum that every client keeps for itself."""
+    had = cohort.memory.known("velocity")
+    delta = cohort.train(x, local) - x
+    velocity = BETA * cohort.memory.get("velocity", torch.zeros_like(x)) + delta
+    cohort.memory.put("velocity", velocity)
+    return Velocity(velocity, cohort.sizes, had)
+
+
+class State(NamedTuple):
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class ClientMomentum:
+    local: LocalSGD = LOCAL
+    break_in: int = 0
+    """A round that breaks after its ask, when clients have written."""
+
+    def init(self, x, federation) -> State:
+        return State(x)
+
+    def round(self, state, federation, rng):
+        got = federation.ask(federation.clients, remember, x=state.x, local=self.local)
+        if federation.round == self.break_in:
+            raise RuntimeError("power cut")
+        weights = got.sizes / got.sizes.sum()
+        log = {"weights": got.named(weights), "had": got.named(got.had)}
+        return State(move(state.x, weights, got.delta, 1.0, federation.dim)), log
+
+    def models(self, state):
+        return state.x
+
+
+class Plain(NamedTuple):
+    delta: Update
+    sizes: Tensor
+
+
+@task
+def forget(cohort, *, x: Tensor, local: LocalSGD) -> Plain:
+    return Plain(cohort.train(x, local) - x, cohort.sizes)
+
+
+class ServerState(NamedTuple):
+    x: Tensor
+    velocity: Tensor
+
+
+@dataclass(frozen=True)
+class ServerMomentum:
+    """The same rule with every client's momentum kept by the server: the oracle of client memory."""
+
+    local: LocalSGD = LOCAL
+
+    def init(self, x, federation) -> ServerState:
+        return ServerState(x, torch.zeros(len(federation.everyone), len(x), dtype=x.dtype))
+
+    def round(self, state, federation, rng):
+        got = federation.ask(federation.clients, forget, x=state.x, local=self.local)
+        velocity = state.velocity.clone()
+        rows = [federation.everyone.index(n) for n in got.clients]
+        velocity[rows] = BETA * velocity[rows] + got.delta
+        weights = got.sizes / got.sizes.sum()
+        return ServerState(move(state.x, weights, velocity[rows], 1.0, federation.dim), velocity), {}
+
+    def models(self, state):
+        return state.x
+
+
+def run(method, **options):
+    problem = logistic()
+    return fit(method, problem.clients, problem.model, 6, evaluate=1, **options)
+
+
+@pytest.mark.parametrize("participants", [None, 2])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_client_memory_equals_the_same_numbers_kept_by_the_server(participants, workers):
+    mine = run(ClientMomentum(), clients_per_round=participants, workers=workers)
+    theirs = run(ServerMomentum(), clients_per_round=participants)
+    assert torch.equal(mine.x, theirs.x)
+    without = run(ClientMomentum(LocalSGD(lr=0.2, steps=Steps(2), batch_size=5)), clients_per_round=participants)
+    assert not torch.equal(mine.x, without.x)
+
+
+def test_absent_clients_keep_their_memory():
+    found = run(ClientMomentum(), clients_per_round=2)
+    seen: set[str] = set()
+    for number in range(1, 7):
+        had = {r.client: bool(r.value) for r in found.history if (r.round, r.metric) == (number, "had")}
+        assert had == {name: name in seen for name in had}
+        seen |= set(had)
+    assert len(seen) >= 4
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_resume_restores_memory_and_drops_what_the_broken_round_wrote(tmp_path, stop, workers):
+    options = {"clients_per_round": 3, "workers": workers}
+    with pytest.raises(RuntimeError, match="power cut"):
+        run(ClientMomentum(break_in=stop + 1), checkpoint=tmp_path, **options)
+    # The settings are part of what a checkpoint refuses, so the method that goes on must look the same.
+    undisturbed = run(Unbroken(break_in=stop + 1), clients_per_round=3)
+    assert_same_bits(run(Unbroken(break_in=stop + 1), checkpoint=tmp_path, resume=True, **options), undisturbed)
+
+
+class Unbroken(ClientMomentum):
+    def __repr__(self):
+        return super().__repr__().replace("Unbroken", "ClientMomentum")
+
+    def round(self, state, federation, rng):
+        return ClientMomentum(self.local).round(state, federation, rng)
+
+
+class Note(NamedTuple):
+    before: Tensor
+
+
+@task
+def note(cohort, *, value: float, only: str = "") -> Note:
+    before = cohort.memory.get("note", torch.tensor(0.0))
+    cohort.memory.put("note", torch.full((len(cohort.names),), value))
+    if only in cohort.names:
+        raise ValueError("after writing")
+    return Note(before)
+
+
+@task
+def bad_key(cohort) -> Note:
+    cohort.memory.put("a/b", torch.zeros(len(cohort.names)))
+    return Note(torch.zeros(len(cohort.names)))
+
+
+@task
+def too_few_rows(cohort) -> Note:
+    cohort.memory.put("note", torch.zeros(len(cohort.names) - 1))
+    return Note(torch.zeros(len(cohort.names)))
+
+
+@pytest.fixture(params=[1, 2])
+def four(request):
+    with federation_of(quadratic({n: [0.0] for n in "abcd"}), request.param) as federation:
+        yield federation
+
+
+def test_a_repeated_round_forgets_its_first_attempt(four):
+    everybody = four.clients
+    four.view(everybody, 1, 7).ask("abcd", note, value=1.0)
+    assert four.view(everybody, 2, 7).ask("ab", note, value=2.0).before.tolist() == [1, 1]
+    assert four.view(everybody, 2, 8).ask("abcd", note, value=3.0).before.tolist() == [1, 1, 1, 1]
+    assert four.view(everybody, 2, 8).ask("a", note, value=4.0).before.tolist() == [
+        3
+    ]  # asks of one attempt see each other
+    assert four.view(everybody, 3, 8).ask("abcd", note, value=5.0).before.tolist() == [4, 3, 3, 3]
+    assert four.view(everybody, 3, 9).ask("b", note, value=6.0).before.tolist() == [3]
+    assert four.view(everybody, 1, 9).ask("b", note, value=6.0).before.tolist() == [0]  # two rounds are kept, not three
+
+
+def test_memory_is_not_written_by_a_task_that_fails(four):
+    four.ask("abcd", note, value=1.0)
+    got = four.ask("abcd", note, value=2.0, only="c")
+    assert got.clients == ("a", "b", "d")
+    assert got.failed == {"c": "ValueError: after writing"}
+    assert four.ask("abcd", note, value=3.0).before.tolist() == [2, 2, 1, 2]
+
+
+def test_saved_memory_can_be_given_to_another_number_of_workers():
+    problem = quadratic({n: [0.0] for n in ["a", "b/c", "d\ne"]})
+    with federation_of(problem, 2) as federation:
+        federation.view(federation.clients, 1, 0).ask(federation.clients, note, value=1.0)
+        federation.view(federation.clients, 2, 0).ask(["b/c"], note, value=2.0)
+        saved = federation.engine.save_memory()
+    for workers in (1, 3):
+        with federation_of(problem, workers) as federation:
+            federation.engine.load_memory(saved)
+            again = federation.engine.save_memory()
+            assert saved.keys() == again.keys()
+            assert all(torch.equal(v, again[k]) for k, v in saved.items())
+            later = federation.view(federation.clients, 3, 1)
+            assert later.ask(federation.clients, note, value=0.0).before.tolist() == [1, 2, 1]
+
+
+def test_memory_refuses_what_it_could_not_restore(four):
+    with pytest.raises(InputError, match="'a/b' needs a key without '/'"):
+        four.ask("ab", bad_key)
+    with pytest.raises(InputError, match="one row per client"):
+        four.ask("ab", too_few_rows)
+
+
+# ---- methods of one's own, from nothing but the three functions
+
+
+class Cloned:
+    """No dataclass, no annotations, a state that is a plain NamedTuple; one model per client."""
+
+    def init(self, x, federation):
+        return ServerState(x, torch.zeros(len(federation.everyone), len(x), dtype=x.dtype))
+
+    def round(self, state, federation, rng):
+        own = Each(torch.stack([state.x + v for v in state.velocity]))
+        got = federation.ask(federation.clients, forget_each, x=own)
+        return ServerState(state.x, state.velocity + got.delta), {
+            "norm": float(got.delta.norm()),
+            "by": got.named(got.sizes),
+        }
+
+    def models(self, state):
+        return {n: state.x + v for n, v in zip("abcde", state.velocity, strict=True)}
+
+
+@task
+def forget_each(cohort, *, x: Tensor) -> Plain:
+    return Plain(cohort.train(x, LOCAL) - x, cohort.sizes)
+
+
+def test_any_object_with_three_functions_is_a_method(tmp_path):
+    one = run(Cloned(), workers=2, checkpoint=tmp_path)
+    problem = logistic()
+    from coterie.algorithms import Local
+
+    alone = fit(Local(LOCAL), problem.clients, problem.model, 6, evaluate=1)
+    for name, x in one.models.items():
+        torch.testing.assert_close(x, alone.models[name], rtol=1e-12, atol=1e-12)
+    assert len(one.history.select("norm")) == 6
+    assert one.history.select("by", "a") == [(r, 18.0) for r in range(1, 7)]  # 12 training rows and 6 validation rows
+    assert one.weights == {}
+
+
+class Silent:
+    def init(self, x, federation):
+        return State(x)
+
+    def round(self, state, federation, rng):
+        federation.ask(federation.clients, note, need="all", value=1.0, only="b")
+
+    def models(self, state):
+        return state.x
+
+
+def test_the_quorum_of_a_users_method_is_its_own():
+    with pytest.raises(QuorumError, match=r"round 1, task '.*:note': 4 of 5 clients replied, all of them are needed"):
+        run(Silent())

@@ -1,0 +1,457 @@
+"""What every method must do. A method that is added to `ALGORITHMS` is tested here without new code."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from coterie.algorithms import ALGORITHMS
+from coterie.core.clients import Clients
+from coterie.core.federation import QuorumError
+from coterie.core.rng import Rng
+from coterie.core.state import load_state, save_state
+from coterie.core.task import Task
+from coterie.core.training import LocalSGD, Steps
+from coterie.runner import Run, fit
+from federations import (
+    HELD,
+    PROBLEMS,
+    SIZES,
+    Problem,
+    assert_close,
+    assert_same_bits,
+    federation_of,
+    logistic,
+    quadratic,
+    renamed,
+    shuffled,
+    subset,
+)
+
+LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=4)
+FULL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=None)
+
+ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "fedprox": [{"mu": 0.5}],
+    "meritfed": [
+        {},
+        {"targets": "b", "oracle": "delegated", "oracle_batch_size": 4, "damping": True},
+        {"targets": ("a", "c"), "oracle": "loss", "directions": 2},
+        {"targets": ("a", "c"), "md_step": "line-search"},
+        {"validation": "server"},
+    ],
+}
+"""Constructor arguments to test a method with; none: its defaults."""
+
+ORDER_OF_NAMES_MATTERS = ("loss",)
+"""Values of `oracle` that draw random directions over the clients, so that another order of names is another draw."""
+
+Case = tuple[str, dict[str, Any]]
+CASES: list[Case] = [(name, arguments) for name in ALGORITHMS for arguments in ARGUMENTS.get(name, [{}])]
+
+
+def label(case: Case) -> str:
+    return "-".join([case[0], *(str(v) for v in case[1].values())])
+
+
+each_method = pytest.mark.parametrize("case", CASES, ids=label)
+each_worker_count = pytest.mark.parametrize("workers", [1, 2])
+
+
+def method_of(case: Case, local: LocalSGD = LOCAL, names: Mapping[str, str] | None = None) -> Any:
+    """The method; clients that its arguments name are called by `names`."""
+    name, arguments = case
+    if names is not None:
+        called = {k: names.get(v, v) if isinstance(v, str) else v for k, v in arguments.items()}
+        arguments = {k: tuple(names.get(n, n) for n in v) if isinstance(v, tuple) else v for k, v in called.items()}
+    fields = {f.name for f in dataclasses.fields(ALGORITHMS[name])}
+    return ALGORITHMS[name](**({"local": local} if "local" in fields else {}), **arguments)
+
+
+def server_rows(problem: Problem) -> Any:
+    held = problem.clients["a"].part("validation")
+    return held.inputs, held.labels
+
+
+def run(case: Case, problem: Problem | None = None, rounds: int = 3, **options: Any) -> Run:
+    problem = problem or logistic()
+    method = options.pop("method", None) or method_of(case, options.pop("local", LOCAL))
+    clients = options.pop("clients", problem.clients)
+    options = {"evaluate": rounds or 1, "server_data": server_rows(problem), **options}
+    return fit(method, clients, problem.model, rounds, **options)
+
+
+def is_pooled(case: Case) -> bool:
+    return bool(getattr(ALGORITHMS[case[0]], "pooled", False))
+
+
+def mean_loss(found: Run, round: int, split: str = "train") -> float:
+    values = [r.value for r in found.history if (r.round, r.split, r.metric) == (round, split, "loss")]
+    return sum(values) / len(values)
+
+
+# ---- it learns, and nothing but the seed matters
+
+
+@each_method
+@each_worker_count
+def test_lowers_the_loss_of_a_convex_problem(case, workers):
+    local = LocalSGD(lr=0.3, steps=Steps(4), batch_size=4)
+    found = run(case, rounds=12, local=local, workers=workers)
+    for split in ("train", "test"):
+        assert mean_loss(found, 12, split) < 0.9 * mean_loss(found, 0, split)
+
+
+@each_method
+def test_same_seed_gives_the_same_bits_and_another_seed_others(case):
+    first, again, other = run(case), run(case), run(case, seed=1)
+    assert_same_bits(first, again)
+    assert any(not torch.equal(x, other.models[k]) for k, x in first.models.items())
+
+
+@each_method
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+def test_any_problem_gives_the_same_bits_on_any_number_of_workers(case, problem):
+    made = PROBLEMS[problem]()
+    before = {k: v.clone() for k, v in made.model.state_dict().items()}
+    rows_before = made.clients.fingerprint()
+    one, two = run(case, made), run(case, made, workers=2)
+    assert_same_bits(one, two)
+    assert mean_loss(one, 3) != mean_loss(one, 0)
+
+    # Nothing that was given has changed, and what was trained is a state dict of the same model.
+    assert made.clients.fingerprint() == rows_before
+    assert all(torch.equal(v, before[k]) for k, v in made.model.state_dict().items())
+    for client in one.models:
+        trained, elsewhere = one.state_dict(client), two.state_dict(client)
+        made.model.load_state_dict(trained, strict=True)
+        trainable = {k for k, p in made.model.named_parameters() if p.requires_grad}
+        for key, value in trained.items():
+            assert torch.equal(value, elsewhere[key])
+            if key in trainable or (value.is_floating_point() and "running" in key):
+                assert torch.isfinite(value).all()
+            else:  # frozen parameters and counters of batches
+                assert torch.equal(value, before[key])
+    assert any(not torch.equal(v, before[k]) for k, v in one.state_dict(next(iter(one.models))).items())
+
+
+@each_method
+def test_encoding_everything_changes_no_bit(case):
+    assert_same_bits(run(case, strict_wire=False), run(case, strict_wire=True))
+
+
+@each_method
+def test_order_of_the_given_clients_changes_no_bit(case):
+    problem = logistic()
+    assert_same_bits(run(case, problem), run(case, problem, clients=Clients(shuffled(problem.clients))))
+
+
+@each_method
+def test_permuting_clients_permutes_models_and_weights(case):
+    if case[1].get("oracle") in ORDER_OF_NAMES_MATTERS:
+        pytest.skip("random directions over the clients have no meaning of their own")
+    problem = logistic()
+    names = dict(zip("abcde", "dbeac", strict=True))
+    one = run(case, problem, local=FULL)
+    other = run(case, problem, clients=renamed(problem.clients, names), method=method_of(case, FULL, names))
+    called = {"*": "*", **names}
+    assert {called[k] for k in one.models} == set(other.models)
+    for name, x in one.models.items():
+        assert_close(x, other.models[called[name]])
+    for target, weights in one.weights.items():
+        for client, weight in weights.items():
+            assert other.weights[called[target]][called[client]] == pytest.approx(weight, abs=1e-12)
+
+
+def legacy_numpy_state() -> np.ndarray:
+    return np.random.get_state()[1].copy()  # noqa: NPY002 - the generator that must not be touched
+
+
+@each_method
+def test_draws_nothing_from_global_generators(case):
+    states = torch.get_rng_state(), legacy_numpy_state(), random.getstate()
+    run(case, PROBLEMS["dropout"]())
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert np.array_equal(states[1], legacy_numpy_state())
+    assert states[2] == random.getstate()
+
+
+@each_method
+def test_results_do_not_depend_on_global_generators_or_threads(case):
+    first = run(case, PROBLEMS["dropout"]())
+    torch.default_generator.manual_seed(12345)
+    torch.set_num_threads(2)
+    try:
+        assert_same_bits(first, run(case, PROBLEMS["dropout"]()))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+# ---- a method is a value
+
+
+@each_method
+def test_nothing_on_the_method_changes(case):
+    method = method_of(case)
+    before = deepcopy(method)
+    run(case, method=method)
+    assert method == before
+    assert set(vars(method)) == {f.name for f in dataclasses.fields(method)}
+    field = dataclasses.fields(method)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(method, field, getattr(method, field))
+
+
+@each_method
+def test_saving_and_loading_the_state_changes_no_bit_of_the_next_round(case, tmp_path):
+    problem = logistic()
+    with_server = problem.with_clients(
+        problem.clients.with_server(problem.clients.pooled() if is_pooled(case) else problem.clients["a"].validation)
+    )
+    method = method_of(case)
+    with federation_of(with_server) as federation:
+        state = method.init(federation.engine.x.clone(), federation.view(federation.clients, 0, 0))
+        for number in (1, 2):
+            state, _ = method.round(state, federation.view("abd", number, 0), Rng.named(0, "server", number))
+        before = tuple(v.clone() if isinstance(v, Tensor) else v for v in state)
+        save_state(tmp_path / "state.safetensors", state)
+        loaded = load_state(tmp_path / "state.safetensors", type(state))
+        view, rng = federation.view("bcde", 3, 0), Rng.named(0, "server", 3)
+        (plain, log), (other, other_log) = method.round(state, view, rng), method.round(loaded, view, rng)
+    assert type(loaded) is type(state)
+    assert log == other_log
+    for a, b, old, new in zip(plain, other, before, state, strict=True):
+        assert torch.equal(a, b) if isinstance(a, Tensor) else a == b
+        assert torch.equal(old, new) if isinstance(old, Tensor) else old == new  # a round leaves its state alone
+
+
+class StoppedError(Exception):
+    pass
+
+
+@each_method
+@pytest.mark.parametrize(("stop", "workers"), [(0, 1), (2, 1), (3, 2)])
+def test_resuming_gives_the_bits_of_an_undisturbed_run(case, stop, workers, tmp_path):
+    options = {"rounds": 4, "evaluate": 2, "clients_per_round": 3, "problem": PROBLEMS["batch-norm"]()}
+
+    def interrupt(number: int) -> None:
+        if number == stop:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        run(case, checkpoint=tmp_path, progress=interrupt, **options)
+    resumed = run(case, checkpoint=tmp_path, resume=True, workers=workers, **options)
+    assert_same_bits(resumed, run(case, **options))
+    assert [r for r, _ in resumed.seconds] == [1, 2, 3, 4]
+
+
+@each_method
+def test_zero_rounds_give_the_initial_model(case):
+    problem = logistic()
+    found = run(case, problem, rounds=0)
+    initial = torch.cat([p.detach().reshape(-1) for p in problem.model.parameters()])
+    assert all(torch.equal(x, initial) for x in found.models.values())
+
+
+# ---- clients that fail
+
+
+def sabotage(monkeypatch: pytest.MonkeyPatch, victims: tuple[str, ...], how: str) -> None:
+    """Let the updates of some clients go wrong, wherever they are computed."""
+    honest = Task.__call__
+
+    def call(self: Task[Any], cohort: Any, /, **payload: Any) -> Any:
+        updates = [k for k, kind in self.kinds.items() if kind == "update"]
+        hit = [i for i, n in enumerate(cohort.names) if n in victims]
+        if not (updates and hit):
+            return honest(self, cohort, **payload)
+        if how == "raise":
+            raise ValueError("the disk is\nfull")
+        reply = honest(self, cohort, **payload)
+        value = getattr(reply, updates[0]).clone()
+        if how == "nan":
+            value[hit, ..., -1] = math.nan
+        elif how == "shape":
+            value = value[..., :-1]
+        elif how == "dtype":
+            value = value.half()
+        else:
+            value[hit] = 1e30
+        return reply._replace(**{updates[0]: value})
+
+    monkeypatch.setattr(Task, "__call__", call)
+
+
+REASONS = {
+    "raise": "ValueError: the disk is full",
+    "nan": "has NaN or Inf",
+    "shape": "has shape",
+    "dtype": "torch.float16",
+    "huge": "times the median",
+}
+
+
+@each_method
+@pytest.mark.parametrize("how", list(REASONS))
+def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how, monkeypatch):
+    if is_pooled(case):
+        if how != "huge":  # with one client there is nobody to compare it with
+            sabotage(monkeypatch, ("server",), how)
+            with pytest.raises(QuorumError, match=r"round 1, .*0 of 1 .*server \(.*" + REASONS[how]):
+                run(case)
+        return
+    sabotage(monkeypatch, ("c",), how)
+    one = run(case)
+    assert list(one.failures) == ["c"]
+    assert REASONS[how] in one.failures["c"]
+    assert "round 3, coterie.algorithms." in one.failures["c"]
+    assert all("c" not in weights for target, weights in one.weights.items())
+    assert all(torch.isfinite(x).all() for x in one.models.values())
+    assert max(float(x.abs().max()) for x in one.models.values()) < 1e3
+    monkeypatch.undo()
+    other = run(case)
+    assert any(not torch.equal(x, other.models[k]) for k, x in one.models.items())
+
+
+@each_method
+@pytest.mark.parametrize("how", list(REASONS))
+def test_a_failing_client_has_the_same_effect_on_any_number_of_workers(case, how, monkeypatch):
+    if not is_pooled(case):
+        sabotage(monkeypatch, ("c",), how)
+        assert_same_bits(run(case, strict_wire=True), run(case, strict_wire=True, workers=2))
+
+
+@each_method
+def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(case, monkeypatch):
+    if is_pooled(case):
+        return
+    sabotage(monkeypatch, ("a", "c", "d"), "raise")
+    with pytest.raises(QuorumError) as caught:
+        run(case, rounds=2)
+    sentence = str(caught.value)
+    assert sentence.startswith("round 1, task 'coterie.algorithms.")
+    assert "2 of 5 clients replied, at least 50% are needed" in sentence
+    for name in "acd":
+        assert f"{name} (ValueError: the disk is full)" in sentence
+    assert "--resume" in sentence
+
+
+# ---- few clients
+
+
+@each_method
+@each_worker_count
+def test_one_client_is_enough(case, workers):
+    problem = logistic()
+    alone = dict.fromkeys(SIZES, "b")
+    found = run(
+        case, problem, clients=subset(problem.clients, "b"), method=method_of(case, LOCAL, alone), workers=workers
+    )
+    assert mean_loss(found, 3) < mean_loss(found, 0)
+    assert found.weights in ({}, {"*": {"b": 1.0}}, {"b": {"b": 1.0}})
+
+
+@each_method
+def test_only_the_clients_of_a_round_take_part(case):
+    options = {"clients_per_round": 2, "rounds": 6, "evaluate": 1}
+    one, two = run(case, **options), run(case, workers=2, **options)
+    assert_same_bits(one, two)
+    by_round: dict[int, set[str]] = {}
+    for number, _, client, _ in one.weight_rows:
+        by_round.setdefault(number, set()).add(client)
+    if by_round:
+        assert set(by_round) == set(range(1, 7))
+        assert all(len(clients) == 2 for clients in by_round.values())
+        assert len({frozenset(clients) for clients in by_round.values()}) > 2
+    asked = [r.clients for r in one.asks if r.round and "update" in r.task]
+    assert asked == [1 if is_pooled(case) else 2] * 6
+
+
+# ---- numbers
+
+
+@each_method
+def test_logged_numbers_are_finite_and_weights_of_a_target_sum_to_one(case):
+    found = run(case, rounds=3, evaluate=1)
+    assert found.history
+    assert all(math.isfinite(r.value) for r in found.history)
+    for target, weights in found.weights.items():
+        assert target in found.models
+        assert min(weights.values()) >= 0
+        assert sum(weights.values()) == pytest.approx(1, abs=1e-12)
+    assert {t for _, t, _, _ in found.weight_rows} == set(found.weights)
+    for row in found.summary:
+        assert all(math.isfinite(v) for v in row.values() if isinstance(v, float))
+
+
+def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD) -> int:
+    """Rows through gradients: of local training (twice with two models), and of the oracle of targets."""
+    method = found.method
+    kept = method.keeps_validation(tuple(SIZES)) if hasattr(method, "keeps_validation") else ()
+    training = local.steps.count * sum(n + (0 if k in kept else HELD) for k, n in SIZES.items())
+    if case[0] != "meritfed":
+        return rounds * training
+    targets = 1 if method.validation == "server" else len(method.check(tuple(SIZES)))
+    oracle = {
+        "loss": 0,
+        "delegated": rounds * targets * method.md_steps * min(method.oracle_batch_size or HELD, HELD),
+        "gradient": HELD * sum(r.clients for r in found.asks if r.task.endswith(":target_gradient")),
+    }[method.oracle]
+    if method.oracle == "gradient" and method.md_step != "line-search":
+        assert oracle == rounds * targets * method.md_steps * HELD
+    return (1 + (rounds - 1) * targets) * training + oracle
+
+
+@each_method
+@each_worker_count
+def test_row_gradients_are_counted_exactly(case, workers):
+    found = run(case, rounds=3, local=FULL, workers=workers)
+    expected = expected_row_gradients(case, found, 3, FULL)
+    assert found.history.select("row_gradients")[-1] == (3, expected)
+    assert {row["row_gradients"] for row in found.summary} == {expected}
+
+
+@each_method
+def test_summary_has_a_row_per_client_and_split_with_the_models_own_numbers(case):
+    problem = logistic()
+    found = run(case, problem, rounds=2)
+    covered = set(SIZES) if "*" in found.models else set(found.models)
+    assert {(r["client"], r["split"]) for r in found.summary if r["split"] != "validation"} == {
+        (c, s) for c in covered for s in ("train", "test")
+    }
+    for row in found.summary:
+        if row["split"] == "test":
+            part = problem.clients[row["client"]].part("test")
+            x = found.models.get(row["client"], found.models.get("*"))
+            logits = part.inputs @ x[:3] + x[3]
+            loss = torch.nn.functional.softplus(-logits * (2 * part.labels - 1)).mean()
+            assert row["loss"] == pytest.approx(float(loss), rel=1e-12)
+            assert row["accuracy"] == pytest.approx(float(((logits > 0) == part.labels).double().mean()), rel=1e-12)
+            assert (row["n"], row["own_model"]) == (HELD, "*" not in found.models)
+
+
+@each_method
+def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp_path):
+    problem = quadratic({n: [float(i + 1), 2.0] for i, n in enumerate("abc")}, dtype=torch.float32)
+    server = (torch.zeros(2, 1), torch.tensor([[1.0, 2.0]] * 2))
+    local = LocalSGD(lr=1e15, steps=Steps(1), batch_size=None)
+    done = []
+    names = {**dict.fromkeys("abcde", "b"), "a": "a", "c": "c"}
+    with pytest.raises(Exception, match=r"round [23]") as caught:
+        fit(
+            method_of(case, local, names), problem.clients, problem.model, 5,
+            server_data=server, checkpoint=tmp_path, progress=done.append,
+        )  # fmt: skip
+    assert type(caught.value).__name__ in ("RunError", "QuorumError")
+    assert done[-1] in (1, 2)
+    assert (tmp_path / "checkpoint.safetensors").exists()

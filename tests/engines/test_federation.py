@@ -1,0 +1,523 @@
+"""What `ask` promises: order, names of failures, quorum, retry, checks, and counts; the same with one process and with two."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie import task
+from coterie.core.clients import Part
+from coterie.core.errors import InputError
+from coterie.core.federation import Federation, QuorumError
+from coterie.core.task import Gradient, Task, Update, find_task
+from coterie.core.training import LocalSGD, Steps
+from coterie.core.wire import Each, to_json
+from federations import SIZES, federation_of, logistic, quadratic
+
+CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
+
+
+@pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])
+def five(request) -> Federation:
+    with federation_of(quadratic(CENTRES), request.param) as federation:
+        yield federation
+
+
+def number(name: str) -> float:
+    return float(ord(name[0]) - ord("a"))
+
+
+class Plain(NamedTuple):
+    value: Tensor
+
+
+class Moved(NamedTuple):
+    delta: Update
+    sizes: Tensor
+
+
+class Slope(NamedTuple):
+    gradient: Gradient
+
+
+@task
+def who(cohort, *, plus: Tensor | float = 0.0) -> Plain:
+    return Plain(torch.tensor([number(n) for n in cohort.names]) + plus)
+
+
+@task
+def steps(cohort, *, x: Tensor, local: LocalSGD) -> Moved:
+    return Moved(cohort.train(x, local) - x, cohort.sizes)
+
+
+@task
+def broken(cohort, *, victim: str) -> Plain:
+    if victim in cohort.names:
+        raise ValueError(f"no disk\n  at {victim}")
+    return Plain(torch.ones(len(cohort.names)))
+
+
+# ---- order
+
+
+@pytest.mark.parametrize("order", ["abcde", "edcba", "cae", "d", ""])
+def test_replies_are_sorted_by_name_whatever_the_order_of_the_ask(five, order):
+    got = five.ask(order, who)
+    assert got.clients == got.asked == tuple(sorted(order))
+    assert len(got) == len(order)
+    if order:
+        assert got.value.tolist() == [number(n) for n in sorted(order)]
+        assert got.named(got.value) == {n: number(n) for n in order}
+
+
+@pytest.mark.parametrize("order", ["abcde", "edcba", "cae"])
+def test_rows_of_each_follow_the_callers_order(five, order):
+    plus = torch.tensor([100.0 * number(n) for n in order])
+    got = five.ask(order, who, plus=Each(plus))
+    assert got.value.tolist() == [101 * number(n) for n in sorted(order)]
+
+
+def test_each_needs_a_row_per_client(five):
+    with pytest.raises(InputError, match=r"payload 'plus' is Each of shape \(3,\) for 2 clients"):
+        five.ask("ab", who, plus=Each(torch.zeros(3)))
+
+
+def test_replies_do_not_depend_on_who_else_is_asked():
+    problem = logistic()
+    local, x = LocalSGD(lr=0.3, steps=Steps(3), batch_size=5), torch.randn(4, dtype=torch.float64)
+    with federation_of(problem) as federation:
+        together = federation.ask("abcde", steps, x=x, local=local).delta
+        for i, name in enumerate("abcde"):
+            assert torch.equal(federation.ask([name], steps, x=x, local=local).delta[0], together[i])
+        assert torch.equal(federation.ask("db", steps, x=x, local=local).delta, together[[1, 3]])
+
+
+def test_a_reply_names_its_fields(five):
+    got = five.ask("ab", who)
+    with pytest.raises(AttributeError, match="the reply has no field 'values'; it has value"):
+        _ = got.values
+    assert repr(got) == "<2 of 2 replies: value>"
+
+
+# ---- failures, quorum, retry
+
+
+def test_a_client_that_raises_is_named_and_the_others_reply(five):
+    got = five.ask("edcba", broken, victim="c")
+    assert got.clients == ("a", "b", "d", "e")
+    assert got.asked == ("a", "b", "c", "d", "e")
+    assert got.failed == {"c": "ValueError: no disk at c"}
+    assert five.session.failures == {"c": f"round 1, {__name__}:broken: ValueError: no disk at c"}
+
+
+def test_the_quorum_error_says_round_task_clients_causes_and_cure(five):
+    with pytest.raises(QuorumError) as caught:
+        five.view(five.clients, 12, 0).ask("abcd", broken, need="all", victim="c")
+    assert str(caught.value) == (
+        f"round 12, task '{__name__}:broken': 3 of 4 clients replied, all of them are needed. "
+        "Failed: c (ValueError: no disk at c). Mend these clients or take them out, then go on with --resume"
+    )
+
+
+@pytest.mark.parametrize(("need", "enough"), [(0.5, True), (0.75, True), (0.76, False), (1.0, False), ("all", False)])
+def test_the_quorum_is_a_share_of_the_clients_asked(five, need, enough):
+    if enough:
+        assert len(five.ask("abcd", broken, need=need, victim="a")) == 3
+        assert len(five.session.asks) == 1
+    else:
+        with pytest.raises(QuorumError, match="a "):
+            five.ask("abcd", broken, need=need, victim="a")
+        assert [r.clients for r in five.session.asks] == [4, 1]  # who failed was asked once more
+
+
+def test_nobody_at_all_is_below_any_quorum(five):
+    with pytest.raises(QuorumError, match="0 of 1 clients replied, at least 0% are needed"):
+        five.ask("a", broken, need=0.0, victim="a")
+
+
+def test_a_long_list_of_failures_is_cut():
+    problem = quadratic({f"client-{i}": [0.0] for i in range(8)})
+    sentence = r"client-4 \(.*\); and 3 more\. Mend"
+    with federation_of(problem) as federation, pytest.raises(QuorumError, match=sentence):
+        federation.ask(federation.clients, never)
+
+
+@task
+def never(cohort) -> Plain:
+    raise ValueError("no")
+
+
+@task
+def flaky(cohort, *, until: int) -> Plain:
+    """Client b fails while its memory of attempts, kept by the others' rows, is short: it needs no global state."""
+    if "b" in cohort.names and cohort.round >= 0 and _count_visits() < until:
+        raise OSError("line is busy")
+    return Plain(torch.tensor([number(n) for n in cohort.names]))
+
+
+_VISITS: list[int] = []
+
+
+def _count_visits() -> int:
+    _VISITS.append(1)
+    return len(_VISITS)
+
+
+@pytest.fixture
+def flaky_b():
+    _VISITS.clear()
+    return flaky
+
+
+def test_below_quorum_those_that_failed_are_asked_once_more(flaky_b):
+    with federation_of(quadratic(CENTRES)) as federation:
+        # Visits 1 (all together) and 2 (b alone) fail, 3 (b again) succeeds.
+        got = federation.ask("abc", flaky_b, need="all", until=3)
+        assert got.value.tolist() == [0, 1, 2]
+        assert got.failed == {}
+        assert [(r.clients, r.failed) for r in federation.session.asks] == [(3, 1), (1, 0)]
+
+
+def test_a_retry_gets_its_own_rows_of_each():
+    with federation_of(quadratic(CENTRES)) as federation:
+        _VISITS.clear()
+        got = federation.ask("cab", flaky_each, need="all", value=Each(torch.tensor([3.0, 1.0, 2.0])))
+        assert got.value.tolist() == [1, 2, 3]
+
+
+@task
+def flaky_each(cohort, *, value: Tensor) -> Plain:
+    if "b" in cohort.names and _count_visits() < 3:
+        raise OSError("line is busy")
+    return Plain(value)
+
+
+def test_there_is_only_one_retry(flaky_b):
+    with federation_of(quadratic(CENTRES)) as federation:
+        with pytest.raises(QuorumError, match="OSError: line is busy"):
+            federation.ask("abc", flaky_b, need="all", until=100)
+        assert len(federation.session.asks) == 2
+
+
+# ---- who may be asked
+
+
+def test_an_unknown_client_is_an_error_with_the_nearest_spelling():
+    problem = quadratic({"hungary": [0.0], "switzerland": [1.0]})
+    with (
+        federation_of(problem) as federation,
+        pytest.raises(InputError, match=r"no client 'hungery' to ask; did you mean 'hungary'\? \(allowed: hungary, sw"),
+    ):
+        federation.ask(["hungery"], who)
+
+
+def test_a_client_is_asked_once(five):
+    with pytest.raises(InputError, match="names b twice"):
+        five.ask("abb", who)
+
+
+def test_the_server_answers_only_if_it_holds_rows(five):
+    with pytest.raises(InputError, match="there are none; give server rows"):
+        five.ask(["server"], who)
+
+
+class Seen(NamedTuple):
+    rows: Tensor
+    loss: Tensor
+
+
+@task
+def look(cohort, *, x: Tensor, plus: Tensor) -> Seen:
+    return Seen(cohort.sizes, cohort.loss(x, part="train") + plus)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_server_is_a_cohort_of_one_that_is_no_client(workers):
+    problem = quadratic(CENTRES)
+    rows = problem.clients["a"].train.select(slice(0, 3))
+    held = problem.with_clients(problem.clients.with_server(Part(rows.inputs, torch.full((3, 2), 5.0).double())))
+    with federation_of(held, workers) as federation:
+        assert "server" not in federation.clients
+        assert "server" not in federation.everyone
+        x, order = torch.zeros(2, dtype=torch.float64), ["server", "e", "b"]
+        got = federation.ask(order, look, x=x, plus=Each(torch.tensor([100.0, 20.0, 10.0])))
+        assert got.clients == ("b", "e", "server")
+        assert got.rows.tolist() == [4, 4, 3]
+        assert got.loss.tolist() == [1.0 + 10, 8.5 + 20, 25.0 + 100]
+
+
+# ---- what may travel
+
+
+class NotRegistered:
+    pass
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("value", [NotRegistered(), torch.nn.Linear(1, 1), {"a": 1}, {1}, len, b"bytes", 1j])
+def test_a_payload_that_cannot_travel_is_refused(value, strict):
+    with federation_of(quadratic(CENTRES), strict_wire=strict) as federation:
+        with pytest.raises(InputError, match=f"a {type(value).__name__} cannot travel; a payload holds tensors"):
+            federation.ask("ab", who, plus=value)
+
+
+@task
+def scribble(cohort, *, x: Tensor) -> Plain:
+    x.zero_()
+    return Plain(torch.zeros(len(cohort.names)))
+
+
+def test_strict_wire_lets_no_live_reference_through():
+    x = torch.ones(2)
+    with federation_of(quadratic(CENTRES), strict_wire=False) as loose:
+        loose.ask("ab", scribble, x=x)
+        assert x.tolist() == [0, 0]  # what it protects from
+        x.fill_(1)
+        Federation(loose.engine, loose.clients, strict_wire=True).ask("ab", scribble, x=x)
+        assert x.tolist() == [1, 1]
+
+
+class Live(NamedTuple):
+    thing: Any
+
+
+@task
+def return_object(cohort) -> Live:
+    return Live([NotRegistered() for _ in cohort.names])
+
+
+@task
+def return_text(cohort) -> Live:
+    return Live([f"{n} ü\n" for n in cohort.names])
+
+
+def test_strict_wire_catches_a_live_object_in_a_reply(five):
+    with pytest.raises(InputError, match="a NotRegistered cannot travel"):
+        five.ask("abc", return_object)
+    assert five.ask("cba", return_text).thing == ("a ü\n", "b ü\n", "c ü\n")
+
+
+# ---- checks of replies
+
+
+@task
+def distort(cohort, *, how: str, victim: str) -> Moved:
+    """As a client may err: each row is made alone and then stacked."""
+    d = cohort.layout.size
+    rows = [torch.ones(d, dtype=cohort.layout.dtype) * (1 + number(n)) for n in cohort.names]
+    sizes = [torch.tensor([1.0]) for _ in cohort.names]
+    for i, name in enumerate(cohort.names):
+        if name == victim:
+            if how == "nan":
+                rows[i] = rows[i] * math.nan
+            elif how == "inf":
+                rows[i] = torch.cat([rows[i][:-1], torch.tensor([math.inf]).to(rows[i])])
+            elif how == "nan in another field":
+                sizes[i] = torch.tensor([math.nan])
+            elif how == "huge":
+                rows[i] = rows[i] * 1e30
+            elif how == "long":
+                rows[i] = torch.ones(d + 1, dtype=cohort.layout.dtype)
+            elif how == "dtype":
+                rows[i] = rows[i].float()
+            elif how == "other shape":
+                sizes[i] = torch.ones(3)
+    if how == "other shape":
+        return Moved(torch.stack(rows), torch.stack(sizes))
+    if how == "dtype" and len({r.dtype for r in rows}) > 1:
+        raise TypeError("mixed")
+    return Moved(torch.stack(rows), torch.cat(sizes))
+
+
+DISTORTED = {
+    "nan": "field 'delta' has NaN or Inf",
+    "inf": "field 'delta' has NaN or Inf",
+    "nan in another field": "field 'sizes' has NaN or Inf",
+    "huge": r"field 'delta' has norm 4.24e\+30, over 1e\+06 times the median 5.66",
+    "long": r"field 'delta' has shape \[1, 3\] and torch.float64; expected \[1, ...\], \[..., 2\] torch.float64",
+    "dtype": r"field 'delta' has shape \[1, 2\] and torch.float32; expected \[1, ...\], \[..., 2\] torch.float64",
+    "other shape": r"field 'sizes' has shape \[1, 3\] and torch.float32; expected .* the form that the other replies have",
+}
+
+
+@pytest.mark.parametrize("how", list(DISTORTED))
+def test_a_wrong_reply_is_refused_by_name_and_only_that(five, how):
+    got = five.ask("abcde", distort, how=how, victim="c")
+    assert got.clients == ("a", "b", "d", "e")
+    assert list(got.failed) == ["c"]
+    assert re.search(DISTORTED[how], got.failed["c"])
+    assert got.delta.tolist() == [[1 + number(n)] * 2 for n in "abde"]
+
+
+@pytest.mark.parametrize("how", list(DISTORTED))
+def test_a_wrong_reply_is_as_wrong_when_it_is_asked_again(five, how):
+    with pytest.raises(QuorumError, match=DISTORTED[how]):
+        five.ask("abcde", distort, need="all", how=how, victim="c")
+
+
+def test_of_two_clients_the_one_with_a_model_vector_is_right(five):
+    for victim, other in (("a", "b"), ("b", "a")):
+        got = five.ask("ab", distort, how="long", victim=victim)
+        assert (got.clients, list(got.failed)) == ((other,), [victim])
+
+
+def test_two_clients_may_fail_in_different_fields(five):
+    got = five.ask("abcde", two_nans)
+    assert got.failed == {"b": "field 'delta' has NaN or Inf", "c": "field 'sizes' has NaN or Inf"}
+    assert got.clients == ("a", "d", "e")
+
+
+@task
+def two_nans(cohort) -> Moved:
+    delta = torch.ones(len(cohort.names), 2, dtype=torch.float64)
+    sizes = torch.ones(len(cohort.names))
+    for i, name in enumerate(cohort.names):
+        delta[i] *= math.nan if name == "b" else 1
+        sizes[i] *= math.nan if name == "c" else 1
+    return Moved(delta, sizes)
+
+
+@task
+def lengths(cohort, *, values: Tensor) -> Slope:
+    return Slope(values[:, None] * torch.tensor([[3.0, 4.0]], dtype=torch.float64))
+
+
+def test_max_norm_counts_from_three_replies_on(five):
+    values = torch.tensor([1.0, 1.0, 1e7, 1.0, 1.0])
+    assert list(five.ask("abcde", lengths, values=Each(values)).failed) == ["c"]
+    assert five.ask("bc", lengths, values=Each(values[1:3])).failed == {}
+    assert list(five.ask("bcd", lengths, values=Each(values[1:4])).failed) == ["c"]
+
+
+def test_max_norm_is_a_multiple_of_the_median(five):
+    strict = Federation(five.engine, five.clients, max_norm=3.0, strict_wire=True)
+    values = Each(torch.tensor([1.0, 2.0, 2.0, 6.0, 6.1]))
+    assert strict.ask("abcde", lengths, values=values).failed == {
+        "e": "field 'gradient' has norm 30.5, over 3e+00 times the median 10"
+    }
+    assert five.ask("abcde", lengths, values=values).failed == {}
+
+
+class ManyModels(NamedTuple):
+    delta: Update
+
+
+@task
+def many_models(cohort) -> ManyModels:
+    rows = torch.ones(len(cohort.names), 3, 2, dtype=torch.float64)
+    rows[[n == "b" for n in cohort.names], 1] = 1e20
+    return ManyModels(rows)
+
+
+def test_updates_of_several_models_are_one_update_of_the_client(five):
+    got = five.ask("abcde", many_models)
+    assert got.delta.shape == (4, 3, 2)
+    assert list(got.failed) == ["b"]
+
+
+@task
+def wrong_kind(cohort) -> Moved:
+    return Plain(torch.zeros(len(cohort.names)))
+
+
+@task
+def nothing(cohort) -> Moved:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("what", "why"), [(wrong_kind, "returned a Plain, not a Moved"), (nothing, "returned a NoneType")]
+)
+def test_a_task_that_returns_something_else_has_failed(five, what, why):
+    with pytest.raises(QuorumError, match=why):
+        five.ask("ab", what)
+
+
+def test_an_input_error_ends_the_ask_and_leaves_no_answer_behind(five):
+    for victim in "abcde":
+        with pytest.raises(InputError, match="has no test rows"):
+            five.ask("abcde", refuse, victim=victim)
+        assert five.ask("abcde", who).value.tolist() == [0, 1, 2, 3, 4]
+
+
+@task
+def refuse(cohort, *, victim: str) -> Plain:
+    if victim in cohort.names:
+        raise InputError(f"client {victim!r} has no test rows")
+    return Plain(-torch.ones(len(cohort.names)))
+
+
+# ---- tasks
+
+
+def test_a_task_declares_its_reply_and_takes_its_payload_by_keyword():
+    with pytest.raises(InputError, match="must declare the NamedTuple that it returns"):
+        _ = Task(lambda cohort: None).reply
+    with pytest.raises(InputError, match="must take the cohort first and its payload by keyword"):
+        Task(lambda cohort, x: None)
+    with pytest.raises(InputError, match="must take the cohort first"):
+        Task(lambda: None)
+    with pytest.raises(InputError, match="there is no task 'a:b' here; import its module"):
+        find_task("a:b")
+    assert find_task(steps.name) is steps
+    assert steps.kinds == {"delta": "update", "sizes": "other"}
+    assert Slope._fields == ("gradient",)
+    assert lengths.kinds == {"gradient": "gradient"}
+
+
+# ---- counts
+
+
+class Mixed(NamedTuple):
+    vector: Tensor
+    flags: Tensor
+    word: tuple[str, ...]
+
+
+@task
+def mixed(
+    cohort, *, x: Tensor, own: Tensor, local: LocalSGD, count: int, share: float, yes: bool, name: str, none: None
+) -> Mixed:
+    n = len(cohort.names)
+    return Mixed(torch.zeros(n, 7), torch.ones(n, 3, dtype=torch.bool), ("abcd",) * n)
+
+
+@pytest.mark.parametrize("asked", ["a", "abcde", "eb"])
+def test_bytes_of_an_ask_are_those_of_the_values_of_one_client(five, asked):
+    local = LocalSGD(lr=0.5)
+    five.ask(
+        asked, mixed, x=torch.zeros(11), own=Each(torch.zeros(len(asked), 3, dtype=torch.float64)), local=local,
+        count=3, share=0.5, yes=True, name="hello", none=None,
+    )  # fmt: skip
+    record = five.session.asks[-1]
+    assert (record.round, record.ask, record.task, record.clients, record.failed) == (1, 0, mixed.name, len(asked), 0)
+    assert record.bytes_down == 11 * 4 + 3 * 8 + len(json.dumps(to_json(local))) + 3 * 8 + len('"hello"') + len("null")
+    assert record.bytes_up == 7 * 4 + 3 * 1 + len("abcd")
+
+
+def test_rows_of_work_are_counted_once_even_if_a_cohort_is_asked_twice(five):
+    x, local = torch.zeros(2, dtype=torch.float64), LocalSGD(lr=0.1, steps=Steps(3), batch_size=None)
+    five.ask("abcde", steps_then_break, x=x, local=local, victim="d")
+    assert five.session.spent["row_gradients"] == 4 * 3 * 4  # clients that replied, steps, rows
+    five.ask("abcde", look, x=x, plus=torch.tensor(0.0))
+    assert five.session.spent["row_losses"] == 5 * 4
+
+
+@task
+def steps_then_break(cohort, *, x: Tensor, local: LocalSGD, victim: str) -> Moved:
+    reply = steps(cohort, x=x, local=local)
+    if victim in cohort.names:
+        raise ValueError("late")
+    return reply
+
+
+def test_sizes_are_training_rows():
+    with federation_of(logistic()) as federation:
+        got = federation.ask("abcde", steps, x=torch.zeros(4, dtype=torch.float64), local=LocalSGD(steps=Steps(1)))
+        assert got.named(got.sizes) == SIZES

@@ -1,0 +1,256 @@
+"""Worker processes: killed ones are named and replaced, and none is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie import task
+from coterie.algorithms import FedAvg, MeritFed
+from coterie.core.errors import InputError, RunError
+from coterie.core.federation import QuorumError
+from coterie.core.task import Task, Update
+from coterie.core.training import LocalSGD, Steps
+from coterie.engines.inprocess import InProcess, check_free_memory
+from coterie.runner import fit
+from federations import SIZES, assert_same_bits, federation_of, logistic, quadratic
+
+LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)
+CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
+# Clients are dealt out in turn, so with two workers c shares its process with a and e.
+WITH_C, OTHERS = ("a", "c", "e"), ("b", "d")
+
+
+class Home(NamedTuple):
+    process: Tensor
+
+
+@task
+def home(cohort, *, victim: str = "") -> Home:
+    if victim in cohort.names:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Home(torch.full((len(cohort.names),), os.getpid()))
+
+
+def children() -> set[int]:
+    """Processes below this one, dead ones that nobody waited for included."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name_and_rest = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        if int(name_and_rest[2].split()[1]) == os.getpid():
+            found.add(int(stat.parent.name))
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left():
+    before = children()
+    yield
+    assert children() <= before
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("workers", [2, 3, 9])
+def test_clients_live_in_workers_of_their_own(workers):
+    with federation_of(quadratic(CENTRES), workers) as federation:
+        first = federation.ask("abcde", home).process.tolist()
+        assert len(set(first)) == min(workers, 5)
+        assert os.getpid() not in first
+        assert federation.ask("edcba", home).process.tolist() == first
+
+
+def test_a_killed_worker_is_named_and_replaced_and_the_others_reply():
+    with federation_of(quadratic(CENTRES), 2) as federation:
+        before = federation.ask("abcde", home)
+        got = federation.ask("abcde", home, need=0.4, victim="c")
+        assert got.clients == OTHERS
+        assert got.failed == dict.fromkeys(WITH_C, "its worker process ended with exit code -9 and was restarted")
+        after = federation.ask("abcde", home)
+        assert after.failed == {}
+        moved = {n: int(a) != int(b) for n, a, b in zip("abcde", before.process, after.process, strict=True)}
+        assert moved == {n: n in WITH_C for n in "abcde"}
+
+
+def test_a_worker_that_died_between_two_asks_is_replaced():
+    with federation_of(quadratic(CENTRES), 2) as federation:
+        process = federation.ask("a", home).process.item()
+        os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+        assert federation.ask("abcde", home, need=0.4).failed.keys() == set(WITH_C)
+        os.kill(federation.ask("a", home).process.item(), signal.SIGKILL)
+        time.sleep(0.05)
+        assert federation.engine.save_memory() == {}
+        assert federation.ask("abcde", home).failed == {}
+
+
+def test_below_quorum_the_clients_of_a_killed_worker_are_asked_once_more():
+    with federation_of(quadratic(CENTRES), 2) as federation:
+        with pytest.raises(QuorumError, match=r"2 of 5 clients.*c \(its worker process ended with exit code -9"):
+            federation.ask("abcde", kill_only, need="all")
+        assert [(r.clients, r.failed) for r in federation.session.asks] == [(5, 3), (3, 3)]
+
+
+@task
+def kill_only(cohort) -> Home:
+    if "c" in cohort.names:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return Home(torch.zeros(len(cohort.names)))
+
+
+def kill_in_round(monkeypatch: pytest.MonkeyPatch, victim: str, round: int) -> None:
+    """Let the process of one client die in the middle of its update in one round."""
+    honest = Task.__call__
+
+    def call(self, cohort, /, **payload):
+        reply = honest(self, cohort, **payload)
+        if "update" in self.kinds.values() and cohort.round == round and victim in cohort.names:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reply
+
+    monkeypatch.setattr(Task, "__call__", call)
+
+
+@pytest.mark.parametrize(
+    "method", [FedAvg(LOCAL), MeritFed(local=LOCAL, targets=("b", "d"))], ids=["fedavg", "meritfed"]
+)
+def test_a_run_goes_on_without_the_clients_of_a_killed_worker(monkeypatch, method):
+    problem = logistic()
+    kill_in_round(monkeypatch, "b", 2)
+    found = fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1)
+    assert found.failures.keys() == set(OTHERS)
+    assert all("round 2" in why and "exit code -9" in why for why in found.failures.values())
+    took_part = {r: {c for number, _, c, _ in found.weight_rows if number == r} for r in (1, 2, 3, 4)}
+    assert took_part == {1: set(SIZES), 2: set(WITH_C), 3: set(SIZES), 4: set(SIZES)}
+    monkeypatch.undo()
+    undisturbed = fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1)
+    assert [r for r in found.history if r.round < 2] == [r for r in undisturbed.history if r.round < 2]
+    assert found.history != undisturbed.history
+
+
+def test_a_run_whose_workers_keep_dying_ends_and_can_be_resumed(monkeypatch, tmp_path):
+    problem = logistic()
+    options = {"workers": 2, "evaluate": 1, "checkpoint": tmp_path}
+    kill_in_round(monkeypatch, "a", 3)
+    with pytest.raises(QuorumError, match=r"round 3, .* 2 of 5 clients replied, at least 50% are needed"):
+        fit(FedAvg(LOCAL), problem.clients, problem.model, 5, **options)
+    monkeypatch.undo()
+    resumed = fit(FedAvg(LOCAL), problem.clients, problem.model, 5, resume=True, **options)
+    assert_same_bits(resumed, fit(FedAvg(LOCAL), problem.clients, problem.model, 5, evaluate=1))
+
+
+class Broken(NamedTuple):
+    delta: Update
+
+
+class Breaks:
+    """Its second round has a bug."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def init(self, x, federation):
+        return Broken(x)
+
+    def round(self, state, federation, rng):
+        federation.ask(federation.clients, home)
+        if federation.round == 2:
+            raise self.error
+        return state, {}
+
+    def models(self, state):
+        return state.delta
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("bug"), KeyboardInterrupt(), InputError("no")], ids=repr)
+def test_no_worker_is_left_after_an_error(error):
+    problem = logistic()
+    with pytest.raises(type(error)):
+        fit(Breaks(error), problem.clients, problem.model, 3, workers=2)
+    assert multiprocessing.active_children() == []
+
+
+def test_closing_is_quick_and_can_be_repeated():
+    problem = logistic()
+    engine = InProcess(problem.clients, problem.model, workers=4)
+    started = time.perf_counter()
+    engine.close()
+    engine.close()
+    assert time.perf_counter() - started < 2
+    assert multiprocessing.active_children() == []
+
+
+SCRIPT = """
+import os, torch
+from federations import quadratic
+from coterie.engines.inprocess import InProcess
+problem = quadratic({n: [0.0] for n in "abc"})
+engine = InProcess(problem.clients, problem.model, workers=3)
+engine._workers[0]._restart()
+print(*(w._process.pid for w in engine._workers), flush=True)
+input()
+"""
+
+
+def test_workers_end_when_their_parent_is_killed():
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root / 'tests'}"},
+    )  # fmt: skip
+    try:
+        pids = [int(p) for p in parent.stdout.readline().split()]
+        assert len(pids) == 3
+        assert all(Path(f"/proc/{p}").exists() for p in pids)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdin.close()
+        parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(alive(p) for p in pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [p for p in pids if alive(p)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_arguments_are_checked_before_any_process_starts():
+    problem = logistic()
+    with pytest.raises(InputError, match="workers must be an int of at least 1; got 0"):
+        InProcess(problem.clients, problem.model, workers=0)
+    with pytest.raises(InputError, match="use workers=1 on a GPU"):
+        InProcess(problem.clients, problem.model, workers=2, device="cuda")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_names_of_clients_may_hold_any_character(workers):
+    names = ["a/b", "c\nd", "ü, 北", "e=f", " "]
+    problem = quadratic({n: [float(len(n)), 0.0] for n in names})
+    found = fit(FedAvg(LOCAL), problem.clients, problem.model, 2, workers=workers)
+    assert set(found.weights["*"]) == set(names)
+
+
+def test_a_round_that_does_not_fit_into_memory_is_refused():
+    assert check_free_memory(10, 100, 4, available=10**6) is None
+    assert check_free_memory(1000, 10**6, 4, available=10**10).endswith("1000000 numbers: 4.00 GB")
+    with pytest.raises(RunError, match=r"4.00 GB, but only 2.00 GB are free; ask fewer clients a round"):
+        check_free_memory(1000, 10**6, 4, available=2 * 10**9)

@@ -1,0 +1,248 @@
+"""The HTML report: complete, safe, self-contained, and free of errors in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import fake_run
+import numpy as np
+import pytest
+
+from coterie.core.errors import InputError
+from coterie.report import figures, html
+from coterie.report.results import Results
+
+BROWSER = next((b for b in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if b), None)
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+HOSTILE = ["<script>alert(1)</script>", "a&b \"q\" 'single'", "%{x} {{ 1 }} </script>", "</title>"]
+
+
+class Page(HTMLParser):
+    """Text outside of scripts, embedded JSON, what would be loaded, and whether elements nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.text: list[str] = []
+        self.data = ""
+        self.scripts = 0
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.loads += [v for k, v in attrs if k in ("src", "href", "srcset", "data", "action") and v]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.data = self.data or data
+        elif self.open[-1:] == ["style"]:
+            self.loads += re.findall(r"url\(|@import", data)
+        else:
+            self.text.append(data)
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join(self.text).split())
+
+
+@pytest.fixture
+def light(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No library of five megabytes where nobody looks at it."""
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* stub */")
+
+
+def page(folder: Path) -> Page:
+    return Page(html.write(folder).read_text(encoding="utf-8"))
+
+
+def browse(path: Path, *, width: int = 1200, folder: Path) -> tuple[str, list[str]]:
+    """The document after its scripts have run, and what they wrote to the console."""
+    assert BROWSER
+    options = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+    options += " --disable-component-update --disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=8000"
+    command = [BROWSER, *options.split(), f"--user-data-dir={folder}", f"--window-size={width},2000", "--dump-dom"]
+    done = subprocess.run([*command, path.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+def hostile_run(folder: Path) -> Path:
+    numbers = (0.8, 0.8, None, 1.4)
+    truth = {m: dict.fromkeys(HOSTILE, numbers) for m in ("local", "<b>bold</b>")}
+    weights = {"<b>bold</b>": dict.fromkeys(HOSTILE, (0.1, 0.2, 0.3, 0.4))}
+    notes = ["<img src=https://example.org/x onerror=alert(1)>"]
+    return fake_run.write(folder, truth, weights=weights, notes=notes, name="</title><script>alert(2)</script>")
+
+
+@pytest.mark.usefixtures("light")
+def test_the_page_says_everything(tmp_path: Path) -> None:
+    got = page(fake_run.heart(tmp_path))
+    assert not got.open
+    for name in ("Cleveland", "Hungary", "Switzerland", "Long Beach"):
+        assert got.words.count(name) >= 6
+    for text in (
+        "▼ Harmed by fedavg",
+        "Averaging (fedavg) costs you 14.",
+        "93.5 % of your test rows are of one class",
+        "largest class",
+        "training shares",
+        "Balanced accuracy",
+        "AUC",
+        "Log-loss",
+        "× 2.31",
+        "Cholesterol of 0 is a missing value",
+        "coterie compare heart-disease --seeds 5",
+        "batch_size = 16",
+        "2.13.0",
+        "4 clients · 3 methods · 5 seeds · 60 rounds · 307 test rows",
+    ):
+        assert text in got.words, text
+
+
+def test_it_loads_nothing(tmp_path: Path) -> None:
+    for folder in (fake_run.heart(tmp_path / "heart"), hostile_run(tmp_path / "hostile")):
+        loads = [x for x in page(folder).loads if not x.startswith(("#", "data:"))]
+        assert loads == []
+    text = (tmp_path / "heart" / "report.html").read_text()
+    assert "default-src 'none'" in text
+    assert len(re.findall(r"<script", text)) == 3
+    assert text.count("plotly.js v") == 1
+
+
+@pytest.mark.usefixtures("light")
+def test_names_of_users_are_text(tmp_path: Path) -> None:
+    got = page(hostile_run(tmp_path))
+    assert not got.open
+    assert got.scripts == 3
+    for name in HOSTILE:
+        assert " ".join(name.split()) in got.words
+    assert "<b>bold</b>" in got.words
+    assert "<img src=https://example.org/x onerror=alert(1)>" in got.words
+    assert "<" not in got.data
+    assert json.loads(got.data)["points"]["loss"]["clients"][: len(HOSTILE)] == HOSTILE
+
+
+@pytest.mark.usefixtures("light")
+def test_the_data_of_the_figures(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    results, data = Results.load(folder), json.loads(page(folder).data)
+    clients = data["points"]["auc"]["clients"]
+    assert clients == ["Cleveland", "Hungary", "Switzerland", "Long Beach", "mean of all"]
+    values = results.values("fedavg", "switzerland", "auc")
+    row = data["points"]["auc"]["rows"][1]
+    assert row["mean"][2] == pytest.approx(values.mean(), rel=1e-4)
+    assert row["std"][2] == pytest.approx(values.std(ddof=1), rel=1e-3)
+    gap = results.difference("fedavg", "local", "switzerland", "auc")
+    assert gap is not None
+    assert data["gaps"]["auc"]["rows"][0] is None
+    assert data["gaps"]["auc"]["rows"][1]["low"][2] == pytest.approx(gap.low, rel=1e-3)
+    assert [w["method"] for w in data["weights"]] == ["fedavg", "meritfed"]
+    assert data["weights"][0]["targets"] == ["one model for all"]
+    assert np.allclose(np.array(data["weights"][1]["late"]), results.weights["meritfed"].late(), atol=1e-4)
+    curve = data["curves"]["loss"][3]
+    assert curve["client"] == "Switzerland"
+    assert curve["rows"][1]["mean"][-1] == pytest.approx(results.mean("fedavg", "switzerland", "loss"), abs=0.01)
+
+
+@pytest.mark.usefixtures("light")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seeds": [0]},
+        {"truth": {m: v for m, v in fake_run.STORY.items() if m != "local"}},
+        {"truth": {"local": fake_run.STORY["local"]}},
+        {"truth": {m: {**v, "hungary": (0.8, 0.8, None, 0.4)} for m, v in fake_run.STORY.items()}},
+        {"weights": {}},
+        {"skip": [("fedavg", 0), ("fedavg", 1), ("fedavg", 2), ("fedavg", 3)]},
+    ],
+)
+def test_what_is_undefined_is_neither_nan_nor_missing(tmp_path: Path, settings: dict[str, Any]) -> None:
+    got = page(fake_run.heart(tmp_path, **settings))
+    assert not got.open
+    assert not re.search(r"\b(NaN|Infinity|None|nan|inf)\b", got.data + got.words)
+    json.loads(got.data, parse_constant=pytest.fail)
+
+
+@pytest.mark.usefixtures("light")
+def test_many_clients_stay_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    truth = {m: {f"c{i:03d}": (*rng.uniform(0.5, 0.9, 3), 0.4) for i in range(250)} for m in ("local", "fedavg")}
+    got = page(fake_run.write(tmp_path, truth, seeds=[0, 1]))
+    data = json.loads(got.data)
+    assert len(data["points"]["accuracy"]["clients"]) == figures.DOTS + 1
+    assert len(data["curves"]["loss"]) == figures.PANELS + 1
+    assert "50 clients are left out of the tables" in got.words
+    assert "The verdict for every client" in got.words
+
+
+def test_thinned_keeps_both_ends() -> None:
+    assert figures.thinned(500, 120)[0] == 0
+    assert figures.thinned(500, 120)[-1] == 499
+    assert figures.thinned(3, 120) == [0, 1, 2]
+    assert figures.thinned(1, 120) == [0]
+
+
+@pytest.mark.usefixtures("light")
+def test_written_twice_it_is_the_same_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    before = set(folder.iterdir())
+    first = html.write(folder).read_bytes()
+    assert html.write(str(folder)).read_bytes() == first
+    assert set(folder.iterdir()) - before == {folder / "report.html"}
+
+
+@pytest.mark.usefixtures("light")
+def test_a_broken_run_leaves_the_old_report(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    first = html.write(folder).read_bytes()
+    (folder / "history.csv").write_text("method\nx\n")
+    with pytest.raises(InputError, match=r"history\.csv"):
+        html.write(folder)
+    assert (folder / "report.html").read_bytes() == first
+    assert not list(folder.glob(".report*"))
+
+
+@pytest.mark.parametrize("module", ["jinja2", "plotly.offline"])
+def test_without_the_extra_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(InputError, match=r'needs plotly and jinja2: pip install "coterie\[report\]"'):
+        html.write(fake_run.heart(tmp_path))
+
+
+CLICKS = """<script>
+document.querySelectorAll("button").forEach((b) => b.click());
+document.querySelectorAll("select").forEach((s) => { s.selectedIndex = s.options.length - 1; s.dispatchEvent(new Event("change")); });
+document.querySelectorAll("input").forEach((i) => { i.value = 0; i.dispatchEvent(new Event("input")); });
+dispatchEvent(new Event("beforeprint")); dispatchEvent(new Event("afterprint"));
+document.documentElement.dataset.clicked = "yes";
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+def test_a_browser_draws_it_and_its_controls_work_without_an_error(tmp_path: Path) -> None:
+    path = html.write(hostile_run(tmp_path / "run"))
+    path.write_text(path.read_text().replace("</body>", CLICKS))
+    document, console = browse(path, folder=tmp_path / "profile")
+    assert console == []
+    assert 'data-drawn="yes"' in document
+    assert 'data-clicked="yes"' in document
+    assert document.count('class="main-svg"') >= 9  # two or more for each of the figures
+    shown = re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
+    assert "<b>bold</b>" not in shown
+    assert "one round" in shown
+    assert "round 5" in shown
