@@ -12,14 +12,12 @@ from coterie.rundir import Event
 __all__ = ["Progress", "duration"]
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float) -> str:
     """A time for people.
 
-    >>> duration(7.2), duration(95), duration(8000), duration(None)
-    ('7 s', '1 min 35 s', '2 h 13 min', '?')
+    >>> duration(7.2), duration(95), duration(8000)
+    ('7 s', '1 min 35 s', '2 h 13 min')
     """
-    if seconds is None:
-        return "?"
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -70,7 +68,9 @@ class Progress:
 
     def event(self, event: Event) -> None:
         """Show where an experiment stands."""
-        left = f"{event.done}/{event.pairs} done, {duration(event.seconds_left)} left"
+        left = f"{event.done}/{event.pairs} done"
+        if event.seconds_left is not None and event.done < event.pairs:
+            left += f", {duration(event.seconds_left)} left"
         if self._live is not None:
             completed = event.done * event.rounds + (0 if event.finished else event.round)
             text = f"seed {event.seed}  {event.label}  round {event.round}/{event.rounds}"

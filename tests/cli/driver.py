@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, str | Path | dict):
         return str(value)
     if hasattr(value, "everyone"):
-        return f"round {value.round} "
+        return f"round {value.round}"
     return repr(value) if type(value).__name__ == "Task" else ""
 
 
@@ -38,7 +39,7 @@ def arm(target: str, when: str, match: str, at: int, signal_name: str = "SIGKILL
 
     def counting(*args: Any, **kwargs: Any) -> Any:
         nonlocal calls
-        hit = match in " ".join(map(text_of, args))
+        hit = match in " ".join(filter(None, map(text_of, args)))
         calls += hit
         if hit and calls == at and when == "before":
             os.kill(os.getpid(), getattr(signal, signal_name))
@@ -71,10 +72,11 @@ def child(job: Mapping[str, Any]) -> None:
     status = 70
     try:
         status = main(job["argv"])
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def run(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,11 @@
-"""A method of the tests' own whose clients remember something: momentum on updates, kept where the client is."""
+"""A method of the tests' own whose clients remember something: momentum on updates, kept where the client is.
+
+In round 4 it fails if there is a file `fail`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -21,6 +24,8 @@ class State(NamedTuple):
 
 @ct.task
 def update(cohort: ct.Cohort, *, x: Tensor, local: ct.LocalSGD) -> Sent:
+    if cohort.round == 4 and Path("fail").exists():
+        raise OSError("the disk is full")
     delta = cohort.train(x, local) - x + 0.5 * cohort.memory.get("delta", torch.zeros_like(x))
     cohort.memory.put("delta", delta)
     return Sent(delta)

@@ -262,9 +262,9 @@ class NotRegistered:
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("value", [NotRegistered(), torch.nn.Linear(1, 1), {"a": 1}, {1}, len, b"bytes", 1j])
 def test_a_payload_that_cannot_travel_is_refused(value, strict):
-    with federation_of(quadratic(CENTRES), strict_wire=strict) as federation:
-        with pytest.raises(InputError, match=f"a {type(value).__name__} cannot travel; a payload holds tensors"):
-            federation.ask("ab", who, plus=value)
+    sentence = f"a {type(value).__name__} cannot travel; a payload holds tensors"
+    with federation_of(quadratic(CENTRES), strict_wire=strict) as federation, pytest.raises(InputError, match=sentence):
+        federation.ask("ab", who, plus=value)
 
 
 @task

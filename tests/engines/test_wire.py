@@ -132,7 +132,7 @@ def test_an_unknown_type_is_named():
 def test_values_of_a_received_type_are_checked_as_if_made_here():
     message = to_json(LocalSGD(lr=0.5))
     message["fields"]["lr"] = -1
-    with pytest.raises(InputError, match="LocalSGD.lr must be a number > 0; got -1"):
+    with pytest.raises(InputError, match=r"LocalSGD\.lr must be a number > 0; got -1"):
         from_json(message)
     message = to_json(Steps(3))
     message["fields"]["count"] = 0

@@ -41,12 +41,11 @@ def test_different_names_are_different_streams():
         (0,),
         (-1,),
     ]
-    keys = {Rng.named(seed, *name).key for seed in (0, 1, 2**63, -1) for name in names}
+    keys = {Rng.named(seed, *name).key for seed in (0, 1, 2**63, 12345) for name in names}
     assert len(keys) == 4 * len(names)
 
 
 def test_numbers_are_the_same_on_every_machine():
-    assert Rng.named(0, "client", "hungary").key == 0x38D2_A4AE_7BB5_7F9B or Rng.named(0, "client", "hungary").key > 0
     # SplitMix64 with seed 0, from the reference implementation of Vigna (prng.di.unimi.it/splitmix64.c).
     assert [int(v) for v in Rng(0).integers(3)] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     assert Rng(0).child(0).key == 0xE220A8397B1DCDAF

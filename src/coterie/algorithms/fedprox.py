@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import check_field, is_number
+from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -74,8 +74,7 @@ class FedProx:
     lr: float = 1.0
 
     def __post_init__(self) -> None:
-        check_field(self, "mu", self.mu, is_number(self.mu) and self.mu >= 0, "a number >= 0")
-        check_field(self, "lr", self.lr, is_number(self.lr) and self.lr > 0, "a number > 0")
+        check_fields(self, mu=Rules.NOT_NEGATIVE, lr=Rules.POSITIVE)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

@@ -19,7 +19,9 @@ Laws (tests/laws): md_steps = 0 is uniform averaging; delegated = gradient, bit 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -27,52 +29,40 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import (
-    COUNT,
-    FLAG,
-    NOT_NEGATIVE,
-    OPTIONAL_SIZE,
-    POSITIVE,
-    SIZE,
-    InputError,
-    check_field,
-    check_fields,
-    nearest,
-    one_of,
-)  # fmt: skip
+from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import dot, move
 from coterie.core.wire import Each
-from coterie.solvers.mirror import entropic_descent, entropic_step, two_point_candidates, two_point_estimate
+from coterie.solvers.mirror import entropic_descent, two_point_candidates, two_point_estimate
 
 __all__ = ["MeritFed", "State"]
 
 
 class LocalUpdates(NamedTuple):
-    """delta [n, T, d + b]: one update per model."""
+    """One update per model."""
 
-    delta: Update
+    delta: Update  # [n, T, d + b]
 
 
 class TargetGradient(NamedTuple):
-    """Gradient of the target's loss [n, d + b]."""
+    """Gradient of the target's loss."""
 
-    gradient: Gradient
+    gradient: Gradient  # [n, d + b]
 
 
 class TargetLosses(NamedTuple):
-    """Losses of the candidates at the target [n, q]."""
+    """Losses of candidates at the target."""
 
-    losses: Tensor
+    losses: Tensor  # [n, q]
 
 
 class Descent(NamedTuple):
-    """Weights after mirror descent at the target [n, m]."""
+    """Weights after mirror descent at the target."""
 
-    weights: Tensor
+    weights: Tensor  # [n, m]
 
 
 @task
@@ -98,13 +88,13 @@ def target_descent(
     cohort: Cohort, *, x: Tensor, deltas: Tensor, weights: Tensor, lr: float, steps: int, step: float, damping: bool,
     rows: str, batch: int | None,
 ) -> Descent:  # fmt: skip
-    """The whole descent of Eq. 8 at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]."""
-    dim = cohort.layout.dim
-    for k in range(steps):
-        candidates = _candidates(x, weights, deltas, lr, dim)
-        gradient = target_gradient(cohort, x=candidates, rows=rows, batch=batch, step=k).gradient
-        weights = _descend(weights, _slopes(deltas, gradient, lr, dim), k, step, damping)
-    return Descent(weights)
+    """The whole descent at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]."""
+
+    def gradient(candidate: Tensor, k: int) -> Tensor:
+        return target_gradient(cohort, x=candidate, rows=rows, batch=batch, step=k).gradient
+
+    slopes = _slopes(x, deltas, lr, cohort.layout.dim, gradient)
+    return Descent(entropic_descent(slopes, weights, steps=steps, step=step, damping=damping))
 
 
 def _part(cohort: Cohort, rows: str) -> str:
@@ -112,19 +102,22 @@ def _part(cohort: Cohort, rows: str) -> str:
     return "train" if rows == "train" or not has else "validation"
 
 
-# One target at a time: a product over all targets at once would round differently with their number.
-
-
 def _candidates(x: Tensor, weights: Tensor, deltas: Tensor, lr: float, dim: int) -> Tensor:
+    # One target at a time: a product over all targets at once would round differently with their number.
     return torch.stack([move(*row, lr, dim) for row in zip(x, weights, deltas, strict=True)])
 
 
-def _slopes(deltas: Tensor, gradient: Tensor, lr: float, dim: int) -> Tensor:
-    return torch.stack([lr * dot(d, g, dim) for d, g in zip(deltas, gradient, strict=True)]).double()
+def _slopes(
+    x: Tensor, deltas: Tensor, lr: float, dim: int, gradient: Callable[[Tensor, int], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """Function weights [T, m] -> dphi/dw = lr <grad f(x + lr w'Delta), delta_i> [T, m]; its k-th call is the k-th step."""
+    steps = count()
 
+    def slopes(weights: Tensor) -> Tensor:
+        found = gradient(_candidates(x, weights, deltas, lr, dim), next(steps))
+        return torch.stack([lr * dot(d, g, dim) for d, g in zip(deltas, found, strict=True)]).double()
 
-def _descend(weights: Tensor, slopes: Tensor, k: int, step: float, damping: bool) -> Tensor:
-    return entropic_step(weights, slopes, step, 1 / (k + 1) if damping else 1.0)
+    return slopes
 
 
 class State(NamedTuple):
@@ -179,13 +172,13 @@ class MeritFed:
         good = bool(names) and all(isinstance(n, str) and n for n in names)
         check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
         check_fields(
-            self, lr=POSITIVE, md_steps=COUNT, oracle=one_of("gradient", "loss", "delegated"), oracle_batch_size=OPTIONAL_SIZE,
-            validation=one_of("validation", "train", "server"), damping=FLAG, directions=SIZE, radius=POSITIVE,
+            self, lr=Rules.POSITIVE, md_steps=Rules.COUNT, oracle=Rules.one_of("gradient", "loss", "delegated"),
+            oracle_batch_size=Rules.OPTIONAL_SIZE, validation=Rules.one_of("validation", "train", "server"),
+            damping=Rules.FLAG, directions=Rules.SIZE, radius=Rules.POSITIVE,
         )  # fmt: skip
         search = self.md_step == "line-search"
-        check_field(
-            self, "md_step", self.md_step, search or NOT_NEGATIVE[0](self.md_step), 'a number >= 0 or "line-search"'
-        )
+        good = search or Rules.NOT_NEGATIVE[0](self.md_step)
+        check_field(self, "md_step", self.md_step, good, 'a number >= 0 or "line-search"')
         if search and (self.oracle != "gradient" or self.oracle_batch_size is not None):
             raise InputError('MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None')
 
@@ -202,14 +195,14 @@ class MeritFed:
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once."""
-        targets, count = self.check(federation.everyone), len(federation.everyone)
-        return State(targets, x[None], torch.full((len(targets), count), 1 / count, dtype=torch.float64))
+        targets, total = self.check(federation.everyone), len(federation.everyone)
+        return State(targets, x[None], torch.full((len(targets), total), 1 / total, dtype=torch.float64))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`; targets answer the oracle whether they participate or not."""
         got = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)  # lines 3-7
-        count = len(state.targets)
-        x, deltas = state.x.expand(count, -1), got.delta.expand(-1, count, -1).transpose(0, 1)  # [T, n, d + b]
+        total = len(state.targets)
+        x, deltas = state.x.expand(total, -1), got.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
         number = {name: i for i, name in enumerate(federation.everyone)}
         here = torch.tensor([number[n] for n in got.clients])
         mass = state.weights[:, here].sum(1, keepdim=True)
@@ -217,7 +210,7 @@ class MeritFed:
 
         oracle = _Oracle(self, state.targets, federation, x, deltas, rng)
         after = oracle.descend(before)  # line 8
-        phi = oracle.losses(torch.stack([oracle.candidates(w) for w in (before, after)], dim=1), None, 0)
+        phi = oracle.losses([oracle.candidates(w) for w in (before, after)])
         lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
         after[lost] = before[lost]
         moved = oracle.candidates(after)  # line 9
@@ -243,8 +236,8 @@ class MeritFed:
 
     def vectors(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        all_of_them = self.targets == "all" and self.validation != "server"
-        return participants * (clients if all_of_them else 1 if isinstance(self.targets, str) else len(self.targets))
+        everybody = self.targets == "all" and self.validation != "server"
+        return participants * (clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets))
 
 
 @dataclass
@@ -257,63 +250,46 @@ class _Oracle:
     x: Tensor
     deltas: Tensor
     rng: Rng
-
-    def __post_init__(self) -> None:
-        self.failed: set[str] = set()
+    failed: set[str] = field(default_factory=set)
 
     def candidates(self, weights: Tensor) -> Tensor:
         return _candidates(self.x, weights, self.deltas, self.method.lr, self.federation.dim)
 
-    def descend(self, weights: Tensor) -> Tensor:
-        method = self.method
-        if method.md_steps == 0:
-            return weights.clone()
-        if isinstance(method.md_step, str):
-            return torch.stack([self._search(t, w) for t, w in enumerate(weights)])
-        if method.oracle == "delegated":
+    def losses(self, candidates: list[Tensor], batch: int | None = None, step: int = 0) -> Tensor:
+        return self._ask(target_losses, "losses", xs=Each(torch.stack(candidates, dim=1)), batch=batch, step=step)
+
+    def descend(self, weights: Tensor) -> Tensor:  # Eq. 8
+        m = self.method
+        if m.oracle == "delegated":
             return self._ask(
                 target_descent, "weights", weights, x=Each(self.x), deltas=Each(self.deltas), weights=Each(weights),
-                lr=method.lr, steps=method.md_steps, step=method.md_step, damping=method.damping, batch=method.oracle_batch_size,
+                lr=m.lr, steps=m.md_steps, step=m.md_step, damping=m.damping, batch=m.oracle_batch_size,
             )  # fmt: skip
-        slopes = self._gradient if method.oracle == "gradient" else self._zeroth_order
-        for k in range(method.md_steps):  # Eq. 8
-            weights = _descend(weights, slopes(weights, k), k, method.md_step, method.damping)
-        return weights
+        slopes = _slopes(self.x, self.deltas, m.lr, self.federation.dim, self._gradient)
+        if m.oracle == "loss":
+            steps = count()
+            slopes = lambda w: self._zeroth_order(w, next(steps))  # noqa: E731
+        value = lambda w: self.losses([self.candidates(w)])[:, 0]  # noqa: E731
+        return entropic_descent(slopes, weights, steps=m.md_steps, step=m.md_step, value=value, damping=m.damping)
 
-    def losses(self, xs: Tensor, batch: int | None, step: int) -> Tensor:
-        return self._ask(target_losses, "losses", None, xs=Each(xs), batch=batch, step=step)
-
-    def _gradient(self, weights: Tensor, step: int) -> Tensor:
-        at, batch = Each(self.candidates(weights)), self.method.oracle_batch_size
-        gradient = self._ask(target_gradient, "gradient", None, x=at, batch=batch, step=step)
-        return _slopes(self.deltas, gradient, self.method.lr, self.federation.dim)
+    def _gradient(self, candidates: Tensor, step: int) -> Tensor:
+        batch = self.method.oracle_batch_size
+        return self._ask(target_gradient, "gradient", x=Each(candidates), batch=batch, step=step)
 
     def _zeroth_order(self, weights: Tensor, step: int) -> Tensor:
-        h, count = self.method.radius, self.method.directions
+        h, q = self.method.radius, self.method.directions
         streams = [self.rng.child("direction", step, name).generator() for name in self.targets]
-        drawn = [
-            two_point_candidates(w, h=h, directions=count, generator=g) for w, g in zip(weights, streams, strict=True)
-        ]
+        drawn = [two_point_candidates(w, h=h, directions=q, generator=g) for w, g in zip(weights, streams, strict=True)]
         points = torch.stack([points for points, _ in drawn], dim=1)  # [2q, T, n]
-        losses = self.losses(
-            torch.stack([self.candidates(w) for w in points], dim=1), self.method.oracle_batch_size, step
-        )
+        losses = self.losses([self.candidates(w) for w in points], self.method.oracle_batch_size, step)
         return torch.stack([two_point_estimate(row, e, h) for row, (_, e) in zip(losses, drawn, strict=True)])  # Eq. 9
 
-    def _search(self, target: int, weights: Tensor) -> Tensor:
-        one = slice(target, target + 1)
-        alone = _Oracle(self.method, self.targets[one], self.federation, self.x[one], self.deltas[one], self.rng)
-        return entropic_descent(
-            lambda w: alone._gradient(w[None], 0)[0], weights, steps=self.method.md_steps, step="line-search",
-            value=lambda w: alone.losses(alone.candidates(w[None])[None], None, 0)[0, 0], damping=self.method.damping,
-        )  # fmt: skip
-
-    def _ask(self, what: Task[Any], field: str, default: Tensor | None, **payload: Any) -> Tensor:
+    def _ask(self, what: Task[Any], field_: str, default: Tensor | None = None, **payload: Any) -> Tensor:
         # A single target must answer. Of several, one that fails keeps its model and the others go on.
         need = 1 / len(self.targets)
         got = self.federation.ask(self.targets, what, need=need, rows=self.method.validation, **payload)
         self.failed |= set(got.failed)
-        values: Tensor = getattr(got, field)
+        values: Tensor = getattr(got, field_)
         if not got.failed:
             return values
         full = values.new_zeros(len(self.targets), *values.shape[1:]) if default is None else default.clone()

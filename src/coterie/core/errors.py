@@ -8,20 +8,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 __all__ = [
-    "COUNT",
-    "FLAG",
-    "NOT_NEGATIVE",
-    "OPTIONAL_SIZE",
-    "POSITIVE",
-    "SIZE",
     "CoterieError",
     "InputError",
+    "Rule",
+    "Rules",
     "RunError",
     "check_field",
     "check_fields",
     "is_number",
     "nearest",
-    "one_of",
     "require",
 ]
 
@@ -69,24 +64,28 @@ def check_field(owner: object, field: str, value: Any, good: bool, allowed: str)
 Rule = tuple[Callable[[Any], bool], str]
 """A test of a value and, in words, what it allows."""
 
-POSITIVE: Rule = (lambda v: is_number(v) and v > 0, "a number > 0")
-NOT_NEGATIVE: Rule = (lambda v: is_number(v) and v >= 0, "a number >= 0")
-COUNT: Rule = (lambda v: type(v) is int and v >= 0, "an int >= 0")
-SIZE: Rule = (lambda v: type(v) is int and v > 0, "an int > 0")
-OPTIONAL_SIZE: Rule = (lambda v: v is None or (type(v) is int and v > 0), "None (all rows) or an int > 0")
-FLAG: Rule = (lambda v: isinstance(v, bool), "true or false")
 
+class Rules:
+    """What fields of methods usually allow."""
 
-def one_of(*words: str) -> Rule:
-    """The rule that a value is one of `words`."""
-    return (lambda v: v in words, " | ".join(words))
+    POSITIVE: Rule = (lambda v: is_number(v) and v > 0, "a number > 0")
+    NOT_NEGATIVE: Rule = (lambda v: is_number(v) and v >= 0, "a number >= 0")
+    COUNT: Rule = (lambda v: type(v) is int and v >= 0, "an int >= 0")
+    SIZE: Rule = (lambda v: type(v) is int and v > 0, "an int > 0")
+    OPTIONAL_SIZE: Rule = (lambda v: v is None or (type(v) is int and v > 0), "None (all rows) or an int > 0")
+    FLAG: Rule = (lambda v: isinstance(v, bool), "true or false")
+
+    @staticmethod
+    def one_of(*words: str) -> Rule:
+        """The rule that a value is one of `words`."""
+        return (lambda v: v in words, " | ".join(words))
 
 
 def check_fields(owner: object, **rules: Rule) -> None:
-    """Check the fields of a dataclass by name, e.g. `check_fields(self, lr=POSITIVE)`.
+    """Check the fields of a dataclass by name, e.g. `check_fields(self, lr=Rules.POSITIVE)`.
 
     >>> from types import SimpleNamespace
-    >>> check_fields(SimpleNamespace(lr=-1), lr=POSITIVE)
+    >>> check_fields(SimpleNamespace(lr=-1), lr=Rules.POSITIVE)
     Traceback (most recent call last):
     coterie.core.errors.InputError: SimpleNamespace.lr must be a number > 0; got -1
     """

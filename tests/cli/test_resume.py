@@ -1,0 +1,319 @@
+"""Killed or stopped anywhere, a run goes on with --resume and ends with the bytes of an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from commands import HERE, ROOT, contents, environment
+
+HEART = ROOT / "src" / "coterie" / "data" / "files" / "heart_disease"
+METHODS = f"local,meritfed,{HERE / 'remembers.py'}:Momentum"
+SETTINGS = ("--methods", METHODS, "--rounds", "6", "--seeds", "1", "--set", "run.evaluate=2", "--no-report")
+COMPARE = ("compare", "heart-disease", *SETTINGS)
+
+
+def at(target, when, match, number=1, with_signal="SIGKILL"):
+    return {"target": target, "when": when, "match": match, "at": number, "signal_name": with_signal}
+
+
+def ask(match, number=1, with_signal="SIGKILL"):
+    return at("coterie.core.federation.Federation.ask", "after", match, number, with_signal)
+
+
+def rename(when, match, number=1):
+    return at("os.replace", when, match, number)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(driver, tmp_path_factory):
+    """Contents of a run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert driver(folder, *COMPARE, "--out", "run").status == 0
+    return contents(folder / "run")
+
+
+@pytest.fixture
+def killed(driver, tmp_path):
+    """A run that is killed in round 3 of its second method."""
+    assert driver(tmp_path, *COMPARE, "--out", "run", arm=ask("round 3 <task coterie.algorithms.meritfed")).status == -9
+    return tmp_path / "run"
+
+
+def assert_same(run, expected):
+    got = contents(run)
+    assert set(got) == set(expected)
+    assert [name for name in expected if got[name] != expected[name]] == []
+    assert list(run.rglob(".*.tmp*")) == []
+
+
+def everything(run):
+    return {str(p.relative_to(run)): p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
+
+POINTS = {
+    "after the ask for updates": ask("round 3 <task coterie.algorithms.meritfed:local_updates"),
+    "after an ask to the oracle": ask("round 3 <task coterie.algorithms.meritfed:target_gradient", 2),
+    "after an ask that clients remember": ask("round 5 <task coterie_user_remembers:update"),
+    "before a checkpoint, its history appended": at("coterie.runner.write_checkpoint", "before", "'round': 4,", 3),
+    "between writing and renaming a checkpoint": rename("before", "momentum-0/checkpoint.safetensors", 4),
+    "between the models and the mark of a pair": rename("before", "meritfed-0/done.json"),
+    "between the last pair and the tables": rename("after", "momentum-0/done.json"),
+    "between the tables": rename("before", "weights.csv"),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_a_named_point_it_goes_on(driver, tmp_path, undisturbed, point):
+    assert driver(tmp_path, *COMPARE, "--out", "run", arm=POINTS[point]).status == -9
+    resumed = driver(tmp_path, *COMPARE, "--out", "run", "--resume")
+    assert resumed.status == 0, resumed.err
+    assert_same(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_around_every_rename(driver, tmp_path, undisturbed, when):
+    number = 1
+    while driver(tmp_path, *COMPARE, "--out", "run", arm=rename(when, "", number)).status:
+        resumed = driver(tmp_path, *COMPARE, "--out", "run", "--resume")
+        assert resumed.status == 0, (number, resumed.err)
+        assert_same(tmp_path / "run", undisturbed)
+        shutil.rmtree(tmp_path / "run")
+        number += 1
+    assert number > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("round", [0, 1, 3, 6])
+def test_killed_after_every_ask_of_a_round(driver, tmp_path, undisturbed, round):
+    number = 1
+    while driver(tmp_path, *COMPARE, "--out", "run", arm=ask(f"round {round} ", number)).status:
+        resumed = driver(tmp_path, *COMPARE, "--out", "run", "--resume")
+        assert resumed.status == 0, (number, resumed.err)
+        assert_same(tmp_path / "run", undisturbed)
+        shutil.rmtree(tmp_path / "run")
+        number += 1
+    assert number > 5
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments(driver, tmp_path, undisturbed):
+    draw = random.Random(0)
+    whole = driver(tmp_path, *COMPARE, "--out", "whole").seconds
+    kills = 0
+    for number in range(20):
+        run = tmp_path / f"run-{number}"
+        kills += driver(tmp_path, *COMPARE, "--out", run.name, delay=draw.uniform(0, whole)).status == -9
+        assert driver(tmp_path, *COMPARE, "--out", run.name, "--resume").status == 0
+        assert_same(run, undisturbed)
+    assert kills > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_killed_again_and_again(driver, tmp_path, undisturbed, workers):
+    for _ in range(100):
+        ended = driver(tmp_path, *COMPARE, "--out", "run", "--workers", workers, "--resume", delay=0.35)
+        if ended.status == 0:
+            break
+        assert ended.status == -9, ended.err
+    assert driver(tmp_path, *COMPARE, "--out", "run", "--workers", "1", "--resume").status == 0
+    assert_same(tmp_path / "run", undisturbed)
+
+
+def test_half_a_line_of_history_is_cut(driver, killed, undisturbed):
+    with open(killed / "checkpoint" / "meritfed-0" / "history.jsonl", "ab") as file:
+        file.write(b'{"history": [[3, "clevel')
+    assert driver(killed.parent, *COMPARE, "--out", "run", "--resume").status == 0
+    assert_same(killed, undisturbed)
+
+
+def test_what_is_done_is_not_done_again(driver, killed, undisturbed):
+    models = sorted((killed / "models").glob("local-0-*"))
+    times = [m.stat().st_mtime_ns for m in models]
+    assert len(times) == 4
+    again = (*COMPARE, "--out", "run", "--resume")
+    # If it asked for one of these, it would be killed.
+    assert driver(killed.parent, *again, arm=ask("round 3 <task coterie_user_remembers:update")).status == -9
+    for forbidden in ("algorithms.local:own_update", "algorithms.meritfed", "round 2 "):
+        copy = shutil.copytree(killed, killed.parent / "copy")
+        ended = driver(killed.parent, *COMPARE, "--out", "copy", "--resume", arm=ask(forbidden))
+        assert ended.status == 0, (forbidden, ended.err)
+        assert_same(copy, undisturbed)
+        shutil.rmtree(copy)
+    assert driver(killed.parent, *again).status == 0
+    assert [m.stat().st_mtime_ns for m in models] == times
+    finished = driver(killed.parent, *again)  # nothing is left to do
+    assert finished.status == 0
+    assert_same(killed, undisturbed)
+
+
+# ---- stopped by a person
+
+
+def said(err):
+    """The command that the last line says."""
+    words = shlex.split(err.splitlines()[-1])
+    assert words[0] == "coterie"
+    return words[1:]
+
+
+def test_ctrl_c_says_how_to_go_on_and_that_works(driver, tmp_path, undisturbed):
+    stop = ask("round 3 <task coterie.algorithms.meritfed", 2, "SIGINT")
+    stopped = driver(tmp_path, *COMPARE, "--out", "my run/1", arm=stop)
+    assert stopped.status == 130
+    assert "every complete round is saved" in stopped.err
+    assert "Traceback" not in stopped.err
+    summary = json.loads((tmp_path / "my run" / "1" / "summary.json").read_text())
+    assert {row["method"] for row in summary} == {"local"}
+    assert driver(tmp_path, "report", "my run/1", "--no-html").status == 0
+    assert driver(tmp_path, *said(stopped.err), "--no-report").status == 0
+    assert_same(tmp_path / "my run" / "1", undisturbed)
+
+
+def test_ctrl_c_before_the_first_round(driver, tmp_path):
+    stop = at("coterie.experiment.Experiment.load_data", "before", "", 1, "SIGINT")
+    stopped = driver(tmp_path, *COMPARE, "--out", "run", arm=stop)
+    assert (stopped.status, stopped.err) == (130, "stopped before the first round; nothing was saved\n")
+    assert not (tmp_path / "run").exists()
+    stop = at("coterie.report.results.Results.load", "before", "", 1, "SIGINT")
+    shown = driver(tmp_path, *COMPARE, "--out", "run", arm=stop)
+    assert shown.status == 130
+    assert shown.err.endswith("coterie: stopped\n")
+    assert "Traceback" not in shown.err
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
+    settings = ("--methods", "local,fedavg", "--rounds", "400", "--seeds", "1", "--no-report", "--workers", "2")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coterie.cli", "compare", "heart-disease", *settings, "--out", "run"],
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "run" / "checkpoint" / "local-0" / "checkpoint.safetensors").exists():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)  # nobody of the group is left
+    assert driver(tmp_path, *said(err), "--no-report").status == 0
+    assert driver(tmp_path, "compare", "heart-disease", *settings, "--workers", "1", "--out", "undisturbed").status == 0
+    assert_same(tmp_path / "run", contents(tmp_path / "undisturbed"))
+
+
+# ---- what a run directory accepts
+
+
+def test_a_run_is_not_overwritten(driver, killed):
+    before = everything(killed)
+    refused = driver(killed.parent, *COMPARE, "--out", "run")
+    assert refused.status == 2
+    assert refused.err == "coterie: run already holds a run; go on with --resume, or choose another --out\n"
+    assert everything(killed) == before
+
+
+OTHERS = {
+    "rounds": (("--rounds", "7"), "run.rounds = 6, not 7"),
+    "fewer rounds": (("--rounds", "2"), "run.rounds = 6, not 2"),
+    "a field": (("--set", "meritfed.md_step=7"), "other settings of 'meritfed' (md_step)"),
+    "local training": (("--lr", ".5"), "other settings of 'local' (local)"),
+    "a model": (("--model", "mlp"), "run was made with model."),
+    "a split": (("--set", "split.seed=3"), "split.seed = None, not 3"),
+    "participants": (("--clients-per-round", "2"), "run.clients_per_round = None, not 2"),
+    "fewer methods": (("--methods", "local"), "has results of 'meritfed'"),
+    "other seeds": (("--seeds", "3,4"), "has seed 0"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_other_settings_are_refused(driver, killed, what):
+    flags, words = OTHERS[what]
+    before = everything(killed)
+    refused = driver(killed.parent, *COMPARE, "--out", "run", "--resume", *flags)
+    assert refused.status == 2, refused.err
+    assert words in refused.err
+    assert refused.err.count("\n") == 1
+    assert everything(killed) == before
+
+
+def test_other_data_and_other_files_are_refused(driver, tmp_path):
+    shutil.copytree(HEART, tmp_path / "hospitals")
+    shutil.copy(HERE / "remembers.py", tmp_path / "mine.py")
+    settings = ("--label", "sex", "--methods", "mine.py:Momentum,local", "--rounds", "2", "--seeds", "1", "--no-report")
+    command = ("compare", "hospitals", *settings, "--out", "run")
+    assert driver(tmp_path, *command).status == 0
+    assert driver(tmp_path, *command, "--resume").status == 0
+    before = everything(tmp_path / "run")
+    for file, old, new in (("hospitals/cleveland.csv", "63", "64"), ("mine.py", "0.5", "0.6")):
+        text = (tmp_path / file).read_text()
+        (tmp_path / file).write_text(text.replace(old, new, 1))
+        refused = driver(tmp_path, *command, "--resume")
+        assert refused.status == 2
+        assert "was written with other data or files" in refused.err
+        (tmp_path / file).write_text(text)
+        now = everything(tmp_path / "run")
+        assert [name for name in before if name not in TIMES and now[name] != before[name]] == []
+
+
+TIMES = ("timing.csv", "environment.json")
+
+
+def test_methods_and_seeds_may_be_added(driver, tmp_path, undisturbed):
+    fewer = ("compare", "heart-disease", *SETTINGS[2:], "--methods", "meritfed", "--out", "run")
+    assert driver(tmp_path, *fewer).status == 0
+    assert driver(tmp_path, *COMPARE, "--out", "run", "--resume").status == 0
+    assert_same(tmp_path / "run", undisturbed)
+    assert driver(tmp_path, *COMPARE, "--out", "run", "--resume", "--seeds", "2").status == 0
+    rows = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {(row["method"], row["seed"]) for row in rows} == {
+        (m, s) for m in ("local", "meritfed", "momentum") for s in (0, 1)
+    }
+
+
+# ---- a run that fails
+
+
+def test_a_failed_run_keeps_what_was_saved_and_goes_on(driver, tmp_path, undisturbed):
+    (tmp_path / "fail").touch()
+    failed = driver(tmp_path, *COMPARE, "--out", "run")
+    assert failed.status == 1
+    sentence = failed.err.splitlines()[-1]
+    assert sentence.startswith("coterie: momentum, seed 0: round 4, task ")
+    assert "the disk is full" in sentence
+    assert "--resume" in sentence
+    assert "Traceback" not in failed.err
+    rows = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {row["method"] for row in rows} == {"local", "meritfed"}
+    (tmp_path / "fail").unlink()
+    assert driver(tmp_path, *COMPARE, "--out", "run", "--resume", arm=ask("round 3 ")).status == 0
+    assert_same(tmp_path / "run", undisturbed)
+
+
+def test_a_model_that_diverges_ends_the_run_by_name(driver, tmp_path):
+    flags = ("--methods", "local,fedavg", "--set", "fedavg.lr=1e30", "--rounds", "6", "--seeds", "1", "--no-report")
+    failed = driver(tmp_path, "compare", "heart-disease", *flags, "--out", "run")
+    assert failed.status == 1
+    assert failed.err.splitlines()[-1].startswith("coterie: fedavg, seed 0: round ")
+    rows = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {row["method"] for row in rows} == {"local"}
+    shown = driver(tmp_path, "report", "run", "--no-html")
+    assert shown.status == 0
+    assert "Cleveland" in shown.out

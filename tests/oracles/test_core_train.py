@@ -1,0 +1,439 @@
+"""Local training against a loop with torch's own optimisers and autograd, fed with the same rows."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from coterie.core import cohort as cohort_module
+from coterie.core.errors import InputError
+from coterie.core.rng import Rng, batches
+from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
+from coterie.core.wire import wire_type
+from federations import (
+    PROBLEMS,
+    SIZES,
+    assert_close,
+    batch_norm,
+    cohort_of,
+    dropout,
+    frozen,
+    logistic,
+    model_at,
+    quadratic,
+    regression,
+    rows_of,
+    seeded,
+    start,
+    vector_of,
+)
+
+SEED, ROUND = 3, 5
+
+
+def loss_of(problem, outputs, labels):
+    """Mean loss, written apart from the library's own."""
+    if labels.is_floating_point():
+        return F.mse_loss(outputs[:, 0] if outputs.ndim > labels.ndim else outputs, labels)
+    if outputs.shape[1:] == (1,):
+        return F.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype))
+    return F.cross_entropy(outputs, labels)
+
+
+OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def plain_loop(problem, name, x, local, *, extra_loss=None, extra_gradient=None, rows=None, smallest=1):
+    """What training of one client should do, as anybody would write it with torch."""
+    model = model_at(problem, x).train()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    options = {"momentum": local.momentum} if local.optimiser == "sgd" else {}
+    rate = local.rate(ROUND)
+    optimiser = OPTIMISERS[local.optimiser](parameters, rate, weight_decay=local.weight_decay, **options)
+    part = problem.clients[name].train
+    if rows is None:
+        many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
+        rows = batches(Rng.named(SEED, ROUND, name, "train"), len(part), local.batch_size, smallest=smallest, **many)
+    seen = 0
+    for index in rows:
+        batch = rows_of(part, torch.as_tensor(index))
+        optimiser.zero_grad()
+        loss = loss_of(problem, model(batch.inputs), batch.labels)
+        if extra_loss is not None:
+            loss = loss + extra_loss(parameters)
+        loss.backward()
+        if extra_gradient is not None:
+            low = 0
+            for p in parameters:
+                p.grad += extra_gradient[low : low + p.numel()].view_as(p)
+                low += p.numel()
+        if local.clip is not None:
+            norm = torch.sqrt(sum(p.grad.square().sum() for p in parameters))
+            for p in parameters:
+                p.grad *= min(1.0, local.clip / float(norm))
+        optimiser.step()
+        seen += len(batch)
+    return vector_of(model), seen
+
+
+def both(problem, local, names="abcde", x=None, **hooks):
+    cohort = cohort_of(problem, names, seed=SEED, round=ROUND)
+    x = start(problem) if x is None else x
+    return cohort.train(x, local, **hooks), cohort.spent["row_gradients"]
+
+
+BASE = LocalSGD(lr=0.2, steps=Steps(7), batch_size=5)
+SETTINGS = {
+    "plain": BASE,
+    "epochs": replace(BASE, steps=Epochs(3)),
+    "all rows": replace(BASE, batch_size=None),
+    "batch larger than the data": replace(BASE, batch_size=100),
+    "momentum": replace(BASE, momentum=0.8),
+    "weight decay": replace(BASE, weight_decay=0.3),
+    "momentum and weight decay": replace(BASE, momentum=0.5, weight_decay=0.3),
+    "clip": replace(BASE, clip=0.05),
+    "clip and weight decay": replace(BASE, clip=0.05, weight_decay=0.3),
+    "clip, momentum and weight decay": replace(BASE, clip=0.05, momentum=0.5, weight_decay=0.3),
+    "clip that is never reached": replace(BASE, clip=1e6),
+    "adam": replace(BASE, optimiser="adam", lr=0.01),
+    "adam with weight decay": replace(BASE, optimiser="adam", lr=0.01, weight_decay=0.3),
+    "adamw": replace(BASE, optimiser="adamw", lr=0.01, weight_decay=0.3),
+    "schedule": replace(BASE, lr=Schedule(0.5, (2, 5, 6), 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_training_equals_a_plain_loop(name):
+    problem, local = logistic(), SETTINGS[name]
+    got, spent = both(problem, local)
+    expected = [plain_loop(problem, client, start(problem), local) for client in "abcde"]
+    assert_close(got, torch.stack([x for x, _ in expected]))
+    assert spent == sum(seen for _, seen in expected)
+    other = next(v for k, v in SETTINGS.items() if v != local and k != "clip that is never reached")
+    assert (got - both(problem, other)[0]).abs().max() > 1e-6
+
+
+def test_a_schedule_is_that_of_the_round():
+    problem = logistic()
+    local = SETTINGS["schedule"]
+    assert local.rate(ROUND) == pytest.approx(0.5 * 0.3**2)
+    got, _ = both(problem, local)
+    assert torch.equal(got, both(problem, replace(local, lr=local.rate(ROUND)))[0])
+
+
+@pytest.mark.parametrize("name", [n for n in PROBLEMS if n != "dropout"])
+@pytest.mark.parametrize("settings", ["plain", "momentum and weight decay"])
+def test_any_problem_equals_a_plain_loop(name, settings):
+    problem, local = PROBLEMS[name](), SETTINGS[settings]
+    got, _ = both(problem, local, "ce")
+    assert_close(got, torch.stack([plain_loop(problem, c, start(problem), local)[0] for c in "ce"]), 1e-11)
+    assert (got - start(problem)).abs().max() > 1e-3
+
+
+def test_every_client_starts_from_its_own_row_of_x():
+    problem = batch_norm()
+    x = start(problem) + torch.linspace(0, 1, 5, dtype=torch.float64)[:, None]
+    got, _ = both(problem, BASE, x=x)
+    for i, client in enumerate("abcde"):
+        assert_close(got[i], plain_loop(problem, client, x[i], BASE)[0], 1e-11)
+
+
+def test_training_leaves_x_and_the_given_model_alone():
+    problem = batch_norm()
+    x = start(problem)
+    before, state = x.clone(), {k: v.clone() for k, v in problem.model.state_dict().items()}
+    both(problem, BASE, x=x)
+    assert torch.equal(x, before)
+    assert all(torch.equal(v, state[k]) for k, v in problem.model.state_dict().items())
+
+
+def test_a_batch_of_one_row_is_dropped_under_batch_norm_only():
+    problem = batch_norm()
+    local = replace(BASE, steps=Epochs(2), batch_size=5)  # c has 16 rows: batches of 5, 5, 5, 1
+    got, spent = both(problem, local, "c")
+    assert_close(got[0], plain_loop(problem, "c", start(problem), local, smallest=2)[0], 1e-11)
+    assert spent == 30
+    assert both(frozen(), local, "c")[1] == 32
+
+
+def test_batch_norm_refuses_a_client_that_it_cannot_train():
+    with pytest.raises(
+        InputError, match=r"client 'a' has 12 training rows in batches of 1; .*batch norm needs at least 2"
+    ):
+        both(batch_norm(), replace(BASE, batch_size=1))
+
+
+class Counting(nn.Module):
+    """Batch norm whose statistics are means over all batches seen, by an integer counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.out(self.norm(x))
+
+
+def test_counters_start_anew_with_every_training():
+    problem = logistic()._replace(model=seeded(Counting, torch.float64))
+    cohort = cohort_of(problem, "abc", seed=SEED, round=ROUND)
+    x = start(problem)
+    first = cohort.train(x, BASE)
+    for i, client in enumerate("abc"):
+        assert_close(first[i], plain_loop(problem, client, x, BASE)[0], 1e-11)
+    cohort.gradient(x, mode="train")
+    assert torch.equal(cohort.train(x, BASE), first)
+    assert cohort.workspace.model.norm.num_batches_tracked == 0
+
+
+def test_float_statistics_travel_and_integer_counters_do_not():
+    problem = batch_norm()
+    got, _ = both(problem, BASE, "a")
+    model = model_at(problem, got[0])
+    assert len(got[0]) == sum(p.numel() for p in model.parameters()) + 2 * 5
+    assert (model[1].running_mean != 0).all()
+    assert (model[1].running_var != 1).all()
+    assert got.dtype == torch.float64
+
+
+# ---- hooks
+
+
+def test_the_proximal_penalty_is_that_of_autograd():
+    problem, x, mu = logistic(), start(logistic()), 0.7
+    anchor = x[:4].clone()
+    for local in (BASE, replace(BASE, momentum=0.5), replace(BASE, clip=0.1)):
+        got, _ = both(problem, local, penalty=Quadratic(mu))
+
+        def penalty(parameters):
+            return mu / 2 * (torch.cat([p.reshape(-1) for p in parameters]) - anchor).square().sum()
+
+        for i, client in enumerate("abcde"):
+            assert_close(got[i], plain_loop(problem, client, x, local, extra_loss=penalty)[0])
+        assert (got - both(problem, local)[0]).abs().max() > 1e-3
+
+
+def test_the_anchor_of_a_penalty_can_be_any_model_or_one_per_client():
+    problem, x = logistic(), start(logistic())
+    anchors = torch.linspace(-1, 1, 20, dtype=torch.float64).view(5, 4)
+    shared, _ = both(problem, BASE, penalty=Quadratic(0.7, anchors[1]))
+    own, _ = both(problem, BASE, penalty=Quadratic(0.7, anchors))
+    for i, client in enumerate("abcde"):
+        for got, anchor in ((shared, anchors[1]), (own, anchors[i])):
+
+            def penalty(parameters, anchor=anchor):
+                return 0.35 * (torch.cat([p.reshape(-1) for p in parameters]) - anchor).square().sum()
+
+            assert_close(got[i], plain_loop(problem, client, x, BASE, extra_loss=penalty)[0])
+
+
+def test_the_default_anchor_is_each_clients_own_start_and_buffers_are_not_held():
+    problem = batch_norm()
+    x = start(problem) + torch.linspace(0, 1, 5, dtype=torch.float64)[:, None]
+    got, _ = both(problem, BASE, x=x, penalty=Quadratic(0.9))
+    dim = sum(p.numel() for p in problem.model.parameters())
+    for i, client in enumerate("abcde"):
+
+        def penalty(parameters, anchor=x[i, :dim]):
+            return 0.45 * (torch.cat([p.reshape(-1) for p in parameters]) - anchor).square().sum()
+
+        assert_close(got[i], plain_loop(problem, client, x[i], BASE, extra_loss=penalty)[0], 1e-11)
+
+
+def test_a_penalty_of_ones_own_sees_the_step():
+    problem, x = logistic(), start(logistic())
+    seen = []
+
+    def outputs_near_zero(step):
+        seen.append((step.client, len(step.labels), step.inputs.shape, step.model.training))
+        return 0.3 * step.outputs.square().mean()
+
+    got, _ = both(problem, BASE, "ad", penalty=outputs_near_zero)
+    assert {s[0] for s in seen} == {0, 1}
+    assert all(rows == shape[0] and training for _, rows, shape, training in seen)
+    for i, client in enumerate("ad"):
+        part = problem.clients[client].train
+        model = model_at(problem, x)
+        for index in batches(Rng.named(SEED, ROUND, client, "train"), len(part), 5, steps=7):
+            rows = rows_of(part, torch.as_tensor(index))
+            outputs = model(rows.inputs)
+            loss = loss_of(problem, outputs, rows.labels) + 0.3 * outputs.square().mean()
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                p.data -= 0.2 * g
+        assert_close(got[i], vector_of(model))
+
+
+def test_a_correction_is_added_to_every_gradient():
+    problem, x = batch_norm(), start(batch_norm())
+    correction = torch.linspace(-1, 1, 5 * len(x), dtype=torch.float64).view(5, -1)
+    for local in (BASE, replace(BASE, momentum=0.5, weight_decay=0.1), replace(BASE, clip=0.2)):
+        got, _ = both(problem, local, correction=correction)
+        one, _ = both(problem, local, correction=correction[1])
+        for i, client in enumerate("abcde"):
+            for found, added in ((got, correction[i]), (one, correction[1])):
+                assert_close(found[i], plain_loop(problem, client, x, local, extra_gradient=added)[0], 1e-11)
+
+
+def test_a_gradient_rule_replaces_the_step():
+    problem = regression()
+
+    def hessian_free(gradient, y):
+        """The first-order step of Per-FedAvg, on a further batch."""
+        return gradient(y - 0.05 * gradient(y, 0), 1)
+
+    got, spent = both(problem, replace(BASE, steps=Steps(3)), "be", gradient_rule=hessian_free)
+    for i, client in enumerate("be"):
+        part = problem.clients[client].train
+        model = model_at(problem, start(problem))
+        parameters = list(model.parameters())
+        for step, index in enumerate(batches(Rng.named(SEED, ROUND, client, "train"), len(part), 5, steps=3)):
+            further = Rng.named(SEED, ROUND, client, f"train/{step}", 1).permutation(len(part), 5)
+            kept = [p.detach().clone() for p in parameters]
+            for rows, rate in ((index, 0.05), (further, 0.2)):
+                batch = rows_of(part, torch.as_tensor(rows))
+                grads = torch.autograd.grad(loss_of(problem, model(batch.inputs), batch.labels), parameters)
+                for p, g, old in zip(parameters, grads, kept, strict=True):
+                    p.data.copy_((p if rate == 0.05 else old) - rate * g)
+        assert_close(got[i], vector_of(model))
+    assert spent == 2 * 3 * 2 * 5
+    plain, _ = both(problem, replace(BASE, steps=Steps(3)), "be", gradient_rule=lambda gradient, y: gradient(y, 0))
+    assert_close(plain, both(problem, replace(BASE, steps=Steps(3)), "be")[0])
+
+
+def test_a_rule_that_returns_a_tensor_of_its_own_keeps_it():
+    problem, direction = logistic(), torch.ones(4, dtype=torch.float64)
+    local = replace(BASE, clip=0.5, weight_decay=0.1, steps=Steps(2))
+    got, _ = both(problem, local, "a", gradient_rule=lambda gradient, y: direction)
+    assert direction.tolist() == [1, 1, 1, 1]
+    x = start(problem)
+    for _ in range(2):
+        x = x - 0.2 * (direction * 0.25 + 0.1 * x)
+    assert_close(got[0], x)
+
+
+@wire_type
+@dataclass(frozen=True)
+class FirstRows:
+    """Takes the first rows in every step."""
+
+    shift: int = 0
+
+    def rows(self, cohort, client, rng, steps, batch_size):
+        count = len(cohort.labels(client))
+        return (np.arange(steps * batch_size).reshape(steps, batch_size) + self.shift) % count
+
+
+@pytest.mark.parametrize("steps", [Steps(4), Epochs(2)])
+def test_a_sampler_chooses_the_rows(steps):
+    problem, x = logistic(), start(logistic())
+    for local, hooks in (
+        (replace(BASE, steps=steps, sampler=FirstRows()), {}),
+        (replace(BASE, steps=steps), {"sampler": FirstRows()}),
+        (replace(BASE, steps=steps, sampler=FirstRows(3)), {"sampler": FirstRows()}),
+    ):
+        got, _ = both(problem, local, **hooks)
+        for i, (client, count) in enumerate(SIZES.items()):
+            number = 4 if isinstance(steps, Steps) else 2 * -(-count // 5)
+            rows = np.arange(number * 5).reshape(number, 5) % count
+            assert_close(got[i], plain_loop(problem, client, x, local, rows=rows)[0])
+
+
+# ---- randomness and numbers
+
+
+def test_dropout_depends_on_names_and_not_on_the_company():
+    problem = dropout()
+    together, _ = both(problem, BASE)
+    alone, _ = both(problem, BASE, "d")
+    assert torch.equal(together[3], alone[0])
+    torch.default_generator.manual_seed(99)
+    state = torch.get_rng_state()
+    assert torch.equal(both(problem, BASE)[0], together)
+    assert torch.equal(torch.get_rng_state(), state)
+    without = cohort_of(problem, "abcde", seed=SEED, round=ROUND)
+    without.workspace.model[2].p = 0.0
+    assert not torch.equal(without.train(start(problem), BASE), together)
+    assert not torch.equal(cohort_of(problem, seed=SEED, round=ROUND + 1).train(start(problem), BASE), together)
+
+
+def test_gradients_in_train_mode_depend_on_names_only():
+    problem = dropout()
+    x = start(problem)
+    first = cohort_of(problem).gradient(x, mode="train")
+    torch.default_generator.manual_seed(99)
+    state = torch.get_rng_state()
+    assert torch.equal(cohort_of(problem).gradient(x, mode="train"), first)
+    assert torch.equal(cohort_of(problem, "c").gradient(x, mode="train")[0], first[2])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(cohort_of(problem).gradient(x), first)
+    assert not torch.equal(cohort_of(problem).gradient(x, mode="train", purpose="other"), first)
+
+
+def test_the_purpose_names_the_batches():
+    problem = logistic()
+    first = both(problem, BASE)[0]
+    assert torch.equal(both(problem, BASE, purpose="train")[0], first)
+    assert not torch.equal(both(problem, BASE, purpose="again")[0], first)
+
+
+def test_rows_gathered_in_groups_change_no_bit(monkeypatch):
+    problem = batch_norm()
+    first = both(problem, BASE)[0]
+    monkeypatch.setattr(cohort_module, "_BLOCK", 30)
+    assert torch.equal(both(problem, BASE)[0], first)
+
+
+def test_divergence_is_an_error_that_names_the_client():
+    problem = quadratic({"a": [1.0], "b": [2.0]})
+    with pytest.raises(FloatingPointError, match=r"training of client 'a' diverged .* lower local lr = 1e\+200"):
+        cohort_of(problem).train(start(problem), LocalSGD(lr=1e200, steps=Steps(5), batch_size=None))
+
+
+def test_a_model_may_have_parameters_that_a_step_does_not_use():
+    class Spare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.spare = nn.Linear(3, 1), nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return self.used(x)
+
+    problem = regression()._replace(model=seeded(Spare, torch.float64))
+    got, _ = both(problem, replace(BASE, weight_decay=0.1), "a")
+    reference = model_at(problem, start(problem))
+    assert got.shape == (1, 6)
+    assert reference.spare.tolist() == [1, 1]
+    # torch names own parameters first; they get no gradient but decay, as they would with a penalty on all parameters.
+    assert_close(got[0, :2], torch.full((2,), (1 - 0.2 * 0.1) ** 7, dtype=torch.float64))
+    plain, _ = both(problem, BASE, "a")
+    assert plain[0, :2].tolist() == [1, 1]
+
+
+def test_images_of_bytes_are_scaled_and_float_inputs_take_the_models_dtype():
+    problem = logistic()
+    client = problem.clients["a"]
+    from coterie.core.clients import Client, Clients, Part
+
+    pixels = (client.train.inputs * 40 + 128).clamp(0, 255).to(torch.uint8)
+    given = problem._replace(clients=Clients([Client("a", Part(pixels, client.train.labels))]))
+    scaled = problem._replace(clients=Clients([Client("a", Part(pixels.double() / 255, client.train.labels))]))
+    assert torch.equal(both(given, BASE, "a")[0], both(scaled, BASE, "a")[0])
+    single = problem._replace(clients=Clients([Client("a", Part(client.train.inputs.float(), client.train.labels))]))
+    assert both(single, BASE, "a")[0].dtype == torch.float64
+
+
+def test_settings_refuse_bad_values():
+    for field, value in {
+        "lr": 0, "steps": 3, "batch_size": 0, "momentum": 1, "weight_decay": -1, "clip": 0, "optimiser": "sgdd",
+    }.items():  # fmt: skip
+        with pytest.raises(InputError, match=f"LocalSGD.{field} must be .*; got {value!r}"):
+            LocalSGD(**{field: value})
+    with contextlib.suppress(InputError):
+        Steps(0)
+        pytest.fail("Steps(0) was accepted")
