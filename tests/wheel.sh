@@ -20,11 +20,10 @@ clients = ct.Clients([ct.Client(n, ct.Part(x, (x[:, 0] > 0).long()), test=ct.Par
 run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=5)
 assert run.history.select("accuracy", "a", "test")[-1][1] > 0.9
 PY
-status=0
-"$folder/venv/bin/coterie" compare heart-disease 2>error || status=$?
-[ "$status" = 2 ] && grep -q 'coterie\[data\]' error || { echo "a missing extra must be named:"; cat error; exit 1; }
+"$folder/venv/bin/coterie" compare heart-disease --seeds 1 --rounds 5 --methods local,fedavg --out bare >table 2>progress || { cat table progress; exit 1; }
+grep -q Switzerland table && grep -q 'coterie\[report\]' table || { echo "a missing extra must be named:"; cat table; exit 1; }
 "$folder/venv/bin/pip" install --quiet --disable-pip-version-check -c "$project/constraints.txt" "$wheel[data,report]"
 "$folder/venv/bin/pip" check
 "$folder/venv/bin/coterie" compare heart-disease --seeds 1 --rounds 5 --methods local,fedavg --out run >table 2>progress || { cat table progress; exit 1; }
-test -s run/report.html && grep -q Switzerland table
+test -s run/report.html
 echo "the wheel works from an empty folder"

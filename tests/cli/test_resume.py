@@ -127,7 +127,8 @@ def test_killed_again_and_again(driver, tmp_path, undisturbed, workers):
             break
         assert ended.status == -9, ended.err
     assert driver(tmp_path, *COMPARE, "--out", "run", "--workers", "1", "--resume").status == 0
-    assert_same(tmp_path / "run", undisturbed)
+    (tmp_path / "run" / "experiment.toml").unlink()  # it says how many workers there were last
+    assert_same(tmp_path / "run", {k: v for k, v in undisturbed.items() if k != "experiment.toml"})
 
 
 def test_half_a_line_of_history_is_cut(driver, killed, undisturbed):
@@ -193,7 +194,7 @@ def test_ctrl_c_before_the_first_round(driver, tmp_path):
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
-    settings = ("--methods", "local,fedavg", "--rounds", "400", "--seeds", "1", "--no-report", "--workers", "2")
+    settings = ("--methods", "local,fedavg", "--rounds", "80", "--seeds", "1", "--no-report", "--workers", "2")
     process = subprocess.Popen(
         [sys.executable, "-m", "coterie.cli", "compare", "heart-disease", *settings, "--out", "run"],
         cwd=tmp_path,
@@ -215,7 +216,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # nobody of the group is left
     assert driver(tmp_path, *said(err), "--no-report").status == 0
-    assert driver(tmp_path, "compare", "heart-disease", *settings, "--workers", "1", "--out", "undisturbed").status == 0
+    assert driver(tmp_path, "compare", "heart-disease", *settings, "--out", "undisturbed").status == 0
     assert_same(tmp_path / "run", contents(tmp_path / "undisturbed"))
 
 

@@ -122,6 +122,10 @@ EXCEPTIONS = {SOURCE / "core" / "cohort.py": 1, SOURCE / "models.py": 1, SOURCE 
 generator inside `fork_rng`."""
 
 
+NAMED_GENERATORS = ("default_rng", "Generator", "Philox", "PCG64", "SeedSequence")
+TORCH_DRAWS = {f"torch.{n}" for n in ("rand", "randn", "randperm", "randint", "bernoulli", "multinomial", "normal")}
+
+
 def seedings(path: Path) -> list[str]:
     """Calls in code (not in docstrings) that seed a global generator or draw from one."""
     found = []
@@ -129,29 +133,13 @@ def seedings(path: Path) -> list[str]:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
         called = ast.unparse(node.func)
-        own = called.endswith(".manual_seed") and called.startswith("torch.Generator(")
-        if called.split(".")[-1] in ("manual_seed", "manual_seed_all") and not own:
+        last = called.split(".")[-1]
+        own = last == "manual_seed" and called.startswith("torch.Generator(")
+        seeds = last in ("manual_seed", "manual_seed_all") or called == "torch.seed"
+        legacy = called.startswith(("random.", "np.random.")) and last not in NAMED_GENERATORS
+        draws = called in TORCH_DRAWS and "generator" not in {k.arg for k in node.keywords}
+        if (seeds and not own) or legacy or draws:
             found.append(called)
-        elif called in ("random.seed", "np.random.seed", "numpy.random.seed", "torch.seed"):
-            found.append(called)
-        elif called.startswith(("random.", "np.random.")) and called.split(".")[-1] not in (
-            "default_rng",
-            "Generator",
-            "Philox",
-            "PCG64",
-            "SeedSequence",
-        ):
-            found.append(called)
-        elif called in (
-            "torch.rand",
-            "torch.randn",
-            "torch.randperm",
-            "torch.randint",
-            "torch.bernoulli",
-            "torch.multinomial",
-        ):
-            if "generator" not in {k.arg for k in node.keywords}:
-                found.append(called)
     return found
 
 

@@ -49,7 +49,7 @@ def loss_of(problem, outputs, labels):
 OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
-def plain_loop(problem, name, x, local, *, extra_loss=None, extra_gradient=None, rows=None, smallest=1):
+def plain_loop(problem, name, x, local, *, extra_loss=None, extra_gradient=None, rows=None):
     """What training of one client should do, as anybody would write it with torch."""
     model = model_at(problem, x).train()
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -58,6 +58,7 @@ def plain_loop(problem, name, x, local, *, extra_loss=None, extra_gradient=None,
     optimiser = OPTIMISERS[local.optimiser](parameters, rate, weight_decay=local.weight_decay, **options)
     part = problem.clients[name].train
     if rows is None:
+        smallest = 2 if any("BatchNorm" in type(m).__name__ for m in model.modules()) else 1
         many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
         rows = batches(Rng.named(SEED, ROUND, name, "train"), len(part), local.batch_size, smallest=smallest, **many)
     seen = 0
@@ -115,16 +116,8 @@ def test_training_equals_a_plain_loop(name):
     expected = [plain_loop(problem, client, start(problem), local) for client in "abcde"]
     assert_close(got, torch.stack([x for x, _ in expected]))
     assert spent == sum(seen for _, seen in expected)
-    other = next(v for k, v in SETTINGS.items() if v != local and k != "clip that is never reached")
-    assert (got - both(problem, other)[0]).abs().max() > 1e-6
-
-
-def test_a_schedule_is_that_of_the_round():
-    problem = logistic()
-    local = SETTINGS["schedule"]
-    assert local.rate(ROUND) == pytest.approx(0.5 * 0.3**2)
-    got, _ = both(problem, local)
-    assert torch.equal(got, both(problem, replace(local, lr=local.rate(ROUND)))[0])
+    if name not in ("plain", "clip that is never reached"):
+        assert (got - both(problem, BASE)[0]).abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("name", [n for n in PROBLEMS if n != "dropout"])
@@ -157,7 +150,7 @@ def test_a_batch_of_one_row_is_dropped_under_batch_norm_only():
     problem = batch_norm()
     local = replace(BASE, steps=Epochs(2), batch_size=5)  # c has 16 rows: batches of 5, 5, 5, 1
     got, spent = both(problem, local, "c")
-    assert_close(got[0], plain_loop(problem, "c", start(problem), local, smallest=2)[0], 1e-11)
+    assert_close(got[0], plain_loop(problem, "c", start(problem), local)[0], 1e-11)
     assert spent == 30
     assert both(frozen(), local, "c")[1] == 32
 
@@ -301,7 +294,7 @@ def test_a_gradient_rule_replaces_the_step():
                 for p, g, old in zip(parameters, grads, kept, strict=True):
                     p.data.copy_((p if rate == 0.05 else old) - rate * g)
         assert_close(got[i], vector_of(model))
-    assert spent == 2 * 3 * 2 * 5
+    assert spent == (5 + 3 + 5) + (5 + 5 + 4) + 2 * 3 * 5  # b has 8 rows, e has 14; a further batch is a whole one
     plain, _ = both(problem, replace(BASE, steps=Steps(3)), "be", gradient_rule=lambda gradient, y: gradient(y, 0))
     assert_close(plain, both(problem, replace(BASE, steps=Steps(3)), "be")[0])
 
