@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from coterie.core.clients import Client, Clients, Part, take
 from coterie.core.cohort import Cohort
@@ -295,3 +296,12 @@ def assert_same_bits(a: Run, b: Run) -> None:
 
 def assert_close(a: Tensor, b: Tensor, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def loss_of(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean loss, written apart from the library's own."""
+    if labels.is_floating_point():
+        return F.mse_loss(outputs[:, 0] if outputs.ndim > labels.ndim else outputs, labels)
+    if outputs.shape[1:] == (1,):
+        return F.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype))
+    return F.cross_entropy(outputs, labels)

@@ -120,9 +120,9 @@ def run_experiment(
     _refuse_others(folder, resume)
     if is_run(folder):
         _refuse_other_settings(experiment, folder, first)
-        for left in folder.rglob(".*.tmp[0-9]*"):  # of a process that was killed
-            left.unlink()
     _open(folder)
+    for left in folder.rglob(".*.tmp[0-9]*"):  # of a process that was killed
+        left.unlink()
     write_experiment(folder / "experiment.toml", experiment)
     write_json(folder / "notes.json", list(first.notes))
     pairs = [_Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]

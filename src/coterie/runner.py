@@ -297,6 +297,7 @@ class _Loop:
             (folder / "checkpoint.safetensors").unlink(missing_ok=True)
         state = self.method.init(self.engine.x.clone(), self.federation.view(self.engine.clients, 0, self.attempt))
         self._evaluate(self._models(state), 0)
+        self._measure_method(state, self.federation.view(self.engine.clients, 0, self.attempt))
         if folder is not None:
             self._save(folder, state, 0)
         return state, 0
@@ -316,13 +317,18 @@ class _Loop:
                 raise RunError(
                     f"round {number}: {whose} is not finite and the round is undone{who}; lower the learning rates"
                 )
-        sampler = getattr(getattr(self.method, "local", None), "sampler", None)
+        sampler = getattr(self.method, "sampler", None) or getattr(getattr(self.method, "local", None), "sampler", None)
         if sampler is not None and hasattr(sampler, "after_round"):
             sampler.after_round(models.get("*"), view)
         self._record(number, log, self._is_due(number, last))
         if self._is_due(number, last):
             self._evaluate(models, number)
+            self._measure_method(new, view)
         return new
+
+    def _measure_method(self, state: Any, view: Federation) -> None:
+        if hasattr(self.method, "measure"):
+            self._record(view.round, self.method.measure(state, view), False)
 
     def _is_due(self, number: int, last: bool) -> bool:
         return last or number % self.every == 0
@@ -366,9 +372,7 @@ class _Loop:
 
     def _measure(self, models: Mapping[str, Tensor], split: str, number: int) -> dict[str, dict[str, float | None]]:
         """Metrics of each client's model, for clients that have one and have rows of this split."""
-        rows = getattr(self.clients, split)
-        sizes = dict(zip(self.clients.names, rows.sizes.tolist(), strict=True))
-        names = [n for n in self.engine.clients if sizes[n] and ("*" in models or n in models)]
+        names = [n for n, size in self._sizes(split).items() if size and ("*" in models or n in models)]
         if not names:
             return {}
         x = models["*"] if "*" in models else Each(torch.stack([models[n] for n in names]))
@@ -381,8 +385,18 @@ class _Loop:
             found[name].update({k: float(got.values[i, j]) if got.defined[i, j] else None for j, k in enumerate(keys)})
         return found
 
+    def _sizes(self, split: str) -> dict[str, int]:
+        """Rows of each client, unseen ones behind the others."""
+        groups = [self.clients, *([self.clients.unseen] if self.clients.unseen is not None else [])]
+        found: dict[str, int] = {}
+        for group in groups:
+            part = getattr(group, split)
+            found.update(zip(group.names, [0] * len(group) if part is None else part.sizes.tolist(), strict=True))
+        return found
+
     def _summary(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
-        trained = dict(zip(self.clients.names, self.clients.train.sizes.tolist(), strict=True))
+        trained = self._sizes("train")
+        unseen = set(self.engine.unseen)
         spent = self.federation.session.spent["row_gradients"]
         summary = []
         for split in self.splits:
@@ -410,6 +424,7 @@ class _Loop:
                         "row_gradients": spent,
                         "own_model": "*" not in models,
                         "rounds": rounds,
+                        **({"unseen": True} if name in unseen else {}),
                     }
                 )
         return summary

@@ -26,7 +26,9 @@ class Algorithm(Protocol[S]):
         pooled: True if the rows of all clients lie at the `server` (the `centralised` reference).
         keeps_validation(names): clients whose validation rows must not be trained on.
         vectors(participants, clients): number of model vectors that a round holds at once, for the memory preflight.
-        reads_weights: False if averaging makes no sense for this method and no weights are logged.
+        check(everyone): raises `InputError` for fields that do not fit these clients, before any training.
+        measure(state, federation): further quantities at evaluation rounds, as a `Log`.
+        sampler: if it has `after_round(x, federation)`, that is called after each round (else the one of `local` is looked at).
     """
 
     def init(self, x: Tensor, federation: Federation) -> S:

@@ -8,6 +8,7 @@ done per client and only gathers and elementwise work are flat.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +66,7 @@ class Cohort:
     @property
     def sizes(self) -> Tensor:
         """Training rows of each client, float64 [n]."""
-        return torch.from_numpy(self.clients.train.sizes[list(self.index)].astype(np.float64))
+        return torch.tensor([self._size(i, "train") for i in range(len(self.names))], dtype=torch.float64)
 
     def rng(self, client: int, purpose: str) -> Rng:
         """The stream of (seed, round, client, purpose) for the client at position `client`."""
@@ -99,6 +100,7 @@ class Cohort:
             [n, d + b].
         """
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
+        chosen = sampler or local.sampler
         with self._training():
             for i in range(len(self.names)):
                 start = _of(x, i)
@@ -106,8 +108,10 @@ class Cohort:
                 self._begin(i, purpose)
                 own = None if correction is None else _of(correction, i)
                 hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
-                self._train_one(i, local, hooks, sampler or local.sampler, purpose)
+                self._train_one(i, local, hooks, chosen, purpose)
                 result[i] = self.workspace.x
+        if hasattr(chosen, "trained"):
+            chosen.trained(self, result)
         return result
 
     @contextlib.contextmanager
@@ -132,14 +136,12 @@ class Cohort:
         lr = local.rate(self.round)
         optimiser = make_optimiser(local, head, lr)
         decay = local.weight_decay if optimiser is None else 0.0
-        plain = optimiser is None and not decay and local.clip is None and hooks.none
+        plain = optimiser is None and local.clip is None and hooks.none
         for step, batch in enumerate(self._steps(i, local, sampler, purpose)):
             if plain:
-                workspace.descend(*batch, lr)
-                self.spent["row_gradients"] += len(batch[1])
+                workspace.descend(*batch, lr, decay)
                 continue
-            grad = hooks.gradient(batch, partial(self._extra_batch, i, local, f"{purpose}/{step}"))
-            self.spent["row_gradients"] += len(batch[1])
+            grad = hooks.gradient(batch, partial(self._extra_batch, i, local, purpose, step))
             if local.clip is not None:
                 grad = grad * (local.clip / (grad.norm() + 1e-12)).clamp(max=1.0)
             if decay:
@@ -150,14 +152,14 @@ class Cohort:
                 head.grad = grad
                 optimiser.step()
         head.grad = None
-        if not bool(torch.isfinite(workspace.x).all()):
+        # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
+        if not math.isfinite(workspace.x.sum().item()) and not bool(torch.isfinite(workspace.x).all()):
             raise FloatingPointError(
                 f"training of client {self.names[i]!r} diverged (NaN or Inf); lower local lr = {lr}"
             )
 
     def _steps(self, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> Iterator[Batch]:
-        part = self.clients.train
-        count = int(part.sizes[self.index[i]])
+        part, count = self.clients.train, self._size(i, "train")
         smallest = self.workspace.smallest_batch
         if min(count, local.batch_size or count) < smallest:
             raise InputError(
@@ -167,27 +169,25 @@ class Cohort:
         chosen: list[NDArray[np.int64]]
         if sampler is not None:
             size = local.batch_size or count
-            steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-count // size)
+            drawn = math.ceil(getattr(sampler, "sample_ratio", 1.0) * count)
+            steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-drawn // size)
             chosen = list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
         else:
             many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
             chosen = list(batches(self.rng(i, purpose), count, local.batch_size, smallest=smallest, **many))
         tensors = part.inputs.values() if isinstance(part.inputs, dict) else [part.inputs]
-        per_row = max(1, sum(v[0].numel() for v in tensors))
+        per_row = max(1, sum(v.shape[1:].numel() for v in tensors))
         group = max(1, _BLOCK // (per_row * max(len(c) for c in chosen)))
         for low in range(0, len(chosen), group):
             # One gather for many steps, then views: a gather per step costs as much as a small model's forward pass.
             some = chosen[low : low + group]
             inputs, labels = self._gather(part, i, np.concatenate(some))
-            at = 0
-            for batch in some:
-                where = slice(at, at + len(batch))
-                yield take(inputs, where), labels[where]
-                at += len(batch)
+            self.spent["row_gradients"] += len(labels)
+            sizes = [len(batch) for batch in some]
+            yield from zip(_split(inputs, sizes), labels.split(sizes), strict=True)
 
-    def _extra_batch(self, i: int, local: LocalSGD, purpose: str, number: int) -> Batch:
-        count = int(self.clients.train.sizes[self.index[i]])
-        order = self.rng(i, purpose).child(number).permutation(count, local.batch_size)
+    def _extra_batch(self, i: int, local: LocalSGD, purpose: str, step: int, number: int) -> Batch:
+        order = self.rng(i, f"{purpose}/{step}").child(number).permutation(self._size(i, "train"), local.batch_size)
         return self._gather(self.clients.train, i, order)
 
     # ---- gradients and losses at given models
@@ -309,13 +309,15 @@ class Cohort:
     def _rows(self, part: str, client: int) -> Rows:
         require(part in ("train", "validation", "test"), f"part must be train, validation or test; got {part!r}")
         found: Rows | None = getattr(self.clients, part)
-        if found is None or not found.sizes[self.index[client]]:
+        if found is None or not self._size(client, part):
             raise InputError(f"client {self.names[client]!r} has no {part} rows")
         return found
 
     def _size(self, client: int, part: str) -> int:
         found: Rows | None = getattr(self.clients, part)
-        return 0 if found is None else int(found.sizes[self.index[client]])
+        # Not `found.sizes`: its cost grows with the number of clients that exist.
+        at = self.index[client]
+        return 0 if found is None else int(found.offsets[at + 1] - found.offsets[at])
 
     def _count(self, client: int, part: str, batch_size: int | None) -> int:
         size = self._size(client, part)
@@ -323,12 +325,13 @@ class Cohort:
 
     def _gather(self, part: Rows, i: int, chosen: NDArray[np.int64] | None) -> Batch:
         where = part.positions(self.index[i])
-        at: Tensor | slice
-        if chosen is None:
-            at = where if isinstance(where, slice) else torch.from_numpy(where)
+        at = where if chosen is None else chosen + where.start if isinstance(where, slice) else where[chosen]
+        if isinstance(at, slice):
+            inputs, labels = take(part.inputs, at), part.labels[at]
         else:
-            at = torch.from_numpy(chosen + where.start if isinstance(where, slice) else where[chosen])
-        return self.workspace.prepare(take(part.inputs, at)), part.labels[at].to(self.workspace.device)
+            numbers = torch.from_numpy(at)
+            inputs, labels = _select(part.inputs, numbers), part.labels.index_select(0, numbers)
+        return self.workspace.prepare(inputs), labels.to(self.workspace.device)
 
     def _chunks(
         self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str
@@ -400,6 +403,20 @@ class _Hooks:
         if self.correction is not None:
             grad.add_(self.correction[: workspace.layout.dim])
         return grad
+
+
+def _select(inputs: Inputs, at: Tensor) -> Inputs:
+    # `inputs[at]` takes up to fifteen times as long.
+    if isinstance(inputs, dict):
+        return {k: v.index_select(0, at) for k, v in inputs.items()}
+    return inputs.index_select(0, at)
+
+
+def _split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:
+    if isinstance(inputs, dict):
+        pieces = zip(*(v.split(sizes) for v in inputs.values()), strict=True)
+        return [dict(zip(inputs, some, strict=True)) for some in pieces]
+    return list(inputs.split(sizes))
 
 
 def _of(value: Tensor, client: int) -> Tensor:

@@ -47,6 +47,7 @@ class Engine(Protocol):
     """Carries asks to where the clients are. Everything else (order, checks, quorum) is the federation's."""
 
     clients: tuple[str, ...]
+    unseen: tuple[str, ...]
     layout: Layout
     has_server: bool
 
@@ -155,6 +156,11 @@ class Federation:
         return self.engine.clients
 
     @property
+    def unseen(self) -> tuple[str, ...]:
+        """Clients that never train and are only evaluated, sorted."""
+        return self.engine.unseen
+
+    @property
     def layout(self) -> Layout:
         """Layout of model vectors."""
         return self.engine.layout
@@ -259,7 +265,8 @@ class Federation:
             value = values[key]
             if not well_formed(value, kind, len(shard), self.layout) or _form(value) != usual[key]:
                 return dict.fromkeys(shard, self._misfit(key, value, kind, len(shard)))
-            if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            # A sum is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
+            if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value.sum())):
                 finite = torch.isfinite(value.reshape(len(shard), -1)).all(dim=1)
                 for name, fine in zip(shard, finite.tolist(), strict=True):
                     if not fine:
@@ -294,7 +301,7 @@ class Federation:
     def _check_names(self, names: tuple[str, ...]) -> None:
         twice = [n for n, count in Counter(names).items() if count > 1]
         require(not twice, f"an ask names {', '.join(twice)} twice; name each client once")
-        known = self.session.known = self.session.known or frozenset(self.everyone)
+        known = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
         for name in names:
             if name == "server":
                 require(

@@ -60,8 +60,11 @@ class Schedule:
 class Sampler(Protocol):
     """Chooses the rows of every local step in place of epochs.
 
-    A sampler is a registered frozen dataclass. If it has a method `after_round(x, federation)`, the run loop calls that after each
-    aggregation, so it may ask tasks of its own and keep what it learns in client memory.
+    A sampler is a registered frozen dataclass. Optional attributes:
+        sample_ratio: share of the rows that an epoch draws (1 if absent).
+        trained(cohort, models): called where the client is, with the local models [n, d + b] after training.
+        after_round(x, federation): called by the run loop after each aggregation with the model [d + b] for everybody (None if there
+            is none); it may ask tasks of its own and keep what it learns in client memory.
     """
 
     def rows(self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:

@@ -128,7 +128,8 @@ class Workspace:
         """The same as one vector [d]."""
         return torch.cat([g.reshape(-1) for g in self.gradients(inputs, labels, penalty)])
 
-    def descend(self, inputs: Inputs, labels: Tensor, lr: float) -> None:
+    def descend(self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0) -> None:
         """One step of plain SGD in place; without the copy into one gradient vector, which costs a tenth of a small model's step."""
         for view, grad in zip(self.views, self.gradients(inputs, labels), strict=True):
-            view.sub_(grad, alpha=lr)
+            # Not `grad.add_`: autograd may give two parameters the same tensor.
+            view.sub_(grad.add(view, alpha=decay) if decay else grad, alpha=lr)

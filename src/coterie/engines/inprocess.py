@@ -30,6 +30,7 @@ class Shard:
         self.workspace = workspace
         self.memory = Memory()
         self.server = None if clients.server is None else Clients.of_server(clients.server)
+        self.unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
 
     def run(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
         """Run a task for `names` as one cohort; if that fails, one by one, so that the failure has a name."""
@@ -37,9 +38,7 @@ class Shard:
         spent = {"row_gradients": 0, "row_losses": 0}
         shards: list[tuple[tuple[str, ...], tuple[Any, ...]]] = []
         failed: dict[str, str] = {}
-        for group in (tuple(n for n in names if n != "server"), tuple(n for n in names if n == "server")):
-            if not group:
-                continue
+        for group in self._groups(names):
             try:
                 shards.append((group, self._task(group, names, task, payload, context, spent)))
             except InputError:
@@ -55,6 +54,14 @@ class Shard:
                         failed[name] = _reason(alone)
         return Answer(shards, failed, spent)
 
+    def _groups(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Clients that train, clients that are unseen, and the server: each a cohort of its own."""
+        apart = [n for n in names if n in self.unseen]
+        trained = (
+            tuple(n for n in names if n != "server" and n not in self.unseen) if apart or "server" in names else names
+        )
+        return [g for g in (trained, tuple(apart), ("server",) if "server" in names else ()) if g]
+
     def _task(
         self,
         group: tuple[str, ...],
@@ -69,6 +76,8 @@ class Shard:
             if self.server is None:
                 raise InputError("the server was asked, but it holds no rows; give server rows (server_data)")
             clients = self.server
+        elif group[0] in self.unseen and clients.unseen is not None:
+            clients = clients.unseen
         view = MemoryView(self.memory, group)
         index = tuple(clients.number(n) for n in group)
         done = dict.fromkeys(spent, 0)
@@ -115,6 +124,7 @@ class InProcess:
         self.layout = workspace.layout
         self.clients = clients.names
         self.has_server = clients.server is not None
+        self.unseen = clients.unseen.names if clients.unseen is not None else ()
         self.x = workspace.x.clone()
         self.has_random_layers = workspace.random
         self._shard = Shard(clients, workspace)
@@ -129,7 +139,7 @@ class InProcess:
         """Run `task` for `names` (sorted): here, or each client in the worker that it lives in."""
         if not self._workers:
             return self._shard.run(names, task, payload, context)
-        # The server's rows live in this process, so that no worker has to be told which of them serves it.
+        # The server's rows and the unseen clients live in this process, so that no worker has to be told which of them serves it.
         homes: dict[int, tuple[str, ...]] = {}
         for name in names:
             home = self._home.get(name, -1)
@@ -166,9 +176,9 @@ class InProcess:
     def load_memory(self, saved: dict[str, Tensor]) -> None:
         """Undo `save_memory`."""
         if not self._workers:
-            self._shard.memory.load(saved, (*self.clients, "server"))
+            self._shard.memory.load(saved, (*self.clients, *self.unseen, "server"))
             return
-        self._shard.memory.load(saved, ("server",))
+        self._shard.memory.load(saved, (*self.unseen, "server"))
         for i, worker in enumerate(self._workers):
             here = {n for n, home in self._home.items() if home == i}
             worker.load({k: v for k, v in saved.items() if k.split("/", 2)[2] in here})

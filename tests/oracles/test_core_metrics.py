@@ -1,0 +1,146 @@
+"""Metrics against scikit-learn, and the baselines of a constant prediction against a loop."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from coterie import metrics
+from coterie.core.clients import Client, Clients, Part
+from coterie.core.errors import InputError
+from federations import cohort_of, federation_of, logistic, quadratic, regression, segmentation, start
+
+quick = settings(derandomize=True, deadline=None, max_examples=80)
+
+
+@quick
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 1)), min_size=2, max_size=25))
+def test_two_classes_with_ties_equal_scikit_learn(rows):
+    scores = torch.tensor([float(s) for s, _ in rows])
+    labels = torch.tensor([y for _, y in rows])
+    for outputs in (scores[:, None], scores):
+        predicted = (scores > 0).long()
+        assert metrics.accuracy(outputs, labels, "binary") == pytest.approx(sk.accuracy_score(labels, predicted))
+        recalls = [(predicted[labels == c] == c).double().mean() for c in labels.unique()]
+        assert metrics.balanced_accuracy(outputs, labels, "binary") == pytest.approx(float(sum(recalls) / len(recalls)))
+        if len(labels.unique()) == 2:
+            assert metrics.balanced_accuracy(outputs, labels, "binary") == pytest.approx(
+                sk.balanced_accuracy_score(labels, predicted)
+            )
+            assert metrics.auc(outputs, labels, "binary") == pytest.approx(sk.roc_auc_score(labels, scores), abs=1e-12)
+        else:
+            assert metrics.auc(outputs, labels, "binary") is None
+
+
+@quick
+@given(st.integers(0, 10**6), st.integers(3, 5), st.integers(6, 40))
+def test_many_classes_equal_scikit_learn(seed, classes, rows):
+    g = torch.Generator().manual_seed(seed)
+    outputs = torch.randint(-2, 3, (rows, classes), generator=g).double()  # with ties
+    labels = torch.cat([torch.arange(classes), torch.randint(0, classes, (rows - classes,), generator=g)]) if rows > classes \
+        else torch.arange(rows)  # fmt: skip
+    predicted = outputs.numpy().argmax(1)
+    assert metrics.accuracy(outputs, labels, "classes") == pytest.approx(sk.accuracy_score(labels, predicted))
+    assert metrics.balanced_accuracy(outputs, labels, "classes") == pytest.approx(
+        sk.balanced_accuracy_score(labels, predicted)
+    )
+    if len(labels.unique()) == classes:
+        shares = torch.softmax(outputs, 1).numpy()
+        expected = np.mean([sk.roc_auc_score(labels == c, shares[:, c]) for c in range(classes)])
+        assert metrics.auc(outputs, labels, "classes") == pytest.approx(expected, abs=1e-12)
+        assert expected == pytest.approx(
+            sk.roc_auc_score(labels, shares, multi_class="ovr", average="macro"), abs=1e-12
+        )
+
+
+def test_auc_counts_a_class_that_is_absent_neither_way():
+    outputs = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)).double()
+    labels = torch.tensor([0, 2] * 6)
+    shares = torch.softmax(outputs, 1).numpy()
+    expected = np.mean([sk.roc_auc_score(labels == c, shares[:, c]) for c in (0, 2)])
+    assert metrics.auc(outputs, labels, "classes") == pytest.approx(expected, abs=1e-12)
+
+
+def test_auc_sees_a_difference_where_a_sigmoid_saturates():
+    outputs, labels = torch.tensor([[40.0], [60.0]]), torch.tensor([0, 1])
+    assert torch.equal(torch.sigmoid(outputs[0]), torch.sigmoid(outputs[1]))
+    assert metrics.auc(outputs, labels, "binary") == 1.0
+    assert metrics.auc(-outputs, labels, "binary") == 0.0
+
+
+def test_pixels_are_rows_of_accuracy_and_have_no_auc():
+    problem = segmentation()
+    rows = problem.clients["a"].test
+    outputs = problem.model(rows.inputs)
+    predicted = outputs.argmax(1)
+    labels = rows.labels
+    assert metrics.accuracy(outputs, labels, "classes") == pytest.approx(
+        sk.accuracy_score(labels.flatten(), predicted.flatten())
+    )
+    assert metrics.balanced_accuracy(outputs, labels, "classes") == pytest.approx(
+        sk.balanced_accuracy_score(labels.flatten(), predicted.flatten())
+    )
+    assert metrics.auc(outputs, labels, "classes") is None
+
+
+@pytest.mark.parametrize("name", list(metrics.METRICS))
+@pytest.mark.parametrize("kind", ["regression", "own"])
+def test_regression_has_no_accuracy(name, kind):
+    assert metrics.METRICS[name](torch.zeros(4, 1), torch.tensor([0.0, 1.0, 2.0, 3.0]), kind) is None
+
+
+def test_the_task_sends_what_is_undefined_as_a_flag_and_never_nan():
+    full = logistic()
+    clients = [full.clients[n] for n in "abc"]
+    clients[0] = Client("a", clients[0].train)  # no test rows
+    one_class = clients[1].test.labels * 0 + 1
+    clients[1] = Client("b", clients[1].train, test=Part(clients[1].test.inputs, one_class))
+    problem = full.with_clients(Clients(clients))
+    with federation_of(problem) as federation:
+        names = "accuracy,auc"
+        got = federation.ask("abc", metrics.evaluate, x=start(problem), part="test", metrics=names)
+        none = federation.ask("abc", metrics.evaluate, x=start(problem), part="test", metrics="")
+    assert got.failed == {}
+    assert got.rows.tolist() == [0, 6, 6]
+    assert got.defined.tolist() == [[False, False], [True, False], [True, True]]
+    assert torch.isfinite(got.values).all()
+    assert float(got.loss[0]) == 0
+    assert none.values.shape == (3, 0)
+    assert torch.equal(none.loss, got.loss)
+
+
+def test_baselines_are_those_of_a_constant_prediction():
+    full = logistic()
+    with federation_of(full) as federation:
+        got = federation.ask("abcde", metrics.baselines, part="test")
+    for i, name in enumerate("abcde"):
+        train, test = full.clients[name].train.labels, full.clients[name].test.labels
+        share = (int(train.sum()) + 1) / (len(train) + 2)
+        expected = [-math.log(share if y else 1 - share) for y in test.tolist()]
+        assert float(got.majority_loss[i]) == pytest.approx(np.mean(expected), rel=1e-12)
+        assert float(got.majority[i]) == max(int(test.sum()), len(test) - int(test.sum())) / len(test)
+
+
+def test_regression_has_no_majority():
+    with federation_of(regression()) as federation:
+        got = federation.ask("ab", metrics.baselines, part="test")
+    assert got.majority.tolist() == got.majority_loss.tolist() == [-1, -1]
+
+
+def test_metrics_of_ones_own_are_registered_by_name(monkeypatch):
+    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+    metrics.register("highest", lambda outputs, labels, kind: float(outputs.max()))
+    problem = quadratic({"a": [1.0, 4.0]})
+    got = cohort_of(problem).evaluate(torch.tensor([2.0, 3.0]).double(), metrics.find_metrics("highest"), part="train")
+    assert got["highest"].tolist() == [3.0]
+    with pytest.raises(InputError, match="no metric 'accurracy'; did you mean 'accuracy'"):
+        metrics.find_metrics("auc,accurracy")
+    with pytest.raises(InputError, match="a metric's name must be an identifier; got 'a-b'"):
+        metrics.register("a-b", len)
+    assert list(metrics.find_metrics("auc,accuracy")) == ["auc", "accuracy"]
