@@ -23,13 +23,13 @@ METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
     "fedprox": {"mu": [0.01, 0.1, 1.0]},
     "meritfed": {"md_step": [0.1, 0.3, 1.0, 3.0]},
 }
-SEEDS = 3
-"""Splits over which a setting is judged."""
+SEEDS = 12
+"""Most splits over which a setting is judged."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting of one method: mean loss over validation rows, each client counting once, over `SEEDS` splits."""
+    """One setting of one method: mean loss over validation rows, each client counting once, over at most `SEEDS` splits."""
 
     label: str
     setting: Mapping[str, Any]

@@ -118,7 +118,7 @@ def test_no_clear_difference(tmp_path: Path) -> None:
     results = load(tmp_path, {"local": ALONE, "fedavg": ALONE}, noise=0.01)
     assert verdict(results, "a") == Verdict("no clear difference", "federating neither helps nor harms measurably")
     assert "makes no clear difference: accuracy .8" in say(results)
-    assert "clearly helps and harms nobody" in words.tell(results).answer[1]
+    assert "neither clearly helps nor clearly harms anybody" in words.tell(results).answer[1]
 
 
 @pytest.mark.parametrize("rows", [10, 29])

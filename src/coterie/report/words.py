@@ -244,7 +244,7 @@ def _overall(results: Results, method: str, brief: bool) -> str:
         hurt = [c for c in results.clients if method in harmed(results, c)]
         good = [c for c in results.clients if method in helped(results, c)]
         parts = [f"clearly {verb} {_counted(results, who)}" for verb, who in (("helps", good), ("harms", hurt)) if who]
-        text += f" {' and '.join(parts)}" if parts else " clearly helps and harms nobody"
+        text += f" {' and '.join(parts)}" if parts else " neither clearly helps nor clearly harms anybody"
     elif brief:
         return ""
     means = []
