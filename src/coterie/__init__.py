@@ -26,6 +26,7 @@ _NAMES = {
     "InputError": "core.errors",
     "Local": "algorithms",
     "LocalSGD": "core.training",
+    "MaxFL": "algorithms",
     "MeritFed": "algorithms",
     "Part": "core.clients",
     "Quadratic": "core.training",
@@ -57,6 +58,7 @@ __all__ = [
     "InputError",
     "Local",
     "LocalSGD",
+    "MaxFL",
     "MeritFed",
     "Part",
     "Quadratic",
@@ -95,7 +97,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from coterie import data, metrics, models, report, solvers
-    from coterie.algorithms import Centralised, FedAvg, FedProx, Local, MeritFed
+    from coterie.algorithms import Centralised, FedAvg, FedProx, Local, MaxFL, MeritFed
     from coterie.core.clients import Client, Clients, Part
     from coterie.core.cohort import Cohort
     from coterie.core.errors import CoterieError, InputError, RunError

@@ -195,6 +195,8 @@ def _compare(args: argparse.Namespace) -> int:
         tables["model"] = {**kept, "name": args.model}
     if args.methods is not None:
         tables["methods"] = _chosen(args.methods, tables.get("methods", []))
+        names = {"local"} | {m["name"] for m in tables["methods"]}
+        tables["tune"] = {k: v for k, v in tables.get("tune", {}).items() if k.partition(".")[0] in names}
     _override(tables, args)
     return _execute(Experiment.from_tables(tables, "the command line"), args)
 
@@ -270,9 +272,8 @@ def _set(tables: dict[str, Any], setting: str) -> None:
     elif head == "tune":
         tables.setdefault("tune", {})[rest] = value
     else:
-        raise InputError(
-            f"--set {setting!r}: {nearest(head, [*labels, 'data', 'split', 'model', 'local', 'run', 'tune'])}"
-        )
+        allowed = {*labels, "data", "split", "model", "local", "run", "tune"}
+        raise InputError(f"--set {setting!r} names no method of this run and no table; {nearest(head, allowed)}")
 
 
 def _value(text: str) -> Any:
@@ -285,7 +286,9 @@ def _value(text: str) -> Any:
             continue
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError as error:
+        listed = text[:1] in "[{"
+        require(not listed, f"{text!r} is no TOML value ({error}); write 0.5 for .5, and texts in quotes")
         return text
 
 
@@ -339,7 +342,7 @@ def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progres
     return chosen
 
 
-def _present(folder: Path, as_json: bool, html: bool) -> int:
+def _present(folder: Path, as_json: bool, html: bool, insist: bool = False) -> int:
     from coterie.report.results import Results
     from coterie.report.table import describe_lines, render
     from coterie.report.verdicts import verdict
@@ -352,7 +355,9 @@ def _present(folder: Path, as_json: bool, html: bool) -> int:
 
         try:
             page = write(folder)
-        except InputError as error:
+        except InputError as error:  # after hours of training, a report that cannot be made is no failure
+            if insist:
+                raise
             missing = str(error)
     if as_json:
         rows = json.loads((folder / "summary.json").read_text())
@@ -414,7 +419,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    return _present(Path(args.folder), args.json, html=not args.no_html)
+    return _present(Path(args.folder), args.json, html=not args.no_html, insist=True)
 
 
 def _predict(args: argparse.Namespace) -> int:

@@ -138,6 +138,10 @@ class Experiment:
         ):
             value = tables.get(table, {}).get(key, "")
             require(isinstance(value, str), f"{where}: {table}.{key} must be a text; got {value!r}")
+        frozen = tables.get("model", {}).get("freeze", [])
+        good = isinstance(frozen, list) and all(isinstance(p, str) for p in frozen)
+        require(good, f"{where}: model.freeze must be a list of patterns; got {frozen!r}")
+        local_settings(tables.get("local", {}), f"{where}, [local]")
         run = _settings(RunSettings, tables.get("run", {}), f"{where}, [run]")
         entries = tables.get("methods", [])
         require(
@@ -324,7 +328,7 @@ def load_object(reference: str) -> Any:
             with torch.random.fork_rng(devices=[]):  # a model that the file makes is the same in every process
                 torch.default_generator.manual_seed(0)
                 spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):

@@ -95,6 +95,14 @@ class _Pair:
     def done(self) -> Path:
         return self.folder / "done.json"
 
+    def saved(self) -> dict[str, Any]:
+        """What `done` holds."""
+        try:
+            found: dict[str, Any] = json.loads(self.done.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{self.done} is damaged ({error}); delete it and go on with --resume") from error
+        return found
+
 
 def run_experiment(
     experiment: Experiment,
@@ -175,7 +183,7 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
 def _refuse_other_data(experiment: Experiment, pair: _Pair, clients: Clients) -> None:
     if pair.done.exists():
         require(
-            json.loads(pair.done.read_text(encoding="utf-8"))["mark"] == _mark(experiment, pair, clients),
+            pair.saved()["mark"] == _mark(experiment, pair, clients),
             f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
         )
 
@@ -194,8 +202,9 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     find_metrics(",".join(metric_names(experiment)))
     for entry in experiment.methods:
         method = experiment.build_method(entry)
-        if hasattr(method, "check"):
-            method.check(clients.names)
+        asked = method.check(clients.names) if hasattr(method, "check") else ()
+        held = clients.server is not None or "server" not in (asked or ())
+        require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
     module = build_model(experiment.build_model(), clients, 0)
     from coterie.core.workspace import Workspace
 
@@ -310,9 +319,8 @@ def freeze(module: torch.nn.Module, experiment: Experiment) -> None:
     """Let the parameters that `model.freeze` names (patterns such as "0.*") stay as they are."""
     from fnmatch import fnmatchcase
 
-    patterns = experiment.model.get("freeze", [])
     names = [n for n, _ in module.named_parameters()]
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    for pattern in experiment.model.get("freeze", []):
         hit = [n for n in names if fnmatchcase(n, pattern)]
         require(
             bool(hit),
@@ -357,7 +365,7 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
             pair = _Pair(entry, seed, folder)
             if not pair.done.exists():
                 continue
-            summary += json.loads(pair.done.read_text(encoding="utf-8"))["summary"]
+            summary += pair.saved()["summary"]
             head = [entry.label, seed]
             for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
                 history += [[*head, *row] for row in line["history"]]

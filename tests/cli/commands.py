@@ -37,9 +37,7 @@ class Driver:
             env=environment(),
         )
 
-    def __call__(
-        self, cwd: Path, *argv: str, arm: dict[str, Any] | None = None, delay: float | None = None
-    ) -> Ended:
+    def __call__(self, cwd: Path, *argv: str, arm: dict[str, Any] | None = None, delay: float | None = None) -> Ended:
         job = {"argv": list(argv), "cwd": str(cwd), "log": str(self._log), "arm": arm, "delay": delay}
         assert self._process.stdin is not None
         assert self._process.stdout is not None

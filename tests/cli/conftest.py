@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
-from commands import Driver
+from commands import Driver, Ended
 
 
 @pytest.fixture(scope="session")
@@ -9,3 +11,27 @@ def driver(tmp_path_factory):
     made = Driver(tmp_path_factory.mktemp("driver"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def coterie(monkeypatch, capsys, tmp_path):
+    """The command in this process, in an empty folder; what a file of the user's own registers is forgotten afterwards."""
+    from coterie import metrics
+    from coterie.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    before = dict(metrics.METRICS)
+
+    def run(*argv):
+        try:
+            status = main(argv)
+        except SystemExit as ended:  # --help and --version
+            status = ended.code
+        out, err = capsys.readouterr()
+        return Ended(status, out, err, 0.0)
+
+    yield run
+    metrics.METRICS.clear()
+    metrics.METRICS.update(before)
+    for name in [n for n in sys.modules if n.startswith("coterie_user_")]:
+        del sys.modules[name]

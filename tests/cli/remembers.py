@@ -39,7 +39,9 @@ class Momentum:
         return State(x)
 
     def round(self, state: State, federation: ct.Federation, rng: ct.Rng) -> tuple[State, dict[str, object]]:
-        return State(state.x + federation.ask(federation.clients, update, x=state.x, local=self.local).delta.mean(0)), {}
+        return State(
+            state.x + federation.ask(federation.clients, update, x=state.x, local=self.local).delta.mean(0)
+        ), {}
 
     def models(self, state: State) -> Tensor:
         return state.x

@@ -42,6 +42,11 @@ FULL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=None)
 
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "fedprox": [{"mu": 0.5}],
+    "maxfl": [
+        {},
+        {"requirements": "validation", "warmup_steps": 3, "tuning_steps": 2},
+        {"requirements": (("a", 0.5), ("b", 0.6)), "warmup_steps": 3, "surrogate": "log"},
+    ],
     "meritfed": [
         {},
         {"targets": "b", "oracle": "delegated", "oracle_batch_size": 4, "damping": True},
@@ -124,9 +129,9 @@ def test_any_problem_gives_the_same_bits_on_any_number_of_workers(case, problem)
     made = PROBLEMS[problem]()
     before = {k: v.clone() for k, v in made.model.state_dict().items()}
     rows_before = made.clients.fingerprint()
-    one, two = run(case, made), run(case, made, workers=2)
+    one, two = run(case, made, rounds=2), run(case, made, rounds=2, workers=2)
     assert_same_bits(one, two)
-    assert mean_loss(one, 3) != mean_loss(one, 0)
+    assert mean_loss(one, 2) != mean_loss(one, 0)
 
     # Nothing that was given has changed, and what was trained is a state dict of the same model.
     assert made.clients.fingerprint() == rows_before
@@ -240,9 +245,9 @@ class StoppedError(Exception):
 
 
 @each_method
-@pytest.mark.parametrize(("stop", "workers"), [(0, 1), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("stop", "workers"), [(0, 1), (2, 2)])
 def test_resuming_gives_the_bits_of_an_undisturbed_run(case, stop, workers, tmp_path):
-    options = {"rounds": 4, "evaluate": 2, "clients_per_round": 3, "problem": PROBLEMS["batch-norm"]()}
+    options = {"rounds": 3, "evaluate": 2, "clients_per_round": 3, "problem": PROBLEMS["batch-norm"]()}
 
     def interrupt(number: int) -> None:
         if number == stop:
@@ -252,7 +257,7 @@ def test_resuming_gives_the_bits_of_an_undisturbed_run(case, stop, workers, tmp_
         run(case, checkpoint=tmp_path, progress=interrupt, **options)
     resumed = run(case, checkpoint=tmp_path, resume=True, workers=workers, **options)
     assert_same_bits(resumed, run(case, **options))
-    assert [r for r, _ in resumed.seconds] == [1, 2, 3, 4]
+    assert [r for r, _ in resumed.seconds] == [1, 2, 3]
 
 
 @each_method
@@ -311,24 +316,22 @@ def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how
                 run(case)
         return
     sabotage(monkeypatch, ("c",), how)
-    one = run(case)
+    one, two = run(case, rounds=2), run(case, rounds=2, workers=2)
+    assert_same_bits(one, two)
     assert list(one.failures) == ["c"]
     assert REASONS[how] in one.failures["c"]
-    assert "round 3, coterie.algorithms." in one.failures["c"]
+    assert "round 2, coterie.algorithms." in one.failures["c"]
     assert all("c" not in weights for target, weights in one.weights.items())
     assert all(torch.isfinite(x).all() for x in one.models.values())
     assert max(float(x.abs().max()) for x in one.models.values()) < 1e3
-    monkeypatch.undo()
-    other = run(case)
-    assert any(not torch.equal(x, other.models[k]) for k, x in one.models.items())
 
 
 @each_method
-@pytest.mark.parametrize("how", list(REASONS))
-def test_a_failing_client_has_the_same_effect_on_any_number_of_workers(case, how, monkeypatch):
-    if not is_pooled(case):
-        sabotage(monkeypatch, ("c",), how)
-        assert_same_bits(run(case, strict_wire=True), run(case, strict_wire=True, workers=2))
+def test_a_client_that_does_not_fail_would_have_had_an_effect(case, monkeypatch):
+    whole = run(case, rounds=2)
+    sabotage(monkeypatch, ("server",) if is_pooled(case) else ("c",), "huge")
+    damaged = run(case, rounds=1 if is_pooled(case) else 2)
+    assert any(not torch.equal(x, damaged.models[k]) for k, x in whole.models.items())
 
 
 @each_method
@@ -363,9 +366,7 @@ def test_one_client_is_enough(case, workers):
 
 @each_method
 def test_only_the_clients_of_a_round_take_part(case):
-    options = {"clients_per_round": 2, "rounds": 6, "evaluate": 1}
-    one, two = run(case, **options), run(case, workers=2, **options)
-    assert_same_bits(one, two)
+    one = run(case, clients_per_round=2, rounds=6, evaluate=1)
     by_round: dict[int, set[str]] = {}
     for number, _, client, _ in one.weight_rows:
         by_round.setdefault(number, set()).add(client)
@@ -399,6 +400,9 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
     method = found.method
     kept = method.keeps_validation(tuple(SIZES)) if hasattr(method, "keeps_validation") else ()
     training = local.steps.count * sum(n + (0 if k in kept else HELD) for k, n in SIZES.items())
+    if case[0] == "maxfl":
+        per_step = training // local.steps.count
+        return rounds * (training + method.tuning_steps * per_step) + method.warmup_steps * per_step
     if case[0] != "meritfed":
         return rounds * training
     targets = 1 if method.validation == "server" else len(method.check(tuple(SIZES)))

@@ -4,9 +4,10 @@ from coterie.algorithms.centralised import Centralised
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.fedprox import FedProx
 from coterie.algorithms.local import Local
+from coterie.algorithms.maxfl import MaxFL
 from coterie.algorithms.meritfed import MeritFed
 
-__all__ = ["ALGORITHMS", "Centralised", "FedAvg", "FedProx", "Local", "MeritFed"]
+__all__ = ["ALGORITHMS", "Centralised", "FedAvg", "FedProx", "Local", "MaxFL", "MeritFed"]
 
 ALGORITHMS: dict[str, type] = {
     "local": Local,
@@ -14,5 +15,6 @@ ALGORITHMS: dict[str, type] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "meritfed": MeritFed,
+    "maxfl": MaxFL,
 }
 """The registered methods, in the order in which they are shown."""

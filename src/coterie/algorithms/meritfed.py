@@ -19,7 +19,7 @@ Laws (tests/laws): md_steps = 0 is uniform averaging; delegated = gradient, bit 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, nearest
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
@@ -74,13 +74,17 @@ def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates
 @task
 def target_gradient(cohort: Cohort, *, x: Tensor, rows: str, batch: int | None, step: int) -> TargetGradient:
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
-    return TargetGradient(cohort.gradient(x, part=_part(cohort, rows), batch_size=batch, purpose=f"oracle/{step}"))
+    purpose = f"oracle/{step}"
+    found = [c.gradient(x[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
+    return TargetGradient(torch.cat(found))
 
 
 @task
 def target_losses(cohort: Cohort, *, xs: Tensor, rows: str, batch: int | None, step: int) -> TargetLosses:
     """Losses of f_target at the candidates xs [n, q, d + b]."""
-    return TargetLosses(cohort.losses(xs, part=_part(cohort, rows), batch_size=batch, purpose=f"oracle/{step}"))
+    purpose = f"oracle/{step}"
+    found = [c.losses(xs[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
+    return TargetLosses(torch.cat(found))
 
 
 @task
@@ -97,9 +101,10 @@ def target_descent(
     return Descent(entropic_descent(slopes, weights, steps=steps, step=step, damping=damping))
 
 
-def _part(cohort: Cohort, rows: str) -> str:
-    has = all(cohort.has(i, "validation") for i in range(len(cohort.names)))
-    return "train" if rows == "train" or not has else "validation"
+def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
+    # Which rows speak for a target depends on what it has itself, not on who shares its process.
+    for i in range(len(cohort.names)):
+        yield i, cohort.only([i]), "validation" if rows != "train" and cohort.has(i, "validation") else "train"
 
 
 def _candidates(x: Tensor, weights: Tensor, deltas: Tensor, lr: float, dim: int) -> Tensor:
@@ -168,8 +173,8 @@ class MeritFed:
     radius: float = 0.01
 
     def __post_init__(self) -> None:
-        names = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
-        good = bool(names) and all(isinstance(n, str) and n for n in names)
+        names = (self.targets,) if isinstance(self.targets, str) else self.targets
+        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
         check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
         check_fields(
             self, lr=Rules.POSITIVE, md_steps=Rules.COUNT, oracle=Rules.one_of("gradient", "loss", "delegated"),
@@ -270,7 +275,15 @@ class _Oracle:
             steps = count()
             slopes = lambda w: self._zeroth_order(w, next(steps))  # noqa: E731
         value = lambda w: self.losses([self.candidates(w)])[:, 0]  # noqa: E731
-        return entropic_descent(slopes, weights, steps=m.md_steps, step=m.md_step, value=value, damping=m.damping)
+        try:
+            return entropic_descent(slopes, weights, steps=m.md_steps, step=m.md_step, value=value, damping=m.damping)
+        except InputError:
+            raise
+        except ValueError as error:  # finite updates and gradients whose product overflows
+            sentence = (
+                f"round {self.federation.round}: the descent of MeritFed diverged ({error}); lower the learning rates"
+            )
+            raise RunError(sentence) from error
 
     def _gradient(self, candidates: Tensor, step: int) -> Tensor:
         batch = self.method.oracle_batch_size

@@ -52,6 +52,12 @@ class Schedule:
     at: tuple[int, ...] = ()
     factor: float = 0.1
 
+    def __post_init__(self) -> None:
+        good = isinstance(self.at, tuple) and all(type(r) is int and r > 0 for r in self.at)
+        check_field(self, "at", self.at, good, "a list of rounds > 0")
+        for name, value in (("start", self.start), ("factor", self.factor)):
+            check_field(self, name, value, is_number(value) and value > 0, "a number > 0")
+
     def rate(self, round: int) -> float:
         """The rate of round `round` (counted from 1)."""
         return self.start * self.factor ** sum(round >= r for r in self.at)

@@ -1,13 +1,13 @@
 """Who gets which row: splits of one data set over clients, and of one client's rows into train, validation and test.
 
-All randomness has a name (`generator`): neither the order of calls nor another client can change a client's rows.
+All randomness has a name (`generator`), so that the order of calls changes nothing, and a client's own parts depend on its name alone. Every
+split gives a row to at most one client; the copies of `target_groups` with 40 clients are the exception.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -15,18 +15,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, require
 
 __all__ = [
     "DEFAULT_PARTS",
-    "Split",
+    "Index",
+    "clusters",
     "dirichlet",
     "generator",
     "iid",
     "is_number",
+    "mixed",
     "numbered",
     "shards",
     "stratified",
+    "subset",
+    "target_groups",
     "whole",
 ]
 
@@ -114,16 +118,157 @@ def shards(
         require(wanted <= len(order), f"{n} clients x {shards_per_client} shards need at least {wanted} rows")
         pieces = np.array_split(order, wanted)
     else:
-        require(shard_size >= 1, f"shard_size = {shard_size} must be at least 1")
-        count = len(order) // shard_size
-        require(
-            wanted <= count,
-            f"{n} clients x {shards_per_client} shards are {wanted} shards, but {len(order)} rows give only {count} of "
-            f"{shard_size} rows; lower one of the three",
-        )
+        count = _shard_count(n, shards_per_client, shard_size, len(order))
         pieces = [order[i * shard_size : (i + 1) * shard_size] for i in range(count)]
-    dealt = rng.permutation(len(pieces))[:wanted].reshape(n, shards_per_client)
-    return [np.sort(np.concatenate([pieces[i] for i in row])) for row in dealt]
+    dealt = _deal(rng, len(pieces), n, shards_per_client)
+    return [np.sort(np.concatenate([pieces[i] for i in own])) for own in dealt]
+
+
+def _shard_count(n: int, shards_per_client: int, shard_size: int, rows: int) -> int:
+    """Shards of `shard_size` in so many rows; enough for all clients."""
+    require(shard_size >= 1, f"shard_size = {shard_size} must be at least 1")
+    wanted, count = n * shards_per_client, rows // shard_size
+    require(
+        wanted <= count,
+        f"{n} clients x {shards_per_client} shards are {wanted} shards, but {rows} rows give only {count} of "
+        f"{shard_size} rows; lower one of the three",
+    )
+    return count
+
+
+def _deal(rng: np.random.Generator, count: int, n: int, each: int) -> Index:
+    """Numbers of the shards of each client, [n, each]."""
+    return rng.permutation(count)[: n * each].reshape(n, each)
+
+
+def clusters(labels: ArrayLike, n: int, *, clusters: int = 5, labels_per_cluster: int = 2, seed: int = 0) -> list[Index]:
+    """Clients in clusters that share no class: each cluster has `labels_per_cluster` classes, its clients get them IID.
+
+    Classes are dealt to clusters at random, and so are clients, as evenly as `n` allows. Each row of those classes is used
+    once. As in the MaxFL paper (appendix D, 5 clusters x 2 labels). Raises `InputError` for too few classes or clients.
+    """
+    values = _classes(labels, "clusters")
+    _check_clients(n, len(values))
+    known = np.unique(values)
+    require(
+        clusters * labels_per_cluster <= len(known),
+        f"{clusters} clusters x {labels_per_cluster} labels need {clusters * labels_per_cluster} classes, but there are "
+        f"{len(known)}; lower one of the two",
+    )
+    require(n >= clusters, f"{n} clients cannot fill {clusters} clusters; lower `clusters` or raise `clients`")
+    rng = generator(seed, "clusters")
+    own = rng.permutation(known)[: clusters * labels_per_cluster].reshape(clusters, labels_per_cluster)
+    member = rng.permutation(np.arange(n) % clusters)
+    out = [np.zeros(0, dtype=np.int64)] * n
+    for c in range(clusters):
+        rows, clients = rng.permutation(np.flatnonzero(np.isin(values, own[c]))), np.flatnonzero(member == c)
+        require(
+            len(rows) >= len(clients),
+            f"{len(rows)} rows cannot be split over the {len(clients)} clients of a cluster; lower `clients`",
+        )
+        for i, part in zip(clients, np.array_split(rows, len(clients)), strict=True):
+            out[i] = np.sort(part)
+    return out
+
+
+def mixed(
+    labels: ArrayLike, n: int, nr: float, *, shards_per_client: int = 2, shard_size: int = 500, seed: int = 0
+) -> list[Index]:
+    """ISFL's mixed non-IID split: label-sorted shards, a share 1 - `nr` of each drawn uniformly from all classes.
+
+    That share is drawn first, evenly by class, for as many shards as the rows give; the rest is sorted by label and cut.
+    Clients get `shards_per_client` shards at random; the other shards are unused. `nr` = 1 is plain sort-and-partition.
+    Raises `InputError` for too few rows.
+    """
+    classes = _classes(labels, "mixed")
+    _check_clients(n, len(classes))
+    require(0 <= nr <= 1, f"nr = {nr!r} must be a number from 0 to 1 (the paper has .95 and .98)")
+    count = _shard_count(n, shards_per_client, shard_size, len(classes))
+    rng = generator(seed, "mixed")
+    uniform = round((1 - nr) * shard_size)
+    order = rng.permutation(len(classes))
+    by_turns = order[np.argsort(_rank(classes[order]), kind="stable")]  # one row of each class after the other
+    pool, rest = rng.permutation(by_turns[: count * uniform]), by_turns[count * uniform :]
+    ordered = rest[np.argsort(classes[rest], kind="stable")][: count * (shard_size - uniform)]
+    pieces = np.concatenate([pool.reshape(count, uniform), ordered.reshape(count, shard_size - uniform)], axis=1)
+    return [np.sort(pieces[own].ravel()) for own in _deal(rng, count, n, shards_per_client)]
+
+
+def target_groups(
+    labels: ArrayLike, alpha: float, *, held_out: int = 300, seed: int = 0
+) -> tuple[dict[str, Index], Index]:
+    """MeritFed's image task: a target, 10 clients that are near and 9 that are far; and the target's validation rows.
+
+    `target` has the classes 0-2; `near-00` to `near-09` have a share `alpha` of these and the rest from 3-5;
+    `far-00` to `far-08` have the classes 6-9. All have the same number of rows, the largest that the classes allow, with
+    equal shares of classes up to a row; rows beyond are unused. `held_out` rows of each target class belong to
+    nobody: with them the target validates. (The paper takes these from CIFAR-10's test images.)
+
+    Raises `InputError` unless there are ten classes with enough rows.
+    """
+    classes = _classes(labels, "target-groups")
+    require(0 < alpha <= 1, f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
+    found = np.unique(classes)
+    require(
+        np.isin(np.arange(10), found).all(),
+        f"the split 'target-groups' needs rows of the classes 0 to 9, but there are {found[:10].tolist()}",
+    )
+    rng = generator(seed, "target-groups")
+    rows = [rng.permutation(np.flatnonzero(classes == c)) for c in range(10)]
+    for c in range(3):
+        require(
+            held_out < len(rows[c]),
+            f"held_out = {held_out} rows of class {c} leave nothing of its {len(rows[c])} to train on; lower held_out",
+        )
+    validation = np.sort(np.concatenate([r[:held_out] for r in rows[:3]]))
+    stock = [_by_turns([r[held_out:] for r in rows[:3]]), _by_turns(rows[3:6]), _by_turns(rows[6:])]
+
+    def wanted(size: int) -> tuple[int, int]:
+        shared = round(alpha * size)
+        return shared, size - shared
+
+    size = len(classes) // 20
+    while size and (
+        size + 10 * wanted(size)[0] > len(stock[0]) or 10 * wanted(size)[1] > len(stock[1]) or 9 * size > len(stock[2])
+    ):
+        size -= 1
+    require(size >= 3, f"{len(classes)} rows are too few for 20 clients of 3 classes; give more rows or lower held_out")
+    shared, other = wanted(size)
+    lists = {"target": stock[0][:size]}
+    for i in range(10):
+        low, high = size + i * shared, i * other
+        lists[f"near-{i:02d}"] = np.concatenate([stock[0][low : low + shared], stock[1][high : high + other]])
+    for i in range(9):
+        lists[f"far-{i:02d}"] = stock[2][i * size : (i + 1) * size]
+    return {name: np.sort(own) for name, own in lists.items()}, validation
+
+
+def subset(labels: ArrayLike, rows: int, *, seed: int = 0) -> Index:
+    """`rows` row numbers, sorted, with every class in its share up to a row.
+
+    >>> np.asarray([0, 0, 0, 0, 1, 1])[subset([0, 0, 0, 0, 1, 1], 3)].tolist()
+    [0, 0, 1]
+    """
+    classes = _classes(labels, "rows")
+    order = generator(seed, "subset").permutation(len(classes))
+    mine = classes[order]
+    _, code, count = np.unique(mine, return_inverse=True, return_counts=True)
+    return np.sort(order[np.argsort((_rank(mine) + 0.5) / count[code], kind="stable")[:rows]])
+
+
+def _rank(classes: NDArray[Any]) -> Index:
+    """How many rows of the same class come before each row."""
+    order = np.argsort(classes, kind="stable")
+    _, first, count = np.unique(classes[order], return_index=True, return_counts=True)
+    rank = np.empty(len(classes), dtype=np.int64)
+    rank[order] = np.arange(len(classes)) - np.repeat(first, count)
+    return rank
+
+
+def _by_turns(groups: list[Index]) -> Index:
+    """One of each group after the other, as long as all last."""
+    shortest = min(map(len, groups))
+    return np.stack([g[:shortest] for g in groups], axis=1).ravel()
 
 
 def stratified(
@@ -198,87 +343,6 @@ def _check_clients(n: int, rows: int) -> None:
     require(n <= rows, f"{rows} rows cannot be split over {n} clients; lower `clients`")
 
 
-@dataclass(frozen=True)
-class Split:
-    """The `[split]` table of an experiment, checked.
-
-    Attributes:
-        kind: iid, dirichlet or shards; None for data that has its own clients.
-        clients: number of clients.
-        alpha, minimum: of `dirichlet`.
-        shards_per_client, shard_size: of `shards`.
-        seed: of the whole split; None is the run's seed.
-        parts: fraction of a client's rows per part.
-    """
-
-    kind: str | None = None
-    clients: int = 10
-    alpha: float = 0.5
-    minimum: int = 3
-    shards_per_client: int = 2
-    shard_size: int | None = None
-    seed: int | None = None
-    parts: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_PARTS))
-
-    @classmethod
-    def parse(cls, table: Mapping[str, Any] | None, *, natural: str = "", **defaults: Any) -> Split:
-        """The split that `table` asks for, on top of `defaults`.
-
-        `natural` names data that brings its own clients: only `seed` and `parts` make sense there. Raises `InputError`
-        that names the key, what is allowed and the nearest spelling.
-        """
-        given = dict(table or {})
-        allowed = list(_CHECKS)
-        for key in given:
-            require(key in allowed, f"[split] has no key {key!r}; {nearest(str(key), allowed)}")
-            require(
-                not natural or key in ("seed", "parts"),
-                f"[split] {key} does not apply to {natural}, which has its own clients; only seed and parts do",
-            )
-        for key, value in given.items():
-            check, meaning = _CHECKS[key]
-            if not check(value):
-                near = f"; {nearest(value, _KINDS)}" if key == "kind" and isinstance(value, str) else ""
-                raise InputError(f"[split] {key} = {value!r} must be {meaning}{near}")
-        if "parts" in given:
-            given["parts"] = _parts(given["parts"])
-        split = cls(**{**defaults, **given})
-        for key, kind in _BELONGS.items():
-            require(
-                key not in given or split.kind == kind,
-                f"[split] {key} belongs to kind = {kind!r}, but kind is {split.kind!r}; drop one of them",
-            )
-        return split
-
-    def seeded(self, seed: int) -> int:
-        """The seed to use in a run with `seed`."""
-        return seed if self.seed is None else self.seed
-
-    def over(self, labels: ArrayLike, *, seed: int) -> list[Index]:
-        """Row numbers per client, by `kind`."""
-        at = self.seeded(seed)
-        if self.kind == "iid":
-            return iid(labels, self.clients, seed=at)
-        if self.kind == "dirichlet":
-            return dirichlet(labels, self.clients, self.alpha, seed=at, minimum=self.minimum)
-        return shards(
-            labels, self.clients, shards_per_client=self.shards_per_client, shard_size=self.shard_size, seed=at
-        )
-
-    def within(self, labels: ArrayLike | None, *, seed: int, name: str, n: int | None = None) -> dict[str, Index]:
-        """The rows of client `name` by part: `stratified` with these `parts`."""
-        return stratified(labels, self.parts, seed=self.seeded(seed), name=name, n=n)
-
-
-def _parts(given: Mapping[str, float]) -> dict[str, float]:
-    total = float(sum(given.values()))
-    require(
-        abs(total - 1) < 1e-6, f"[split] parts add up to {total:g}; fractions of train, validation, test must give 1"
-    )
-    require(given.get("train", 0) > 0, "[split] parts need train above 0, for example {train = .6, test = .4}")
-    return {key: float(given.get(key, 0.0)) for key in DEFAULT_PARTS if given.get(key, 0.0) > 0}
-
-
 def whole(low: int) -> Callable[[Any], bool]:
     """A test for whole numbers of at least `low`; True and False are none."""
     return lambda v: isinstance(v, int | np.integer) and v is not True and v is not False and int(v) >= low
@@ -288,25 +352,3 @@ def is_number(value: Any) -> bool:
     """Whether `value` is a finite number; True and False are none."""
     real = isinstance(value, int | float | np.number) and value is not True and value is not False
     return real and bool(np.isfinite(float(value)))
-
-
-def _is_parts(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and set(value) <= set(DEFAULT_PARTS)
-        and all(is_number(v) and 0 <= v <= 1 for v in value.values())
-    )
-
-
-_KINDS = ("iid", "dirichlet", "shards")
-_BELONGS = {"alpha": "dirichlet", "minimum": "dirichlet", "shards_per_client": "shards", "shard_size": "shards"}
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "kind": (lambda v: v in _KINDS, "iid, dirichlet or shards"),
-    "clients": (whole(1), "a whole number of at least 1"),
-    "alpha": (lambda v: is_number(v) and v > 0, "a number above 0"),
-    "minimum": (whole(0), "a whole number of at least 0"),
-    "shards_per_client": (whole(1), "a whole number of at least 1"),
-    "shard_size": (whole(1), "a whole number of at least 1"),
-    "seed": (whole(0), "a whole number of at least 0"),
-    "parts": (_is_parts, "a table of train, validation and test with fractions from 0 to 1"),
-}

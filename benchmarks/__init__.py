@@ -1,0 +1,1 @@
+"""Benchmarks: `python -m benchmarks NAME ...` or `python benchmarks/run.py NAME ...`."""

@@ -1,0 +1,165 @@
+"""Mean estimation, the synthetic task of the MeritFed papers: where ||x - x*||^2 settles for each method.
+
+150 clients with 1,000 samples each: 5 have the target's distribution, 95 one whose mean lies mu away, 50 one at distance 1.
+5,000 rounds of one gradient on 100 samples, server rate .01; MeritFed takes 10 mirror-descent steps on 1,000 more samples of
+the target. The plateau is the mean over the last fifth of the rounds. Whole seeds run while the time lasts.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import coterie as ct
+from benchmarks.measure import Settings
+from coterie.data.mean_estimation import TARGET
+
+WHAT = __doc__ or ""
+MD_STEP = {0.001: 3.5, 0.01: 4.5, 0.1: 12.5}
+"""The step of mirror descent for each mu."""
+
+REFERENCE: Mapping[str, Mapping[float, float]] = {
+    "MeritFed": {0.001: 0.00013, 0.01: 0.00015, 0.1: 0.0023},
+    "SGD Full": {0.001: 0.11, 0.01: 0.12, 0.1: 0.15},
+    "SGD Ideal": {0.001: 0.0024, 0.01: 0.0024, 0.1: 0.0024},
+}
+"""Plateaus of the authors' code."""
+
+GROUPS = {"MeritFed": (5, 95, 50), "SGD Full": (5, 95, 50), "SGD Ideal": (5, 0, 0), "target only": (1, 0, 0)}
+"""Clients of the target's distribution, of the one close by and of the one far away that take part."""
+
+ROUNDS = {"MeritFed": 5000, "SGD Full": 3500, "SGD Ideal": 5000, "target only": 5000}
+"""A round brings x closer to its limit by a factor .998, so 3,500 rounds leave a thousandth of the way: nothing against .1."""
+
+LOCAL = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=100)
+LR = 0.01
+MOST_SEEDS = 10
+
+
+class Job(NamedTuple):
+    """One run."""
+
+    method: str
+    mu: float
+    seed: int
+    rounds: int
+    samples: int = 1000
+
+
+class Watched:
+    """A method, and ||x - x*||^2 (x* = 0) after each round later than `start`."""
+
+    def __init__(self, method: Any, start: int) -> None:
+        self._method, self._start, self._rounds = method, start, 0
+        self.distances: list[float] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._method, name)
+
+    def round(self, state: Any, federation: ct.Federation, rng: ct.Rng) -> tuple[Any, Any]:
+        """A round of the method."""
+        state, log = self._method.round(state, federation, rng)
+        self._rounds += 1
+        if self._rounds > self._start:
+            models = self._method.models(state)
+            x: Tensor = models if isinstance(models, Tensor) else models[TARGET]
+            self.distances.append(float(x.double().square().sum()))
+        return state, log
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """All methods and all mu, seed by seed while the time lasts."""
+    started = time.perf_counter()
+    load = os.getloadavg()[0]
+    results: list[dict[str, Any]] = []
+    if settings.quick:
+        results = [plateau(Job(m, 0.01, seed, 3, 100)) for seed in (0, 1) for m in GROUPS]
+    else:
+        processes = min(2, os.cpu_count() or 1)
+        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _one_thread) as pool:
+            for seed in range(MOST_SEEDS):
+                jobs = [Job(m, mu, seed, ROUNDS[m]) for m in GROUPS for mu in MD_STEP]  # the longest first
+                results += pool.map(plateau, jobs)
+                if (time.perf_counter() - started) * (seed + 2) / (seed + 1) > 60 * settings.minutes:
+                    break
+    found = {"load": [round(load, 2), round(os.getloadavg()[0], 2)], "minutes": (time.perf_counter() - started) / 60}
+    return {**found, "summary": summary(results), "runs": results}
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def plateau(job: Job) -> dict[str, Any]:
+    """The plateau of one run, and for MeritFed the weight of each group at the end."""
+    started = time.perf_counter()
+    clients = ct.data.load(
+        "mean-estimation", seed=job.seed, mu=job.mu, groups=list(GROUPS[job.method]), samples=job.samples, test=0
+    )
+    method: Any = ct.FedAvg(LOCAL, lr=LR)  # equal sizes: the plain mean
+    if job.method == "MeritFed":
+        method = ct.MeritFed(targets=TARGET, local=LOCAL, lr=LR, md_steps=10, md_step=MD_STEP[job.mu])
+    watched = Watched(method, job.rounds - max(1, job.rounds // 5))
+    done = ct.fit(
+        watched, clients, ct.models.Mean(), job.rounds, job.seed,
+        evaluate=job.rounds, metrics=(), fold_validation=False, strict_wire=False,
+    )  # fmt: skip
+    weights = next(iter(done.weights.values()))
+    return {
+        **job._asdict(),
+        "plateau": statistics.fmean(watched.distances),
+        "weight_by_group": [sum(w for name, w in weights.items() if name.startswith(g)) for g in ("d1", "d2", "d3")],
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and standard deviation over seeds for each method and mu, beside the authors' numbers."""
+    lines = []
+    for method in GROUPS:
+        for mu in sorted({r["mu"] for r in results}):
+            values = [r["plateau"] for r in results if (r["method"], r["mu"]) == (method, mu)]
+            spread = statistics.stdev(values) if len(values) > 1 else None
+            reference = REFERENCE.get(method, {}).get(mu)
+            lines.append(
+                {
+                    "method": method,
+                    "mu": mu,
+                    "seeds": len(values),
+                    "mean": statistics.fmean(values),
+                    "std": spread,
+                    "reference": reference,
+                }
+            )
+    return lines
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """The summary as Markdown."""
+    lines = result["summary"]
+    columns = sorted({line["mu"] for line in lines})
+    head = ["method", *(f"mu = {mu:g}" for mu in columns)]
+    text = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    for method in GROUPS:
+        cells = [_cell(line) for mu in columns for line in lines if (line["method"], line["mu"]) == (method, mu)]
+        text.append("| " + " | ".join([method, *cells]) + " |")
+    seeds = max(line["seeds"] for line in lines)
+    note = (
+        f"Mean ± standard deviation over {seeds} seeds, in brackets the number of the authors' code. Commit "
+        f"{result['commit']}, {result['minutes']:.0f} minutes on {result['machine']['cores']} cores."
+    )
+    return "\n".join([*text, "", note])
+
+
+def _cell(line: Mapping[str, Any]) -> str:
+    spread = "" if line["std"] is None else f" ± {line['std']:.2g}"
+    reference = "" if line["reference"] is None else f" ({line['reference']:g})"
+    return f"{line['mean']:.2g}{spread}{reference}"

@@ -1,0 +1,199 @@
+"""How speed is measured: two contestants in turns (A B A B ...), the median of the ratios of pairs, and the load beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import coterie
+from coterie.core.state import write_atomically
+
+__all__ = [
+    "LIMIT",
+    "Pair",
+    "Seconds",
+    "Settings",
+    "Turns",
+    "document",
+    "in_turns",
+    "on_a_quiet_machine",
+    "ratio",
+    "row",
+    "write",
+]
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT = 2.5
+"""Load average above which a measurement is repeated."""
+
+
+class Settings(NamedTuple):
+    """What the command line says: tiny sizes that only show that the code runs; minutes that a long benchmark may take."""
+
+    quick: bool = False
+    minutes: float = 10.0
+    attempts: int = 4
+    pause: float = 30.0
+
+
+class Seconds(NamedTuple):
+    """Time on the wall, and time of the CPU spent by this process, which other processes disturb far less."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def now(cls) -> Seconds:
+        """The clocks."""
+        return cls(time.perf_counter(), time.process_time())
+
+    def since(self, start: Seconds) -> Seconds:
+        """From `start` to here."""
+        return Seconds(self.wall - start.wall, self.cpu - start.cpu)
+
+
+class Pair(NamedTuple):
+    """The same work done by both, one right after the other."""
+
+    ours: Seconds
+    reference: Seconds
+
+
+class Turns:
+    """A `progress` hook for `ct.fit` that lets another contestant take turns with the run.
+
+    After every `rounds` rounds of the run, `reference` is called with the number of each of them; both times make a pair.
+    The first turn of each warms up and does not count. What `fit` does before its first and in its last round (start-up,
+    evaluation) lies outside of all turns if the run has one round more than whole turns.
+    """
+
+    def __init__(self, reference: Callable[[int], object], rounds: int) -> None:
+        self._reference, self._rounds = reference, rounds
+        self._pairs: list[Pair] = []
+        self._start = Seconds.now()
+
+    def __call__(self, number: int) -> None:
+        stop = Seconds.now()
+        if number % self._rounds:
+            return
+        if number:
+            for earlier in range(number - self._rounds + 1, number + 1):
+                self._reference(earlier)
+            self._pairs.append(Pair(stop.since(self._start), Seconds.now().since(stop)))
+        self._start = Seconds.now()
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """All pairs but the first."""
+        return self._pairs[1:]
+
+
+def in_turns(ours: Callable[[], object], reference: Callable[[], object], pairs: int = 7) -> list[Pair]:
+    """Call both in turns; the first call of each warms up and does not count."""
+    found = []
+    for _ in range(pairs + 1):
+        start = Seconds.now()
+        ours()
+        middle = Seconds.now()
+        reference()
+        found.append(Pair(middle.since(start), Seconds.now().since(middle)))
+    return found[1:]
+
+
+def ratio(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Our speed as a multiple of the reference's: medians over pairs, with quartiles; on the wall and in CPU time.
+
+    >>> ratio([Pair(Seconds(2, 2), Seconds(1, 1)), Pair(Seconds(1, 1), Seconds(1, 1)), Pair(Seconds(4, 4), Seconds(1, 1))])["ratio"]
+    0.5
+    """
+    wall = [p.reference.wall / p.ours.wall for p in pairs]
+    low, _, high = statistics.quantiles(wall, n=4)
+    return {
+        "ratio": statistics.median(wall),
+        "quartiles": [low, high],
+        "cpu_ratio": statistics.median(p.reference.cpu / p.ours.cpu for p in pairs),
+        "pairs": len(pairs),
+        "seconds": statistics.median(p.ours.wall for p in pairs),
+        "reference_seconds": statistics.median(p.reference.wall for p in pairs),
+    }
+
+
+def on_a_quiet_machine(measure: Callable[[], dict[str, Any]], settings: Settings) -> dict[str, Any]:
+    """Measure; while the load average is above `LIMIT` before or after, wait and measure again, at most `settings.attempts` times.
+
+    The attempt under the lowest load counts; its load, the number of attempts and whether it is `busy` are in the result.
+    """
+    best: dict[str, Any] = {}
+    for attempt in range(1, settings.attempts + 1):
+        before = os.getloadavg()[0]
+        found = measure()
+        load = [round(before, 2), round(os.getloadavg()[0], 2)]
+        if not best or max(load) < max(best["load"]):
+            best = {**found, "load": load, "busy": max(load) > LIMIT}
+        best["attempts"] = attempt
+        if not best["busy"] or settings.quick:
+            break
+        if attempt < settings.attempts:
+            time.sleep(settings.pause)
+    return best
+
+
+def row(work: str, measured: str, goal: str, met: bool, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the table in docs/performance.md."""
+    return {"work": work, "measured": measured, "goal": goal, "met": met, "load": found["load"], "busy": found["busy"]}
+
+
+def document(name: str, what: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A result with all that is needed to judge it: machine, versions, commit."""
+    return {
+        "name": name,
+        "what": what,
+        "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "coterie": coterie.__version__,
+        },
+        **found,
+    }
+
+
+def write(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result as JSON, renamed into place."""
+    text = json.dumps(result, indent=2) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text))
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """The commit, with `+` if sources differ from it."""
+
+    def git(*words: str) -> str:
+        command = ["git", "--no-optional-locks", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

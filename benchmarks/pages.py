@@ -1,0 +1,52 @@
+"""Pages of the documentation whose numbers are written by benchmarks, between the markers `<!-- results -->`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.core.state import write_atomically
+
+__all__ = ["between", "speed_table", "write"]
+
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
+
+
+def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
+    """Write the tables of the results that exist."""
+    if any(name in results for name in speed):
+        between(docs / "performance.md", speed_table([results[n] for n in speed if n in results]))
+    if "mean_estimation" in results:
+        from benchmarks.mean_estimation import table
+
+        between(docs / "results.md", table(results["mean_estimation"]))
+
+
+def between(page: Path, text: str) -> None:
+    """Replace what stands between the markers of a page."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{page} has no line {BEGIN} or no line {END} after it")
+    made = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+    write_atomically(page, lambda temporary: temporary.write_text(made))
+
+
+def speed_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """The rows of all results, and the machine of the newest."""
+    lines = ["| work | measured | goal | reached | load | commit |", "| --- | --- | --- | --- | --- | --- |"]
+    for result in results:
+        for row in result["rows"]:
+            load = f"{row['load'][0]} -> {row['load'][1]}" + (" (busy)" if row["busy"] else "")
+            reached = "-" if row["goal"] == "none" else "yes" if row["met"] else "no"
+            cells = (row["work"], row["measured"], row["goal"], reached, load, result["commit"])
+            lines.append("| " + " | ".join(cells) + " |")
+    newest = max(results, key=lambda result: result["measured"])
+    machine, versions = newest["machine"], newest["versions"]
+    where = f"{machine['cpu']}, {machine['cores']} cores; Python {versions['python']}, PyTorch {versions['torch']}"
+    note = (
+        f"{where}; {newest['measured'][:10]}. A `+` behind a commit: sources differed from it. Busy: the load average "
+        "was above 2.5 in every attempt."
+    )
+    return "\n".join([*lines, "", note])

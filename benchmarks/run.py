@@ -1,0 +1,58 @@
+"""Run benchmarks: `python benchmarks/run.py [NAME ...]`. Writes benchmarks/results/NAME.json and the tables of the documentation."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder there, not its parent
+    sys.path.insert(0, str(ROOT))
+
+SPEED = ("w1", "scaling", "heart")
+"""In the order of the table of docs/performance.md."""
+
+BENCHMARKS = (*SPEED, "mean_estimation")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmarks named on the command line; all about speed if none is."""
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long mean_estimation may begin another seed")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that the code runs; needs --out")
+    parser.add_argument("--out", type=Path, help="folder of the JSON results (benchmarks/results)")
+    parser.add_argument("--docs", type=Path, help="folder of the pages with tables (docs; none with --out)")
+    given = parser.parse_args(arguments)
+    unknown = [n for n in given.names if n not in BENCHMARKS]
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(unknown)}; choose from {', '.join(BENCHMARKS)}")
+    if given.quick and given.out is None:
+        parser.error("numbers of --quick are no results; give --out FOLDER")
+    folder = given.out or ROOT / "benchmarks" / "results"
+    docs = given.docs or (None if given.out else ROOT / "docs")
+
+    from benchmarks import measure, pages
+
+    settings = measure.Settings(quick=given.quick, minutes=given.minutes)
+    for name in given.names or SPEED:
+        module: Any = importlib.import_module(f"benchmarks.{name}")
+        result = measure.document(name, module.WHAT.strip(), module.run(settings))
+        measure.write(folder / f"{name}.json", result)
+        for line in result.get("rows", ()):
+            print(f"{line['work']}: {line['measured']} (goal: {line['goal']}, load {line['load']})")
+        if "summary" in result:
+            print(module.table(result))
+    if docs is not None:
+        results = {n: json.loads(p.read_text()) for n in BENCHMARKS if (p := folder / f"{n}.json").exists()}
+        pages.write(docs, results, SPEED)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

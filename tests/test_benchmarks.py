@@ -1,0 +1,85 @@
+"""The benchmarks run, at sizes at which their numbers mean nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+NAMES = ("w1", "scaling", "heart", "mean_estimation")
+PAGES = {"performance.md": "| heart-disease", "results.md": "| SGD Ideal |"}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """All benchmarks at tiny sizes: the folder with their results and pages."""
+    folder = tmp_path_factory.mktemp("benchmarks")
+    for page in PAGES:
+        (folder / page).write_text((ROOT / "docs" / page).read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        from benchmarks.run import main
+
+        assert main([*NAMES, "--quick", "--out", str(folder), "--docs", str(folder)]) == 0
+    return folder
+
+
+def test_every_benchmark_writes_its_result_and_nothing_else(written):
+    assert {p.name for p in written.iterdir()} == {*(f"{n}.json" for n in NAMES), *PAGES}
+    for name in NAMES:
+        result = json.loads((written / f"{name}.json").read_text())
+        assert result["name"] == name
+        assert {"what", "measured", "machine", "versions", "commit", "load"} <= set(result)
+
+
+def test_equal_batches_give_l0_and_the_library_the_same_model(written):
+    result = json.loads((written / "w1.json").read_text())
+    assert result["largest_difference_with_equal_batches"] < 1e-5
+
+
+def test_tables_stand_between_the_markers_and_nothing_else_changes(written):
+    for page, cell in PAGES.items():
+        was, now = (ROOT / "docs" / page).read_text(), (written / page).read_text()
+        assert now.count(cell) == 1
+        assert now.partition("<!-- results -->")[0] == was.partition("<!-- results -->")[0]
+        assert now.partition("<!-- /results -->")[2] == was.partition("<!-- /results -->")[2]
+
+
+def test_ratios_are_medians_over_pairs_without_the_first_turn():
+    from benchmarks.measure import Pair, Seconds, Turns, ratio
+
+    pairs = [Pair(Seconds(2, 4), Seconds(1, 1)), Pair(Seconds(1, 2), Seconds(1, 1)), Pair(Seconds(4, 8), Seconds(1, 1))]
+    assert ratio(pairs)["ratio"] == 0.5
+    assert ratio(pairs)["cpu_ratio"] == 0.25
+    called = []
+    turns = Turns(called.append, rounds=2)
+    for number in range(8):  # 0, ..., 7: the run has one round more than whole turns
+        turns(number)
+    assert called == [1, 2, 3, 4, 5, 6]
+    assert len(turns.pairs) == 2
+
+
+def test_a_busy_machine_is_measured_again_and_said_so(monkeypatch):
+    from benchmarks import measure
+
+    loads = iter([5.0, 4.0, 3.0, 2.0, 9.0, 9.0])
+    monkeypatch.setattr(measure.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
+    values = iter([{"ratio": 0.5}, {"ratio": 0.7}, {"ratio": 0.1}])
+    found = measure.on_a_quiet_machine(lambda: next(values), measure.Settings(attempts=3, pause=0))
+    assert found == {"ratio": 0.7, "load": [3.0, 2.0], "busy": True, "attempts": 3}
+
+
+def test_unknown_names_and_quick_results_are_refused(capsys):
+    from benchmarks.run import main
+
+    for arguments in (["w9"], ["w1", "--quick"]):
+        with pytest.raises(SystemExit):
+            main(arguments)
+    assert "there is no benchmark w9" in capsys.readouterr().err
