@@ -25,6 +25,7 @@ __all__ = [
     "Seconds",
     "Settings",
     "Turns",
+    "decisive",
     "document",
     "in_turns",
     "on_a_quiet_machine",
@@ -44,7 +45,7 @@ class Settings(NamedTuple):
     quick: bool = False
     minutes: float = 10.0
     attempts: int = 4
-    pause: float = 30.0
+    patience: float = 60.0
 
 
 class Seconds(NamedTuple):
@@ -130,23 +131,29 @@ def ratio(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def on_a_quiet_machine(measure: Callable[[], dict[str, Any]], settings: Settings) -> dict[str, Any]:
-    """Measure; while the load average is above `LIMIT` before or after, wait and measure again, at most `settings.attempts` times.
+    """Measure; while the load average is above `LIMIT` before or after, measure again, at most `settings.attempts` times.
 
-    The attempt under the lowest load counts; its load, the number of attempts and whether it is `busy` are in the result.
+    Before an attempt it waits for a quiet moment, `settings.patience` seconds at most. The attempt under the lowest load
+    counts; its load, the number of attempts and whether the machine was `busy` are in the result.
     """
     best: dict[str, Any] = {}
     for attempt in range(1, settings.attempts + 1):
-        before = os.getloadavg()[0]
+        give_up = time.monotonic() + settings.patience
+        while (before := os.getloadavg()[0]) > LIMIT and time.monotonic() < give_up:
+            time.sleep(1.0)
         found = measure()
         load = [round(before, 2), round(os.getloadavg()[0], 2)]
         if not best or max(load) < max(best["load"]):
             best = {**found, "load": load, "busy": max(load) > LIMIT}
         best["attempts"] = attempt
-        if not best["busy"] or settings.quick:
+        if not best["busy"]:
             break
-        if attempt < settings.attempts:
-            time.sleep(settings.pause)
     return best
+
+
+def decisive(found: Mapping[str, Any]) -> float:
+    """The ratio that is judged: the one on the wall, or on a busy machine the one in CPU time."""
+    return float(found["cpu_ratio"] if found["busy"] else found["ratio"])
 
 
 def row(work: str, measured: str, goal: str, met: bool, found: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from benchmarks import measure, pages
 
-    settings = measure.Settings(quick=given.quick, minutes=given.minutes)
+    settings = (
+        measure.Settings(given.quick, given.minutes, 1, 0.0) if given.quick else measure.Settings(minutes=given.minutes)
+    )
     for name in given.names or SPEED:
         module: Any = importlib.import_module(f"benchmarks.{name}")
         result = measure.document(name, module.WHAT.strip(), module.run(settings))

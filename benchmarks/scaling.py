@@ -46,8 +46,8 @@ def run(settings: Settings) -> dict[str, Any]:
     found = on_a_quiet_machine(lambda: _measure(work, everyone, w1, ct.models.MLP()), settings)
     bookkeeping = on_a_quiet_machine(lambda: _measure(work, everyone, tiny, ct.models.Logistic()), settings)
     memory = bytes_per_client(work, work.counts[-2], work.counts[-1])
-    growth, most = found["growth"][-1], work.counts[-1]
-    small = bookkeeping["growth"][-1]
+    most = work.counts[-1]
+    growth, small = (some["cpu_growth" if some["busy"] else "growth"][-1] for some in (found, bookkeeping))
     return {
         **found,
         "bookkeeping": bookkeeping,

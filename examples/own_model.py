@@ -3,13 +3,15 @@
     coterie compare heart-disease --model examples/own_model.py:make
     coterie compare heart-disease --model examples/own_model.py:make --set model.width=32
 
-From Python: ct.fit(ct.FedAvg(), clients, model=make). A module that is ready made, or a class that takes (shape, outputs), does as well.
-Random initial weights belong to the seed of the run: all methods start from the same ones.
+From Python: ct.fit(ct.FedAvg(), clients, model=make). A ready-made module, or a class that takes (shape, outputs), does as well. Random
+initial weights belong to the seed of the run: all methods start from the same ones.
 """
 
 from torch import nn
 
 
-def make(shape, outputs, width=8):  # 15 features: shape is (15,); two classes need one output, C classes C, a number one
+def make(
+    shape, outputs, width=8
+):  # 15 features: shape is (15,); two classes need one output, C classes C, a number one
     hidden = nn.Sequential(nn.Linear(*shape, width), nn.LayerNorm(width), nn.GELU())
     return nn.Sequential(hidden, nn.Linear(width, outputs))

@@ -69,11 +69,12 @@ def test_ratios_are_medians_over_pairs_without_the_first_turn():
 def test_a_busy_machine_is_measured_again_and_said_so(monkeypatch):
     from benchmarks import measure
 
-    loads = iter([5.0, 4.0, 3.0, 2.0, 9.0, 9.0])
+    loads = iter([5.0, 4.0, 3.0, 2.0, 9.0, 9.0])  # before and after each attempt
     monkeypatch.setattr(measure.os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     values = iter([{"ratio": 0.5}, {"ratio": 0.7}, {"ratio": 0.1}])
-    found = measure.on_a_quiet_machine(lambda: next(values), measure.Settings(attempts=3, pause=0))
+    found = measure.on_a_quiet_machine(lambda: next(values), measure.Settings(attempts=3, patience=0))
     assert found == {"ratio": 0.7, "load": [3.0, 2.0], "busy": True, "attempts": 3}
+    assert measure.decisive({**found, "cpu_ratio": 0.6}) == 0.6
 
 
 def test_unknown_names_and_quick_results_are_refused(capsys):

@@ -23,7 +23,9 @@ _NAMES = {
     "Federation": "core.federation",
     "Gap": "core.task",
     "Gradient": "core.task",
+    "ISFL": "algorithms",
     "InputError": "core.errors",
+    "LipschitzSampler": "algorithms",
     "Local": "algorithms",
     "LocalSGD": "core.training",
     "MaxFL": "algorithms",
@@ -35,6 +37,7 @@ _NAMES = {
     "Schedule": "core.training",
     "Steps": "core.training",
     "Update": "core.task",
+    "VaRSeL": "algorithms",
     "fit": "runner",
     "move": "core.vector",
     "task": "core.task",
@@ -43,6 +46,7 @@ _NAMES = {
 _MODULES = ("data", "metrics", "models", "report", "solvers")
 
 __all__ = [
+    "ISFL",
     "Centralised",
     "Client",
     "Clients",
@@ -56,6 +60,7 @@ __all__ = [
     "Gap",
     "Gradient",
     "InputError",
+    "LipschitzSampler",
     "Local",
     "LocalSGD",
     "MaxFL",
@@ -67,6 +72,7 @@ __all__ = [
     "Schedule",
     "Steps",
     "Update",
+    "VaRSeL",
     "__version__",
     "data",
     "fit",
@@ -97,7 +103,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from coterie import data, metrics, models, report, solvers
-    from coterie.algorithms import Centralised, FedAvg, FedProx, Local, MaxFL, MeritFed
+    from coterie.algorithms import ISFL, Centralised, FedAvg, FedProx, LipschitzSampler, Local, MaxFL, MeritFed
     from coterie.core.clients import Client, Clients, Part
     from coterie.core.cohort import Cohort
     from coterie.core.errors import CoterieError, InputError, RunError

@@ -198,7 +198,29 @@ def _compare(args: argparse.Namespace) -> int:
         names = {"local"} | {m["name"] for m in tables["methods"]}
         tables["tune"] = {k: v for k, v in tables.get("tune", {}).items() if k.partition(".")[0] in names}
     _override(tables, args)
+    if args.methods == "all":
+        tables["methods"] = _fitting(tables)
     return _execute(Experiment.from_tables(tables, "the command line"), args)
+
+
+def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of all methods those that run on these clients with what is known; the others are named with the reason."""
+    from coterie.experiment import Experiment
+    from coterie.rundir import check_method
+
+    fitting: list[dict[str, Any]] = []
+    clients = None
+    for table in tables["methods"]:
+        try:
+            alone = Experiment.from_tables({**tables, "methods": [table], "tune": {}}, "the command line")
+            if clients is None:
+                clients = alone.load_data(alone.run.seeds[0])
+            check_method(alone, alone.methods[0], clients)
+        except InputError as error:
+            sys.stderr.write(f"left out {table['name']}: {error}\n")
+            continue
+        fitting.append(table)
+    return fitting
 
 
 def _run(args: argparse.Namespace) -> int:

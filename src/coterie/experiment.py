@@ -340,7 +340,7 @@ def load_object(reference: str) -> Any:
 def local_settings(table: Mapping[str, Any], where: str) -> LocalSGD:
     """The `LocalSGD` of a [local] table: `steps` or `epochs` are ints, `batch_size = "all"` means all rows."""
     values = dict(table)
-    known = {f.name for f in dataclasses.fields(LocalSGD)} - {"sampler"} | {"epochs"}
+    known = {f.name for f in dataclasses.fields(LocalSGD)} | {"epochs"}
     for key in values:
         require(key in known, f"{where}: unknown key {key!r} of local training; {nearest(key, known)}")
     require(not {"steps", "epochs"} <= set(values), f"{where}: steps and epochs exclude each other; give one")
@@ -353,10 +353,24 @@ def local_settings(table: Mapping[str, Any], where: str) -> LocalSGD:
         if values.get("batch_size") == "all":
             values["batch_size"] = None
         if isinstance(values.get("lr"), dict):
-            values["lr"] = _settings(Schedule, values["lr"], f"{where}, lr")
+            values["lr"] = _settings(Schedule, values["lr"], "lr")
+        if "sampler" in values:
+            values["sampler"] = _sampler(values["sampler"], "sampler")
         return LocalSGD(**values)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+
+
+def _sampler(table: Any, where: str) -> Any:
+    """The sampler of `sampler = {name = "lipschitz", ...}`."""
+    from coterie.algorithms import SAMPLERS
+
+    good = isinstance(table, dict) and isinstance(table.get("name"), str)
+    require(good, f'{where} must be a table with a name, say {{name = "lipschitz"}}; got {table!r}')
+    require(
+        table["name"] in SAMPLERS, f"{where}: there is no sampler {table['name']!r}; {nearest(table['name'], SAMPLERS)}"
+    )
+    return _settings(SAMPLERS[table["name"]], {k: v for k, v in table.items() if k != "name"}, where)
 
 
 def preset(name: str) -> dict[str, Any]:
@@ -432,7 +446,13 @@ def _listed(value: Any) -> Any:
 def _plain_local(local: LocalSGD) -> dict[str, Any]:
     values = _plain(local)
     values.pop("steps")
-    values.pop("sampler")
+    if local.sampler is None:
+        values.pop("sampler")
+    else:
+        from coterie.algorithms import SAMPLERS
+
+        called = {cls: name for name, cls in SAMPLERS.items()}
+        values["sampler"] = {"name": called[type(local.sampler)], **values["sampler"]}
     unit = "epochs" if isinstance(local.steps, Epochs) else "steps"
     size = "all" if local.batch_size is None else local.batch_size
     return {**values, unit: local.steps.count, "batch_size": size}

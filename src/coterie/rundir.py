@@ -201,10 +201,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         require(available, f"run.device is {run.device!r}, which this machine does not have; use cpu")
     find_metrics(",".join(metric_names(experiment)))
     for entry in experiment.methods:
-        method = experiment.build_method(entry)
-        asked = method.check(clients.names) if hasattr(method, "check") else ()
-        held = clients.server is not None or "server" not in (asked or ())
-        require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
+        check_method(experiment, entry, clients)
     module = build_model(experiment.build_model(), clients, 0)
     from coterie.core.workspace import Workspace
 
@@ -215,6 +212,14 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
 
         start_from(module, init)
     Workspace(module, "auto", clients[0])
+
+
+def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
+    """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
+    method = experiment.build_method(entry)
+    asked = method.check(clients.names) if hasattr(method, "check") else ()
+    held = clients.server is not None or "server" not in (asked or ())
+    require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
 
 
 def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clock, resume: bool) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -241,6 +242,7 @@ class _Loop:
         self.method, self.clients, self.engine, self.seed = method, clients, engine, seed
         self.participants, self.every, self.metrics = participants, every, metrics
         self.own_participation = getattr(method, "participation", "") == "own"
+        self.sampler: Any = getattr(method, "sampler", None) or getattr(getattr(method, "local", None), "sampler", None)
         self.federation = Federation(engine, engine.clients, seed, strict_wire=strict_wire)
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.splits = [s for s in ("train", "validation", "test") if getattr(clients, s) is not None]
@@ -260,6 +262,8 @@ class _Loop:
             logger.info("%s", sentence)
 
     def run(self, rounds: int, folder: Path | None, resume: bool, progress: Callable[[int], None] | None) -> Run:
+        if hasattr(self.sampler, "check"):
+            self.sampler.check(self.federation.view(self.engine.clients, 0, self.attempt))
         state, done = self._start(folder, resume, rounds)
         if progress:
             progress(done)
@@ -317,9 +321,8 @@ class _Loop:
                 raise RunError(
                     f"round {number}: {whose} is not finite and the round is undone{who}; lower the learning rates"
                 )
-        sampler = getattr(self.method, "sampler", None) or getattr(getattr(self.method, "local", None), "sampler", None)
-        if sampler is not None and hasattr(sampler, "after_round"):
-            sampler.after_round(models.get("*"), view)
+        if hasattr(self.sampler, "after_round"):
+            log = {**log, **(self.sampler.after_round(models.get("*"), view) or {})}
         self._record(number, log, self._is_due(number, last))
         if self._is_due(number, last):
             self._evaluate(models, number)
@@ -432,8 +435,18 @@ class _Loop:
     # ---- checkpoints
 
     def _fingerprint(self) -> str:
-        settings = (self.method, self.seed, self.participants, self.every, self.metrics, str(self.engine.layout))
-        digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
+        fields = getattr(self.method, "__dict__", None)  # of a method that is no dataclass
+        settings = (
+            self.method,
+            fields,
+            self.seed,
+            self.participants,
+            self.every,
+            self.metrics,
+            str(self.engine.layout),
+        )
+        text = re.sub(" at 0x[0-9a-f]+", "", repr(settings))  # where an object lies differs between processes
+        digest = hashlib.blake2b(text.encode(), digest_size=16)
         digest.update(self.clients.fingerprint().encode())
         digest.update(self.engine.x.detach().cpu().numpy().tobytes())
         return digest.hexdigest()

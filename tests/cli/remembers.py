@@ -13,6 +13,8 @@ from torch import Tensor
 
 import coterie as ct
 
+LOCAL = ct.LocalSGD()
+
 
 class Sent(NamedTuple):
     delta: ct.Update
@@ -33,7 +35,7 @@ def update(cohort: ct.Cohort, *, x: Tensor, local: ct.LocalSGD) -> Sent:
 
 @dataclass(frozen=True)
 class Momentum:
-    local: ct.LocalSGD = ct.LocalSGD()
+    local: ct.LocalSGD = LOCAL
 
     def init(self, x: Tensor, federation: ct.Federation) -> State:
         return State(x)

@@ -131,6 +131,31 @@ def test_killed_again_and_again(driver, tmp_path, undisturbed, workers):
     assert_same(tmp_path / "run", {k: v for k, v in undisturbed.items() if k != "experiment.toml"})
 
 
+PLAIN = """
+class Halfway:  # no dataclass: it has no text of its own that a checkpoint could compare
+    def __init__(self, speed=0.5, local=None): self.speed, self.local = speed, local
+    def init(self, x, federation): return State(x)
+    def round(self, state, federation, rng):
+        got = federation.ask(federation.clients, trained, x=state.x, local=self.local)
+        return State(state.x + self.speed * got.delta.mean(dim=0)), {}
+    def models(self, state): return state.x
+"""
+
+
+def test_a_method_of_any_class_goes_on(driver, tmp_path):
+    example = (ROOT / "examples" / "own_method.py").read_text()
+    (tmp_path / "mine.py").write_text(example + PLAIN)
+    command = ("compare", "heart-disease", *SETTINGS[2:], "--methods", "mine.py:Halfway,mine.py:Median")
+    assert driver(tmp_path, *command, "--out", "whole").status == 0
+    assert driver(tmp_path, *command, "--out", "run", arm=ask("round 3 ", 1)).status == -9
+    again = driver(tmp_path, *command, "--out", "run", "--resume", arm=ask("round 1 ", 2))  # of the second method only
+    assert again.status == 0, again.err
+    assert_same(tmp_path / "run", contents(tmp_path / "whole"))
+    faster = driver(tmp_path, *command, "--out", "run", "--resume", "--set", "halfway.speed=0.7")
+    assert faster.status == 2
+    assert "other settings of 'halfway' (speed)" in faster.err
+
+
 def test_half_a_line_of_history_is_cut(driver, killed, undisturbed):
     with open(killed / "checkpoint" / "meritfed-0" / "history.jsonl", "ab") as file:
         file.write(b'{"history": [[3, "clevel')
@@ -194,7 +219,7 @@ def test_ctrl_c_before_the_first_round(driver, tmp_path):
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
-    settings = ("--methods", "local,fedavg", "--rounds", "80", "--seeds", "1", "--no-report", "--workers", "2")
+    settings = ("--methods", "local,fedavg", "--rounds", "40", "--seeds", "1", "--no-report", "--workers", "2")
     process = subprocess.Popen(
         [sys.executable, "-m", "coterie.cli", "compare", "heart-disease", *settings, "--out", "run"],
         cwd=tmp_path,
@@ -215,8 +240,9 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
     assert "Traceback" not in err
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)  # nobody of the group is left
-    assert driver(tmp_path, *said(err), "--no-report").status == 0
-    assert driver(tmp_path, "compare", "heart-disease", *settings, "--out", "undisturbed").status == 0
+    one = ("--workers", "1")
+    assert driver(tmp_path, *said(err), "--no-report", *one).status == 0
+    assert driver(tmp_path, "compare", "heart-disease", *settings, *one, "--out", "undisturbed").status == 0
     assert_same(tmp_path / "run", contents(tmp_path / "undisturbed"))
 
 

@@ -44,7 +44,7 @@ def test_importing_data_imports_no_extra():
 
 
 def test_every_entry_says_what_it_is():
-    assert list(DATASETS) == ["heart-disease", "digits", "fashion-mnist", "mean-estimation"]
+    assert list(DATASETS) == ["heart-disease", "digits", "fashion-mnist", "cifar10", "mean-estimation"]
     for name, entry in DATASETS.items():
         assert entry.name == name
         assert "\n" not in entry.summary + entry.clients + entry.task + entry.licence
@@ -80,6 +80,7 @@ def test_defaults_spelled_out_are_the_defaults(name):
         ("mean-estimation", {"groups": [0, 1, 1]}, "groups = .* must be three whole numbers of clients"),
         ("mean-estimation", {"groups": 5}, "groups = 5 must be three whole numbers"),
         ("mean-estimation", {"samples": 0}, "samples = 0 must be a whole number of at least 1"),
+        ("mean-estimation", {"centres": [1]}, r"centres = \[1\] must be a list of at least two numbers"),
         ("mean-estimation", {"dim": 1}, "dim = 1 must be a whole number of at least 2"),
     ],
 )
@@ -100,6 +101,15 @@ def test_digits():
     assert len(load("digits")) == 10
     sized = load("digits", split={"kind": "shards", "clients": 5, "shard_size": 100})
     assert sum(len(p) for _, p in sized["client-0"].parts()) == 200
+
+
+@needs_fashion
+def test_the_task_of_varsel_60_clients_with_two_shards_of_500():
+    clients = load("fashion-mnist", split={"kind": "shards", "clients": 60, "shard_size": 500})
+    assert len(clients) == 60
+    sizes = sum(r.sizes for r in (clients.train, clients.validation, clients.test))
+    assert set(sizes.tolist()) == {1000}
+    assert all(len(torch.unique(c.train.labels)) <= 2 for c in clients)
 
 
 @needs_fashion
@@ -217,3 +227,16 @@ def test_a_client_of_mean_estimation_depends_on_nobody_else():
     assert more.test is None
     assert load("mean-estimation", groups=[1, 1, 1], samples=2, validation=0).validation is None
     assert len(load("mean-estimation", groups=[1, 1001, 0], samples=1, test=0, validation=0)) == 1002
+
+
+def test_scalar_clients_of_the_maxfl_toy():
+    clients = load("mean-estimation", centres=[0.0, 4.0, 4.5], seed=3)
+    assert clients.names == ("client-0", "client-1", "client-2")
+    assert clients.train.sizes.tolist() == [1, 1, 1]
+    assert clients.validation is None
+    assert clients.test.inputs.tolist() == [[0.0], [4.0], [4.5]]
+    assert torch.equal(clients.train.inputs[:2], load("mean-estimation", centres=[0.0, 4.0], seed=3).train.inputs)
+    noise = [load("mean-estimation", centres=[0.0, 4.0], seed=s).train.inputs[:, 0] for s in range(400)]
+    noise = torch.stack(noise) - torch.tensor([0.0, 4.0])
+    assert noise.mean(0).abs().max() < 0.25
+    assert (noise.std(0) - 1).abs().max() < 0.2

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.errors import InputError
-from coterie.data.splits import DEFAULT_PARTS, Split, dirichlet, generator, iid, numbered, shards, stratified
+from coterie.data.split_table import Split
+from coterie.data.splits import (
+    DEFAULT_PARTS,
+    clusters,
+    dirichlet,
+    generator,
+    iid,
+    mixed,
+    numbered,
+    shards,
+    stratified,
+    subset,
+    target_groups,
+)
+from coterie.data.tensors import split_over
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 labels_of = st.lists(st.integers(0, 4), min_size=12, max_size=80)
@@ -140,8 +155,8 @@ def test_refusals(call, sentence):
     ("table", "sentence"),
     [
         ({"client": 5}, r"\[split\] has no key 'client'; did you mean 'clients'\?"),
-        ({"kind": "dirichlett"}, r"kind = 'dirichlett' must be iid, dirichlet or shards; did you mean 'dirichlet'\?"),
-        ({"kind": 3}, "kind = 3 must be iid, dirichlet or shards"),
+        ({"kind": "dirichlett"}, r"kind = 'dirichlett' must be iid, .* or target-groups; did you mean 'dirichlet'\?"),
+        ({"kind": 3}, "kind = 3 must be iid, dirichlet, shards, clusters, mixed or target-groups"),
         ({"clients": 0}, "clients = 0 must be a whole number of at least 1"),
         ({"clients": True}, "clients = True must be a whole number"),
         ({"clients": 2.5}, "clients = 2.5 must be a whole number"),
@@ -153,8 +168,8 @@ def test_refusals(call, sentence):
         ({"parts": {"train": 1.5, "test": -0.5}}, "fractions from 0 to 1"),
         ({"parts": {"train": 0.5, "test": 0.4}}, "parts add up to 0.9"),
         ({"parts": {"test": 1}}, "parts need train above 0"),
-        ({"kind": "iid", "alpha": 0.5}, "alpha belongs to kind = 'dirichlet', but kind is 'iid'"),
-        ({"shard_size": 5}, "shard_size belongs to kind = 'shards', but kind is 'dirichlet'"),
+        ({"kind": "iid", "alpha": 0.5}, "alpha belongs to kind = 'dirichlet' or 'target-groups', but kind is 'iid'"),
+        ({"shard_size": 5}, "shard_size belongs to kind = 'shards' or 'mixed', but kind is 'dirichlet'"),
     ],
 )
 def test_a_wrong_split_table_is_refused(table, sentence):
@@ -176,10 +191,254 @@ def test_natural_clients_take_seed_and_parts_only():
 def test_a_split_table_does_what_its_function_does(table):
     labels = np.arange(60) % 3
     rule = Split.parse({**table, "clients": 4}, kind="dirichlet")
-    got = rule.over(labels, seed=2)
+    got = list(rule.deal(labels, seed=2).clients.values())
     want = {
         "iid": lambda: iid(labels, 4, seed=2),
         "shards": lambda: shards(labels, 4, shards_per_client=1, seed=2),
         "dirichlet": lambda: dirichlet(labels, 4, 2.0, seed=2, minimum=3),
     }[str(rule.kind)]()
     assert all(np.array_equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+# ---- clusters, mixed, target-groups, subset
+
+
+@quick
+@given(st.integers(5, 12), st.integers(0, 3))
+def test_clusters_share_no_class_and_use_each_row_once(n, seed):
+    labels = np.arange(200) % 10
+    lists = clusters(labels, n, seed=seed)
+    once(lists, 200)
+    own = [frozenset(labels[at].tolist()) for at in lists]
+    assert {len(classes) for classes in own} == {2}
+    kinds = set(own)
+    assert len(kinds) == 5
+    assert sum(map(len, kinds)) == 10  # no class in two clusters
+    members = [own.count(kind) for kind in kinds]
+    assert max(members) - min(members) <= 1
+
+
+def test_clusters_of_other_sizes_and_refusals():
+    labels = np.arange(90) % 9
+    lists = clusters(labels, 4, clusters=2, labels_per_cluster=3, seed=1)
+    assert sum(map(len, lists)) == 60  # the rows of six classes
+    assert len(np.unique(np.concatenate(lists))) == 60
+    for call, sentence in [
+        (lambda: clusters(labels, 10), "5 clusters x 2 labels need 10 classes, but there are 9"),
+        (lambda: clusters(labels, 4, labels_per_cluster=1), "4 clients cannot fill 5 clusters"),
+        (lambda: clusters([0, 1, 1, 1, 1, 1], 6, clusters=2, labels_per_cluster=1), "rows cannot be split over the 3"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            call()
+
+
+@pytest.mark.parametrize(("nr", "shared"), [(0.95, 25), (0.98, 10), (1.0, 0), (0.0, 500)])
+def test_mixed_shards_have_the_promised_share_of_all_classes(nr, shared):
+    labels = np.repeat(np.arange(10), 2000)
+    lists = mixed(labels, 20, nr, seed=4)
+    assert {len(at) for at in lists} == {1000}
+    once(lists, 20000)  # 40 shards of 500 are all rows
+    # The rest of a shard is of one class here: 2000 - 40 * shared / 10 rows of each are 4 shards.
+    for at in lists:
+        count = np.sort(np.bincount(labels[at], minlength=10))
+        assert count[:8].sum() <= 2 * shared
+        if nr == 1:
+            assert set(count) <= {0, 500, 1000}
+    per_class = sum(np.bincount(labels[at], minlength=10) for at in lists)
+    assert set(per_class) == {2000}
+
+
+def test_mixed_draws_the_shared_rows_evenly_by_class_even_if_classes_are_not():
+    labels = np.array([0] * 900 + [1] * 90 + [2] * 10)
+    lists = mixed(labels, 5, 0.8, shard_size=100, seed=0)
+    once(lists, 1000)
+    assert min((labels[at] == 1).sum() for at in lists) >= 2
+    sorted_only = mixed(labels, 5, 1.0, shard_size=100, seed=0)
+    assert sum((labels[at] == 1).any() for at in sorted_only) == 1
+    for call, sentence in [
+        (lambda: mixed(labels, 5, 1.5), "nr = 1.5 must be a number from 0 to 1"),
+        (lambda: mixed(labels, 5, 0.9), "5 clients x 2 shards are 10 shards, but 1000 rows give only 2 of 500 rows"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            call()
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.7, 0.9, 0.99, 1.0])
+def test_target_groups_have_their_classes_and_their_share(alpha):
+    labels = np.repeat(np.arange(10), 500)
+    lists, held = target_groups(labels, alpha, held_out=30, seed=2)
+    assert sorted(lists) == [*(f"far-{i:02d}" for i in range(9)), *(f"near-{i:02d}" for i in range(10)), "target"]
+    size = len(lists["target"])
+    every = np.concatenate([*lists.values(), held])
+    assert len(np.unique(every)) == len(every) == 20 * size + 90  # each row once
+    assert np.array_equal(np.bincount(labels[held]), [30] * 3)
+    for name, own in lists.items():
+        count = np.bincount(labels[own], minlength=10)
+        groups = [count[:3], count[3:6], count[6:]]
+        shared = round(alpha * size)
+        want = {"t": [size, 0, 0], "n": [shared, size - shared, 0], "f": [0, 0, size]}[name[0]]
+        assert [g.sum() for g in groups] == want
+        assert all(g.max() - g.min() <= 1 for g in groups)
+    # No larger size fits: 1410 rows of classes 0-2, 1500 of 3-5, 2000 of 6-9.
+    more, shared = size + 1, round(alpha * (size + 1))
+    assert more + 10 * shared > 1410 or 10 * (more - shared) > 1500 or 9 * more > 2000
+
+
+def test_target_groups_refuse_what_they_cannot_deal():
+    labels = np.repeat(np.arange(10), 100)
+    for given_labels, alpha, held, sentence in [
+        (labels[labels != 7], 0.5, 3, "needs rows of the classes 0 to 9, but there are"),
+        (labels, 0.5, 100, "held_out = 100 rows of class 0 leave nothing of its 100 to train on; lower held_out"),
+        (labels, 0.5, 95, "1000 rows are too few for 20 clients of 3 classes"),
+        (labels, 1.5, 0, "alpha = 1.5 must be a share"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            target_groups(given_labels, alpha, held_out=held)
+
+
+@quick
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=90), st.integers(0, 5), st.data())
+def test_a_subset_has_its_size_and_every_class_in_its_share(labels, seed, data):
+    rows = data.draw(st.integers(1, len(labels)))
+    chosen = subset(labels, rows, seed=seed)
+    assert len(np.unique(chosen)) == rows
+    got, whole = np.bincount(np.array(labels)[chosen], minlength=7), np.bincount(labels, minlength=7)
+    assert np.abs(got - whole * rows / len(labels)).max() <= 1
+
+
+# ---- the table
+
+
+TEN = np.repeat(np.arange(10), 120)
+
+
+def by_table(seed=3, labels=TEN, **table):
+    rule = Split.parse(table, kind="dirichlet")
+    inputs = torch.arange(len(labels))[:, None].float()
+    return split_over(inputs, labels, rule, seed=seed, name="ten", classes=[str(c) for c in range(10)])
+
+
+def numbers(clients):
+    """Row numbers by client and part: the inputs are their own numbers."""
+    return {c.name: {key: part.inputs[:, 0].int().tolist() for key, part in c.parts()} for c in clients}
+
+
+KINDS = [
+    {"kind": "iid", "clients": 7},
+    {"kind": "dirichlet", "clients": 6, "minimum": 20, "parts": {"train": 0.6, "test": 0.4}},
+    {"kind": "shards", "clients": 6, "shard_size": 50},
+    {"kind": "clusters", "clients": 10},
+    {"kind": "mixed", "clients": 5, "shard_size": 60, "nr": 0.9},
+    {"kind": "target-groups", "held_out": 20},
+]
+
+
+@pytest.mark.parametrize("table", KINDS, ids=lambda t: t["kind"])
+def test_every_kind_uses_a_row_once_and_is_a_function_of_its_seed(table):
+    clients = by_table(**table)
+    rows = [row for parts in numbers(clients).values() for part in parts.values() for row in part]
+    assert len(set(rows)) == len(rows)
+    assert numbers(by_table(**table)) == numbers(clients)
+    assert numbers(by_table(**table, seed=4)) != numbers(clients)
+    assert numbers(by_table(**table, unseen=0)) == numbers(clients)
+    if "parts" in table:
+        assert clients.validation is None
+        for client in clients:
+            assert abs(len(client.train) - 0.6 * (len(client.train) + len(client.test))) < 1
+
+
+@pytest.mark.parametrize("table", [t for t in KINDS if t["kind"] != "target-groups"], ids=lambda t: t["kind"])
+def test_unseen_clients_come_from_the_same_split_and_share_no_row(table):
+    clients = by_table(**table, unseen=5)
+    assert clients.unseen.names == tuple(f"unseen-{i}" for i in range(5))
+    assert len(clients) == table["clients"]
+    everybody = by_table(**{**table, "clients": table["clients"] + 5})
+    seen, unseen, all_rows = numbers(clients), numbers(clients.unseen), numbers(everybody)
+
+    def together(*groups):
+        return sorted(sorted(r for p in parts.values() for r in p) for group in groups for parts in group.values())
+
+    assert together(seen, unseen) == together(all_rows)
+    assert clients.train.inputs is clients.unseen.train.inputs
+    assert "5 clients of the same split never train" in clients.notes[0]
+    assert clients.unseen["unseen-0"].test is not None
+
+
+def test_flipped_clients_have_their_labels_turned_round_in_all_parts():
+    plain, flipped = by_table(kind="iid", clients=10, unseen=4), by_table(kind="iid", clients=10, unseen=4, flip=0.3)
+    (note,) = [n for n in flipped.notes if "C - 1 - y" in n]
+    named = note.split(" at ")[1].split(", ")
+    assert sum(n.startswith("client") for n in named) == 3
+    assert sum(n.startswith("unseen") for n in named) == 1
+    for before, after in ((plain, flipped), (plain.unseen, flipped.unseen)):
+        for name in before.names:
+            parts = [(p.inputs, p.labels) for _, p in after[name].parts()]
+            for inputs, labels in parts:
+                true = torch.from_numpy(TEN)[inputs[:, 0].long()]
+                assert torch.equal(labels, 9 - true if name in named else true)
+        assert numbers(before) == numbers(after)  # nothing but labels
+
+
+def test_more_flips_flip_the_same_clients_and_others():
+    few, many = (by_table(kind="iid", clients=10, flip=f).notes[0].split(" at ")[1] for f in (0.2, 0.5))
+    assert set(few.split(", ")) < set(many.split(", "))
+
+
+def test_the_target_validates_on_rows_held_out_and_copies_have_the_parts_of_their_original():
+    clients = by_table(kind="target-groups", clients=40, held_out=20)
+    assert len(clients) == 40
+    assert clients.names[0] == "far-00"
+    assert clients.names[-2:] == ("target", "twin")
+    rows = numbers(clients)
+    assert len(rows["target"]["validation"]) == 60
+    assert "validation" not in rows["twin"]
+    for copy, name in (("twin", "target"), ("near-10", "near-00"), ("near-19", "near-09"), ("far-17", "far-08")):
+        assert rows[copy]["train"] == rows[name]["train"]
+        assert rows[copy]["test"] == rows[name]["test"]
+    size = len(rows["target"]["train"]) + len(rows["target"]["test"])
+    assert abs(len(rows["target"]["test"]) - size * (1 / 3) / (13 / 15)) < 1
+    assert f"clients have {size} rows each; the target validates on 60 more" in clients.notes[0]
+    assert "copies of the others" in clients.notes[1]
+    own_rows = by_table(kind="target-groups", held_out=0)
+    assert len(own_rows["target"].validation) > 0  # of its own rows then
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({"kind": "target-groups", "clients": 30}, "clients = 30 must be 20 or 40 for kind = 'target-groups'"),
+        (
+            {"kind": "target-groups", "alpha": 2},
+            "alpha = 2 must be at most 1 for kind = 'target-groups': it is a share",
+        ),
+        ({"kind": "target-groups", "unseen": 3}, "unseen does not apply to kind = 'target-groups'"),
+        ({"kind": "target-groups", "flip": 0.3}, "flip does not apply to kind = 'target-groups'"),
+        ({"kind": "mixed", "nr": 1.2}, "nr = 1.2 must be a number from 0 to 1"),
+        ({"nr": 0.9}, "nr belongs to kind = 'mixed', but kind is 'dirichlet'"),
+        ({"kind": "iid", "clusters": 2}, "clusters belongs to kind = 'clusters', but kind is 'iid'"),
+        ({"held_out": 3}, "held_out belongs to kind = 'target-groups'"),
+        ({"labels_per_cluster": 3}, "labels_per_cluster belongs to kind = 'clusters'"),
+        ({"unseen": -1}, "unseen = -1 must be a whole number of at least 0"),
+        ({"flip": 2}, "flip = 2 must be a number from 0 to 1"),
+        ({"kind": "clustres"}, "did you mean 'clusters'"),
+    ],
+)
+def test_keys_of_other_kinds_and_wrong_values_are_refused(table, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Split.parse(table, kind="dirichlet")
+
+
+def test_inputs_that_are_read_on_demand_are_read_once_for_used_rows():
+    asked = []
+
+    def read(index):
+        asked.append(index)
+        return torch.from_numpy(index)[:, None].float()
+
+    rule = Split.parse({"kind": "mixed", "clients": 5, "shard_size": 60})
+    clients = split_over(read, TEN, rule, seed=3)
+    assert len(asked) == 1
+    assert len(asked[0]) == 600 == len(clients.train.inputs)
+    eager = split_over(torch.arange(1200)[:, None].float(), TEN, rule, seed=3)
+    assert numbers(clients) == numbers(eager)
+    assert torch.equal(clients.pooled().labels, eager.pooled().labels)

@@ -324,6 +324,8 @@ def distort(cohort, *, how: str, victim: str) -> Moved:
                 rows[i] = rows[i] * 1e30
             elif how == "long":
                 rows[i] = torch.ones(d + 1, dtype=cohort.layout.dtype)
+            elif how == "two rows":
+                rows.append(rows[i])
             elif how == "dtype":
                 rows[i] = rows[i].float()
             elif how == "other shape":
@@ -341,6 +343,7 @@ DISTORTED = {
     "nan in another field": "field 'sizes' has NaN or Inf",
     "huge": r"field 'delta' has norm 4.24e\+30, over 1e\+06 times the median 5.66",
     "long": r"field 'delta' has shape \[1, 3\] and torch.float64; expected \[1, ...\], \[..., 2\] torch.float64",
+    "two rows": r"field 'delta' has shape \[2, 2\] and torch.float64; expected \[1, ...\]",
     "dtype": r"field 'delta' has shape \[1, 2\] and torch.float32; expected \[1, ...\], \[..., 2\] torch.float64",
     "other shape": r"field 'sizes' has shape \[1, 3\] and torch.float32; expected .* the form that the other replies have",
 }

@@ -3,11 +3,25 @@
 from coterie.algorithms.centralised import Centralised
 from coterie.algorithms.fedavg import FedAvg
 from coterie.algorithms.fedprox import FedProx
+from coterie.algorithms.isfl import ISFL, LipschitzSampler
 from coterie.algorithms.local import Local
 from coterie.algorithms.maxfl import MaxFL
 from coterie.algorithms.meritfed import MeritFed
+from coterie.algorithms.varsel import VaRSeL
 
-__all__ = ["ALGORITHMS", "Centralised", "FedAvg", "FedProx", "Local", "MaxFL", "MeritFed"]
+__all__ = [
+    "ALGORITHMS",
+    "ISFL",
+    "SAMPLERS",
+    "Centralised",
+    "FedAvg",
+    "FedProx",
+    "LipschitzSampler",
+    "Local",
+    "MaxFL",
+    "MeritFed",
+    "VaRSeL",
+]
 
 ALGORITHMS: dict[str, type] = {
     "local": Local,
@@ -15,6 +29,11 @@ ALGORITHMS: dict[str, type] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "meritfed": MeritFed,
+    "varsel": VaRSeL,
     "maxfl": MaxFL,
+    "isfl": ISFL,
 }
 """The registered methods, in the order in which they are shown."""
+
+SAMPLERS: dict[str, type] = {"lipschitz": LipschitzSampler}
+"""What `[local] sampler = {name = ...}` can name."""

@@ -100,22 +100,21 @@ def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm
     found = []
     for some in _chunks(range(len(cohort.names))):
         part = replace(cohort.only(some), spent=dict(cohort.spent))  # looking is no part of the method's work
-        columns = _compare(part, x, solo[some], rho[some])
-        columns += _compare(part, part.train(x, _steps(warm, _TUNED), purpose="tuned"), solo[some], rho[some])[-3:]
+        need, own = rho[some], solo[some]
+        tuned = part.train(x, _steps(warm, _TUNED), purpose="tuned")
+        train, (test, right) = part.loss(x), _on_test(part, x)
+        columns = [train - need, (need - train).clamp(min=0), train, (train < own[:, 1]).double(), test, right]
+        columns += [*_preferences(test, right, own), *_preferences(*_on_test(part, tuned), own)]
         found.append(torch.stack(columns, dim=1))
     table = torch.cat(found)
     return Measured(table.nan_to_num(0.0), ~table.isnan())
 
 
-def _compare(cohort: Cohort, x: Tensor, solo: Tensor, rho: Tensor) -> list[Tensor]:
-    train, (test, right) = cohort.loss(x), _on_test(cohort, x)
-    own_train, own_test, own_right = solo[:, 1:].unbind(dim=1)
-    appeals = torch.where(test.isnan(), test, (test < own_test).double())
-    preferred = torch.where(test < own_test, right, own_right)
-    return [
-        train - rho, (rho - train).clamp(min=0), train, (train < own_train).double(), test, right,
-        appeals, preferred, torch.maximum(right, own_right),
-    ]  # fmt: skip
+def _preferences(test: Tensor, right: Tensor, own: Tensor) -> list[Tensor]:
+    """Whether a model appeals on test rows, and the accuracy of the preferred and of the better of the two models, [n] each."""
+    appeals = test < own[:, 2]
+    either = torch.where(appeals, right, own[:, 3]), torch.maximum(right, own[:, 3])
+    return [torch.where(test.isnan(), test, appeals.double()), *either]
 
 
 def _on_test(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,8 +124,7 @@ def _on_test(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Tensor:
     """rho_k [n]: the user's where there is one, else that of the warm-up."""
-    given = ~required.isnan()
-    return required if bool(given.all()) else torch.where(given, required, _solo(cohort, start, warm, rows)[:, 0])
+    return torch.where(required.isnan(), _solo(cohort, start, warm, rows)[:, 0], required)
 
 
 def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Tensor:
@@ -192,7 +190,7 @@ def measure_appeal(
             continue
         given = Each(torch.tensor([(required or {}).get(n, math.nan) for n in names], dtype=torch.float64))
         warm = _steps(local, warmup_steps)
-        got = federation.ask(names, measured, need=0, x=x, start=start, required=given, warm=warm, rows=rows)
+        got = federation.ask(names, measured, x=x, start=start, required=given, warm=warm, rows=rows)
         for column, values, defined in zip(_MEASURED, got.values.T, got.defined.T, strict=True):
             if column == "gap":
                 log[f"objective_everyone{suffix}"] = float(_solved(appeal.objective, values, surrogate))
@@ -214,17 +212,18 @@ class MaxFL:
     """Weigh clients by how near the model is to what they require: far below or far above, they count little.
 
     Attributes:
-        local: settings of local training (b, tau, eta_l).
-        lr: server learning rate eta_g > 0.
-        eps: added to the sum of the weights, > 0.
+        local: settings of local training: b, tau and eta_l (Eq. 5).
+        lr: server learning rate eta_g > 0 (Eq. 6).
+        eps: epsilon > 0, added to the sum of the weights q_k (Eq. 6).
         warmup_steps: local steps from the initial model to xhat_k, whose loss is the requirement rho_k.
-        requirements: rows of that loss, "train" or "validation" (training rows where there are none); or requirements of your own,
-            {client: loss}; clients that are not named keep that of their warm-up.
+        requirements: rho_k (Eq. 1): rows of that loss, "train" or "validation" (training rows where there are none); or requirements
+            of your own, {client: loss}; clients that are not named keep that of their warm-up (all warm up, for xhat_k of the metrics).
         flexible: after the mandatory rounds only those to whom the model appeals (F_k(x) < rho_k) may be drawn, anew in every round.
-        mandatory_rounds: rounds in which everybody may be drawn, with `flexible` (5 % of the paper's 200).
-        clients_per_round: with `flexible`, how many are drawn from the pool; None: all of it. Otherwise the run's own setting counts.
-        tuning_steps: local steps from x before the gap is computed (0: none).
-        surrogate: h for "does not appeal": sigmoid, relu, exp or log; weights are h'(gap).
+        mandatory_rounds: rounds in which everybody may be drawn, with `flexible` (10 are 5 % of the paper's 200).
+        clients_per_round: m of line 6, with `flexible`: how many are drawn from the pool; None: all of it. Without `flexible` the
+            run's own setting counts.
+        tuning_steps: local steps from x before the gap is computed (Table 3; 0: none).
+        surrogate: h for "does not appeal" (Eq. 3): sigmoid, relu, exp or log; the weights are q_k = h'(gap_k) (Eq. 4).
 
     >>> import coterie as ct, torch
     >>> centres = {"a": 0.0, "b": 0.5, "c": 9.0}
@@ -263,7 +262,9 @@ class MaxFL:
             surrogate=Rules.one_of(*appeal.SURROGATES),
         )  # fmt: skip
         if self.clients_per_round is not None and not self.flexible:
-            raise InputError("MaxFL.clients_per_round needs flexible = true; otherwise set clients_per_round of the run")
+            raise InputError(
+                "MaxFL.clients_per_round needs flexible = true; otherwise set clients_per_round of the run"
+            )
 
     @property
     def participation(self) -> str:
@@ -322,10 +323,9 @@ class MaxFL:
 
     def _payload(self, state: State, clients: tuple[str, ...]) -> dict[str, Any]:
         required = self._required
-        lacking = set(clients) - set(state.ready) - set(required)
         given = torch.tensor([required.get(n, math.nan) for n in clients], dtype=torch.float64)
         return {
-            "start": state.start if lacking else None, "required": Each(given), "rows": self._rows,
+            "start": None if set(clients) <= set(state.ready) else state.start, "required": Each(given), "rows": self._rows,
             "warm": _steps(self.local, self.warmup_steps),
         }  # fmt: skip
 

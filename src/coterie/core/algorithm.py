@@ -28,7 +28,7 @@ class Algorithm(Protocol[S]):
         vectors(participants, clients): number of model vectors that a round holds at once, for the memory preflight.
         check(everyone): raises `InputError` for fields that do not fit these clients, before any training.
         measure(state, federation): further quantities at evaluation rounds, as a `Log`.
-        sampler: if it has `after_round(x, federation)`, that is called after each round (else the one of `local` is looked at).
+        sampler: its `check` and `after_round` are called (see `Sampler`); without it those of the sampler of `local`.
     """
 
     def init(self, x: Tensor, federation: Federation) -> S:

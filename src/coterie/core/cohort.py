@@ -168,8 +168,8 @@ class Cohort:
             )
         chosen: list[NDArray[np.int64]]
         if sampler is not None:
-            size = local.batch_size or count
             drawn = math.ceil(getattr(sampler, "sample_ratio", 1.0) * count)
+            size = max(smallest, min(local.batch_size or drawn, drawn))
             steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-drawn // size)
             chosen = list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
         else:
@@ -213,13 +213,68 @@ class Cohort:
         Returns:
             [n, d + b], 0 on the buffers.
         """
+        return self._gradient(x, part, batch_size, purpose, mode, None)
+
+    def gradients(
+        self,
+        x: Tensor,
+        *,
+        parts: int,
+        part: str = "train",
+        batch_size: int | None = None,
+        purpose: str = "round",
+        mode: str = "eval",
+    ) -> Tensor:
+        """Gradients of the mean losses of `parts` disjoint shares of the batch that `gradient` takes; sizes differ by at most one.
+
+        Args:
+            x: as for `gradient`, like all that follows but `parts`.
+            parts: number of shares, >= 1 and at most the rows of a batch.
+            part: of the client's rows.
+            batch_size: rows of all shares together; None: all rows.
+            purpose: name of the random batch.
+            mode: `eval` or `train`.
+
+        Returns:
+            [n, parts, d + b], 0 on the buffers.
+        """
+        for i, name in enumerate(self.names):
+            rows_here = self._count(i, part, batch_size)
+            require(1 <= parts <= rows_here, f"client {name!r}: a batch of {rows_here} rows cannot have {parts} parts")
+        shares = [slice(k, None, parts) if parts > 1 else None for k in range(parts)]
+        return torch.stack([self._gradient(x, part, batch_size, purpose, mode, share) for share in shares], dim=1)
+
+    def _gradient(
+        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None
+    ) -> Tensor:
         result = torch.zeros(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
         with self._training() if mode == "train" else contextlib.nullcontext():
-            for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode):
-                weight = len(labels) / self._count(i, part, batch_size)
+            for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode, share):
+                count = self._count(i, part, batch_size)
+                weight = len(labels) / (count if share is None else len(range(count)[share]))
                 result[i, : self.layout.dim] += weight * self.workspace.flat_gradient(inputs, labels)
                 self.spent["row_gradients"] += len(labels)
         return result
+
+    def sample_gradients(self, xs: Tensor, *, part: str = "train") -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """Gradient of each row at each of several models, in eval mode.
+
+        Args:
+            xs: models [q, d + b]. Some rows come at each model in turn, so that models can be compared in little memory.
+            part: `train`, `validation` or `test`.
+
+        Yields:
+            Position of the client, number of the model, labels [r] of some of the client's rows, and their gradients [r, d].
+        """
+        few = max(1, _BLOCK // (2 * self.layout.dim))
+        for i, inputs, labels in self._chunks(xs[0], part, None, "round", "eval"):
+            for low in range(0, len(labels), few):
+                some = take(inputs, slice(low, low + few))
+                own = labels[low : low + few]
+                for number, x in enumerate(xs):
+                    self.workspace.load(x)
+                    self.spent["row_gradients"] += len(own)
+                    yield i, number, own, self.workspace.row_gradients(some, own)
 
     @torch.no_grad()
     def loss(self, x: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round") -> Tensor:
@@ -334,7 +389,7 @@ class Cohort:
         return self.workspace.prepare(inputs), labels.to(self.workspace.device)
 
     def _chunks(
-        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str
+        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None = None
     ) -> Iterator[tuple[int, Inputs, Tensor]]:
         require(mode in ("eval", "train"), f"mode must be eval or train; got {mode!r}")
         self.workspace.model.train(mode == "train")
@@ -343,12 +398,13 @@ class Cohort:
         for i in range(len(self.names)):
             where = self._rows(part, i)
             chosen = None
-            if batch_size is not None and batch_size < self._size(i, part):
+            if share is not None or (batch_size is not None and batch_size < self._size(i, part)):
                 chosen = self.rng(i, purpose).child(part).permutation(self._size(i, part), batch_size)
+                chosen = chosen if share is None else chosen[share]
             if x.ndim > 1:
                 self.workspace.load(x[i])
             if mode == "train":
-                self._begin(i, purpose)
+                self._begin(i, purpose if share is None else f"{purpose}/{share.start}")
             inputs, labels = self._gather(where, i, chosen)
             for low in range(0, len(labels), _CHUNK):
                 some = slice(low, low + _CHUNK)

@@ -69,8 +69,9 @@ class Sampler(Protocol):
     A sampler is a registered frozen dataclass. Optional attributes:
         sample_ratio: share of the rows that an epoch draws (1 if absent).
         trained(cohort, models): called where the client is, with the local models [n, d + b] after training.
+        check(federation): called by the run loop before anything else; raises `InputError` for settings that do not fit.
         after_round(x, federation): called by the run loop after each aggregation with the model [d + b] for everybody (None if there
-            is none); it may ask tasks of its own and keep what it learns in client memory.
+            is none); it may ask tasks of its own, keep what it learns in client memory, and return quantities for the log.
     """
 
     def rows(self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:

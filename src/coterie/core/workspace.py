@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Client, Inputs
+from coterie.core.clients import Client, Inputs, take
 from coterie.core.errors import InputError
 from coterie.core.loss import RowLoss, choose_loss
 from coterie.core.vector import Layout, flatten, unflatten
 
 __all__ = ["Workspace"]
+
+logger = logging.getLogger("coterie")
 
 
 class Workspace:
@@ -67,6 +70,9 @@ class Workspace:
             ) from error
         self.loss = choose_loss(loss, outputs, few.labels)
         self.loss.rows(outputs, few.labels.to(self.device))
+        one_each = few.labels.ndim == 1 and not few.labels.is_floating_point()
+        self.classes = 2 if self.loss.kind == "binary" else outputs.shape[1] if outputs.ndim > 1 and one_each else 0
+        self.vectorised = True
         with torch.enable_grad():
             value = self.loss.mean(self.model(inputs), few.labels.to(self.device))
         self.unused = any(g is None for g in torch.autograd.grad(value, self.parameters, allow_unused=True))
@@ -127,6 +133,33 @@ class Workspace:
     ) -> Tensor:
         """The same as one vector [d]."""
         return torch.cat([g.reshape(-1) for g in self.gradients(inputs, labels, penalty)])
+
+    def row_gradients(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        """Gradient of the loss of each row at the loaded model [rows, d]; the model must be in eval mode.
+
+        Vectorised over the rows; for models that this cannot do (LSTM, control flow on values) row by row, which is logged once.
+        """
+        if self.vectorised:
+            try:
+                return self._vectorised_gradients(inputs, labels)
+            except Exception as error:
+                self.vectorised = False
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                logger.info("gradients of single rows are computed one by one, which is slower (%s)", why)
+        few = [slice(i, i + 1) for i in range(len(labels))]
+        return torch.stack([self.flat_gradient(take(inputs, one), labels[one]) for one in few])
+
+    def _vectorised_gradients(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        named = dict(self.model.named_parameters())
+        names = [name for name, _ in self.layout.parameters]
+
+        def value(parameters: dict[str, Tensor], row: Inputs, label: Tensor) -> Tensor:
+            one = {k: v[None] for k, v in row.items()} if isinstance(row, dict) else row[None]
+            return self.loss.rows(torch.func.functional_call(self.model, parameters, (one,)), label[None]).sum()
+
+        at = {name: named[name].detach() for name in names}
+        found = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(at, inputs, labels)
+        return torch.cat([found[name].reshape(len(labels), -1) for name in names], dim=1)
 
     def descend(self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0) -> None:
         """One step of plain SGD in place; without the copy into one gradient vector, which costs a tenth of a small model's step."""

@@ -7,7 +7,8 @@ scikit-learn and datasets are imported by the functions that need them.
 from coterie.data.dataset import from_dataset
 from coterie.data.folder import apply_recipe, from_folder, from_frames
 from coterie.data.registry import DATASETS, Dataset, load
-from coterie.data.splits import Split, dirichlet, generator, iid, shards, stratified
+from coterie.data.split_table import Split
+from coterie.data.splits import clusters, dirichlet, generator, iid, mixed, shards, stratified, target_groups
 from coterie.data.tensors import from_tensors
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Dataset",
     "Split",
     "apply_recipe",
+    "clusters",
     "dirichlet",
     "from_dataset",
     "from_folder",
@@ -23,6 +25,8 @@ __all__ = [
     "generator",
     "iid",
     "load",
+    "mixed",
     "shards",
     "stratified",
+    "target_groups",
 ]

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from coterie.core.clients import Clients, Inputs, rows
 from coterie.core.errors import InputError, nearest, require
-from coterie.data.splits import Split, numbered
+from coterie.data.split_table import Split
+from coterie.data.splits import numbered
 from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients
 
-__all__ = ["from_dataset"]
+__all__ = ["from_dataset", "names_of_columns", "read_columns"]
 
 LABELS = ("label", "labels", "target", "y", "fine_label")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
@@ -170,6 +171,15 @@ def _image(value: Any) -> Tensor:
 
 def _from_columns(dataset: Any, used: NDArray[np.int64], input_: str | Sequence[str] | None, label: str | None) -> Read:
     """Rows of a Hugging Face data set."""
+    target, chosen = names_of_columns(dataset, input_, label)
+    inputs = read_columns(dataset, used, chosen)
+    labels = as_labels(_column(dataset, used, target), f"column {target!r}")
+    require(rows(inputs) == len(labels), "inputs and labels differ in length")
+    return inputs, labels, tuple(getattr(dataset.features[target], "names", None) or ())
+
+
+def names_of_columns(dataset: Any, input_: str | Sequence[str] | None, label: str | None) -> tuple[str, list[str]]:
+    """The column of labels and those of inputs, as the user says or as is most likely."""
     columns = list(dataset.column_names)
     target = label or next((c for c in LABELS if c in columns), None)
     if target is None:
@@ -177,14 +187,18 @@ def _from_columns(dataset: Any, used: NDArray[np.int64], input_: str | Sequence[
     chosen = _inputs(dataset, columns, target) if input_ is None else [input_] if isinstance(input_, str) else [*input_]
     for column in (target, *chosen):
         require(column in columns, f"the data set has no column {column!r}; {nearest(column, columns)}")
-    part = dataset.select(used) if len(used) < len(dataset) else dataset
-    part = part.with_format(None)
-    made = {c: _stack(list(part[c]), used, f"column {c!r}") for c in (*chosen, target)}
-    labels = as_labels(made[target], f"column {target!r}")
-    names = getattr(dataset.features[target], "names", None) or ()
-    inputs: Inputs = {c: made[c] for c in chosen} if len(chosen) > 1 or chosen[0] == TOKENS[0] else made[chosen[0]]
-    require(rows(inputs) == len(labels), "inputs and labels differ in length")
-    return inputs, labels, tuple(names)
+    return target, chosen
+
+
+def read_columns(dataset: Any, used: NDArray[np.int64], chosen: Sequence[str]) -> Inputs:
+    """The rows `used` of these columns: a tensor, or a dict of tensors for several or for token ids."""
+    made = {c: _column(dataset, used, c) for c in chosen}
+    return made if len(chosen) > 1 or chosen[0] == TOKENS[0] else made[chosen[0]]
+
+
+def _column(dataset: Any, used: NDArray[np.int64], column: str) -> Tensor:
+    part = (dataset.select(used) if len(used) < len(dataset) else dataset).with_format(None)
+    return _stack(list(part[column]), used, f"column {column!r}")
 
 
 def _inputs(dataset: Any, columns: Sequence[str], target: str) -> list[str]:

@@ -10,8 +10,8 @@ import torch
 
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError
-from coterie.data.splits import Split, numbered
-from coterie.data.tensors import over_clients
+from coterie.data.split_table import Split
+from coterie.data.tensors import split_over
 
 __all__ = ["DEFAULT_SPLIT", "digits"]
 
@@ -26,12 +26,9 @@ def digits(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
         raise InputError('the digits need scikit-learn: pip install "coterie[data]"') from error
     rule = Split.parse(split, **DEFAULT_SPLIT)
     images, labels = load_digits(return_X_y=True)
-    lists = dict(zip(numbered(rule.clients), rule.over(labels, seed=seed), strict=True))
-    inputs = torch.from_numpy((images / 16).astype(np.float32))
-    return over_clients(
-        inputs,
-        torch.from_numpy(labels.astype(np.int64)),
-        lists,
+    return split_over(
+        torch.from_numpy((images / 16).astype(np.float32)),
+        labels.astype(np.int64),
         rule,
         seed=seed,
         name="digits",

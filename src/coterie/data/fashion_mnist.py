@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from coterie.core.clients import Clients, Part
 from coterie.core.errors import InputError, require
-from coterie.data.splits import Split, numbered, whole
-from coterie.data.tensors import over_clients
+from coterie.data.split_table import Split
+from coterie.data.splits import whole
+from coterie.data.tensors import split_over
 
 __all__ = ["CLASSES", "DEFAULT_SPLIT", "fashion_mnist", "read_idx"]
 
@@ -63,11 +64,9 @@ def fashion_mnist(
             f"server = {server!r} must lie between 0 and {len(extra_labels)}",
         )
         held = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
-    lists = dict(zip(numbered(rule.clients), rule.over(labels, seed=seed), strict=True))
-    return over_clients(
+    return split_over(
         torch.from_numpy(images),
-        torch.from_numpy(labels),
-        lists,
+        labels,
         rule,
         seed=seed,
         name="fashion-mnist",

@@ -19,7 +19,7 @@ from coterie.data.columns import Column, Missing, Table
 from coterie.data.readers import SUFFIXES, read, read_frame
 from coterie.data.schema import draft_recipe
 from coterie.data.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, codes_of, settings_of
-from coterie.data.splits import Split
+from coterie.data.split_table import Split
 from coterie.data.tables import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
 
 __all__ = ["apply_recipe", "from_folder", "from_frames"]

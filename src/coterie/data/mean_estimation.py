@@ -5,6 +5,11 @@ wants the mean of D1 = N(0, I), which 5 clients share; 95 have D2 = N(m2, I) clo
 
 The papers print m2 = mu * (1, ..., 1) and a random unit vector m3. Here as in the authors' code, on which the reference
 numbers rest, |m2| = mu, so m2 = mu * (1, ..., 1) / sqrt d, and m3 = (0, 1, 0, 1, ...) of norm 1.
+
+`centres` makes the toy of the MaxFL paper (appendix A) instead: two or three clients (or more), each with one sample of
+N(centre, 1), which stands for its empirical mean and is what its local training ends with. Its one test row is the true
+mean: the squared error of a model there is its true loss up to a constant, so that GM-appeal on test rows is the quantity of
+Fig. 5 and 6.
 """
 
 from __future__ import annotations
@@ -18,7 +23,8 @@ from numpy.typing import NDArray
 
 from coterie.core.clients import Clients, Rows
 from coterie.core.errors import require
-from coterie.data.splits import Split, generator, is_number, whole
+from coterie.data.split_table import Split
+from coterie.data.splits import generator, is_number, numbered, whole
 
 __all__ = ["TARGET", "mean_estimation", "means"]
 
@@ -46,6 +52,7 @@ def mean_estimation(
     validation: int = 1000,
     test: int = 1000,
     dim: int = 10,
+    centres: Sequence[float] | None = None,
 ) -> Clients:
     """Clients d1-000 (the target), d1-001, ..., d2-000, ..., d3-000, ...; inputs and labels are both the samples.
 
@@ -58,11 +65,14 @@ def mean_estimation(
         validation: more rows of the target, for choosing weights.
         test: more rows per client, for evaluation; 0 for none.
         dim: dimension d of a sample, at least 2.
+        centres: true means of clients with one scalar sample each (client-0, ...); the other options do not apply.
     """
     rule = Split.parse(split, natural="mean-estimation")
     require(
         not split or set(split) <= {"seed"}, "[split] parts does not apply to mean-estimation; set samples and test"
     )
+    if centres is not None:
+        return _scalars(centres, rule.seeded(seed))
     _check(mu, groups, {"samples": (samples, 1), "validation": (validation, 0), "test": (test, 0), "dim": (dim, 2)})
     centre = means(mu, dim).astype(np.float32)
     names = [f"d{g + 1}-{i:03d}" for g, size in enumerate(groups) for i in range(size)]
@@ -91,6 +101,20 @@ def mean_estimation(
         name="mean-estimation",
         notes=[f"the target is {TARGET}; the mean that it looks for is 0"],
     )
+
+
+def _scalars(centres: Any, seed: int) -> Clients:
+    require(
+        isinstance(centres, list | tuple) and len(centres) >= 2 and all(map(is_number, centres)),
+        f"centres = {centres!r} must be a list of at least two numbers, the true means of the clients",
+    )
+    names = numbered(len(centres))
+    drawn = [c + generator(seed, "centres", n).standard_normal() for n, c in zip(names, centres, strict=True)]
+    train, test = (torch.tensor(rows, dtype=torch.float32)[:, None] for rows in (drawn, list(centres)))
+    offsets = np.arange(len(names) + 1)
+    note = "one sample per client, its empirical mean; the test row is its true mean"
+    rows = Rows(train, train, offsets), None, Rows(test, test, offsets)
+    return Clients.indexed(names, *rows, name="mean-estimation", notes=[note])
 
 
 def _check(mu: Any, groups: Any, sizes: Mapping[str, tuple[Any, int]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
-from coterie.data import digits, fashion_mnist, heart_disease, mean_estimation
+from coterie.data import cifar10, digits, fashion_mnist, heart_disease, hub, mean_estimation
 from coterie.data.folder import from_folder
 from coterie.data.splits import DEFAULT_PARTS, whole
 
@@ -77,13 +78,30 @@ _ALL = (
         {"folder": None, "rows": None, "server": 0, "split": {**fashion_mnist.DEFAULT_SPLIT, "parts": _PARTS}},
     ),
     Dataset(
+        "cifar10",
+        "CIFAR-10: 60,000 colour images of 32 x 32, from Parquet or the hub",
+        "10, Dirichlet(.5) shares of the classes",
+        "10 classes",
+        "none stated; free to use with citation",
+        cifar10.cifar10,
+        {"folder": None, "rows": None, "server": 0, "split": {**cifar10.DEFAULT_SPLIT, "parts": _PARTS}},
+    ),
+    Dataset(
         "mean-estimation",
         "MeritFed's synthetic task: whose samples have my mean?",
         "150 in groups of 5, 95 and 50; the target is d1-000",
         "the mean of 10-dimensional normal samples",
         "none needed (drawn from the seed)",
         mean_estimation.mean_estimation,
-        {"mu": 0.01, "groups": [5, 95, 50], "samples": 1000, "validation": 1000, "test": 1000, "dim": 10},
+        {
+            "mu": 0.01,
+            "groups": [5, 95, 50],
+            "samples": 1000,
+            "validation": 1000,
+            "test": 1000,
+            "dim": 10,
+            "centres": None,
+        },
     ),
 )
 
@@ -94,9 +112,12 @@ _DETAILS = {
     "heart-disease": heart_disease.__doc__ or "",
     "digits": digits.__doc__ or "",
     "fashion-mnist": fashion_mnist.__doc__ or "",
+    "cifar10": cifar10.__doc__ or "",
     "mean-estimation": mean_estimation.__doc__ or "",
 }
 
+_ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_HUB_OPTIONS = ("input", "subset_name", "part", "rows")
 _TABLE_OPTIONS = ("task", "above", "classes", "categorical", "drop", "missing", "unlabelled", "split_column")
 
 
@@ -109,15 +130,16 @@ def load(
     folder: str | None = None,
     **options: Any,
 ) -> Clients:
-    """The clients of a data set by name, or of the user's folder with one file per client.
+    """The clients of a data set by name, of the user's folder with one file per client, or of the Hugging Face hub.
 
     Args:
-        name_or_folder: a name in `DATASETS`, or a folder (write ./NAME for one that is called like a data set).
+        name_or_folder: a name in `DATASETS`, or a folder (write ./NAME for one that is called like a data set); or hf:NAME, or
+            OWNER/NAME where there is no such folder, for the hub (extra `hub`).
         seed: of every split that `split` gives no seed of its own.
-        split: the [split] table: kind, clients, alpha, minimum, shards_per_client, shard_size, seed, parts.
-        label: column to predict, for a folder.
-        folder: where the files of a named data set lie (fashion-mnist).
-        options: of the data set (`DATASETS[name].defaults`), or of `from_folder`.
+        split: the [split] table: the fields of `Split`.
+        label: column to predict, for a folder and the hub.
+        folder: where the files of a named data set lie (fashion-mnist, cifar10).
+        options: of the data set (`DATASETS[name].defaults`), of `from_folder`, or of `from_hub`.
 
     Raises:
         InputError: one sentence with the cure, for a wrong name, option, key or file.
@@ -129,6 +151,10 @@ def load(
     key = os.fspath(name_or_folder)
     found = DATASETS.get(key)
     if found is None:
+        if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not Path(key).exists()):
+            require(folder is None, f"{key} is a name of the hub; drop folder = {folder!r}")
+            _check(options, _HUB_OPTIONS, key)
+            return hub.from_hub(key.removeprefix("hf:"), label=label, seed=seed, split=split, **options)
         if not Path(key).exists():
             raise InputError(
                 f"there is no data set or folder {key!r}; {nearest(key, DATASETS)}; a folder path works too"

@@ -1,7 +1,8 @@
 """Who gets which row: splits of one data set over clients, and of one client's rows into train, validation and test.
 
-All randomness has a name (`generator`), so that the order of calls changes nothing, and a client's own parts depend on its name alone. Every
-split gives a row to at most one client; the copies of `target_groups` with 40 clients are the exception.
+All randomness has a name (`generator`), so that the order of calls changes nothing, and a client's own parts depend on its
+rows and its name alone. Every split gives a row to at most one client; only the copies of `target-groups` with 40 clients
+share rows.
 """
 
 from __future__ import annotations
@@ -141,7 +142,9 @@ def _deal(rng: np.random.Generator, count: int, n: int, each: int) -> Index:
     return rng.permutation(count)[: n * each].reshape(n, each)
 
 
-def clusters(labels: ArrayLike, n: int, *, clusters: int = 5, labels_per_cluster: int = 2, seed: int = 0) -> list[Index]:
+def clusters(
+    labels: ArrayLike, n: int, *, clusters: int = 5, labels_per_cluster: int = 2, seed: int = 0
+) -> list[Index]:
     """Clients in clusters that share no class: each cluster has `labels_per_cluster` classes, its clients get them IID.
 
     Classes are dealt to clusters at random, and so are clients, as evenly as `n` allows. Each row of those classes is used
@@ -210,7 +213,7 @@ def target_groups(
     require(0 < alpha <= 1, f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
     found = np.unique(classes)
     require(
-        np.isin(np.arange(10), found).all(),
+        bool(np.isin(np.arange(10), found).all()),
         f"the split 'target-groups' needs rows of the classes 0 to 9, but there are {found[:10].tolist()}",
     )
     rng = generator(seed, "target-groups")

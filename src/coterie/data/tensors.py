@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from coterie.core.clients import Client, Clients, Inputs, Part, Rows, rows
 from coterie.core.errors import InputError, nearest, require
-from coterie.data.splits import Split, numbered
+from coterie.data.split_table import Split
+from coterie.data.splits import numbered, stratified
 
-__all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients"]
+__all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over"]
 
 PARTS = ("train", "validation", "test")
 Lists = Sequence[NDArray[np.int64]]
@@ -161,6 +162,55 @@ def over_clients(
         parts = split.within(None if classes is None else classes[own], seed=seed, name=name, n=len(own))
         within.append({key: own[at] for key, at in parts.items()})
     return indexed(inputs, labels, names, within, **about)
+
+
+def split_over(
+    inputs: Inputs | Callable[[NDArray[np.int64]], Inputs],
+    labels: NDArray[np.int64],
+    split: Split,
+    *,
+    seed: int,
+    **about: Any,
+) -> Clients:
+    """Clients as `split` deals the rows of one data set, `unseen` ones included; the rows lie in memory once.
+
+    Args:
+        inputs: of all rows; or a function that reads the given rows, which is asked for those that somebody has.
+        labels: class of each row.
+        split: who gets what.
+        seed: of the run.
+        about: as for `Clients`; its `notes` are put before those of the split.
+    """
+    dealt = split.deal(labels, seed=seed)
+    place = np.arange(len(labels))
+    if callable(inputs):
+        used = dealt.used()
+        place = np.full(len(labels), -1)
+        place[used] = np.arange(len(used))
+        inputs, labels = inputs(used), labels[used]
+    count = max(len(about.get("classes", ())), int(labels.max()) + 1)
+    flipped = labels.copy()
+    for name in dealt.flipped:
+        own = place[{**dealt.clients, **dealt.unseen}[name]]
+        flipped[own] = count - 1 - labels[own]
+    shared: tuple[Inputs, Tensor] = inputs, torch.from_numpy(flipped)
+
+    def parts(lists: Mapping[str, NDArray[np.int64]]) -> list[dict[str, NDArray[np.int64]]]:
+        out = []
+        for name in sorted(lists):
+            own, origin = place[lists[name]], dealt.copies.get(name, name)
+            shares = split.beside_validation() if origin in dealt.validation else split.parts
+            within = stratified(labels[own], shares, seed=split.seeded(seed), name=origin)
+            made = {key: own[at] for key, at in within.items()}
+            if name in dealt.validation:
+                made["validation"] = place[dealt.validation[name]]
+            out.append(made)
+        return out
+
+    notes = [*about.pop("notes", ()), *dealt.notes]
+    own_kind = {key: value for key, value in about.items() if key in ("name", "classes")}
+    unseen = indexed(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind) if dealt.unseen else None
+    return indexed(*shared, sorted(dealt.clients), parts(dealt.clients), notes=notes, unseen=unseen, **about)
 
 
 def indexed(

@@ -1,0 +1,356 @@
+"""ISFL: sample the local rows by class so that label skew does less harm.
+
+Paper: Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local Importance
+Sampling", 2022, Algorithms 1 and 2, Eqs. 8 and 13 to 17.
+
+Symbols: x = the new average, x_k = local models, D_L = rows held by the server, lipschitz = L_{k,i} (Eq. 8), p and p_k = global and
+local class shares, floor = varpi, gamma and a of Theorem 3 in `solvers/waterfill.py`, q_k = p_k w^k = sampling probabilities.
+
+Differences from the paper: the average's gradients are shared by all clients, (K + 1) |D_L| instead of 2 K |D_L|; `exact`; q_k is
+renormalised over the classes that a client has; absent clients keep their q_k. The server asks for x_k once more, which lets the
+sampler work under any method. Where a method has no model for everybody, x is the mean of the participants' x_k; where it trains
+several models at a client, x_k is the last. With `where="client"` no number that depends on p_k leaves a client: p are the shares
+of D_L, and neither rho, gamma nor q are logged.
+
+Laws (tests/laws): equal L, or x_k = x: q = p; permuting classes permutes q; sampled frequencies are q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rule, Rules, check_field, check_fields, is_number, nearest, require
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.core.wire import Each, wire_type
+from coterie.solvers import waterfill
+
+__all__ = ["ISFL", "LipschitzSampler", "State"]
+
+SHARE: Rule = (lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
+MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"
+"""Names in client memory: x_k until it is compared with x, q_k, and (at the server) class counts of the clients."""
+MOST_CLASSES = 20
+"""Up to so many classes each q_ki is logged, beyond that the entropy of q_k alone."""
+
+Preference = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] | None
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b] and training rows [n]."""
+
+    delta: Update
+    sizes: Tensor
+
+
+class Counts(NamedTuple):
+    """Rows of each class [n, C]."""
+
+    counts: Tensor
+
+
+class LocalModels(NamedTuple):
+    """x_k [n, d + b], and whether it was trained since the last time [n]."""
+
+    models: Tensor
+    fresh: Tensor
+
+
+class Comparison(NamedTuple):
+    """L_ki [1, K, C], ||x_k - x|| [1, K], rows of each class in D_L [1, C], and what is known of the clients' [1, N, C]."""
+
+    lipschitz: Tensor
+    distance: Tensor
+    held: Tensor
+    known: Tensor
+
+
+class Kept(NamedTuple):
+    """1 where q_k was stored [n]."""
+
+    done: Tensor
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """Algorithm 2, lines 3 to 8."""
+    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+
+
+@task
+def local_models(cohort: Cohort) -> LocalModels:
+    """The local models of this round; zeros where there was no training."""
+    none = torch.zeros(0, dtype=cohort.layout.dtype, device=cohort.workspace.device)
+    kept = [cohort.only([i]).memory.get(MODEL, none)[0] for i in range(len(cohort.names))]
+    fresh = [len(x) > 0 for x in kept]
+    models = [x if new else none.new_zeros(cohort.layout.size) for x, new in zip(kept, fresh, strict=True)]
+    return LocalModels(torch.stack(models), torch.tensor(fresh))
+
+
+@task
+def class_counts(cohort: Cohort) -> Counts:
+    """Training rows of each class."""
+    classes = cohort.workspace.classes
+    require(classes > 0, "LipschitzSampler samples by class; it needs rows with one class each as their labels")
+    found = [torch.bincount(cohort.labels(i).long().cpu(), minlength=classes) for i in range(len(cohort.names))]
+    return Counts(torch.stack(found))
+
+
+@task
+def held_classes(cohort: Cohort) -> Counts:
+    """Rows of each class in D_L. Raises `InputError` for a class without one, whose L nobody could tell."""
+    counts = class_counts(cohort).counts
+    missing = torch.nonzero(counts[0] == 0).flatten().tolist()
+    named = ", ".join(map(str, missing))
+    require(
+        not missing,
+        f"the server holds no row of class {named}; add one to its rows: LipschitzSampler needs each class there",
+    )
+    return Counts(counts)
+
+
+@task
+def remember_counts(cohort: Cohort, *, counts: Tensor) -> Kept:
+    """Keep what clients said about their classes, so that each is asked once."""
+    cohort.memory.put(COUNTS, counts[None])
+    return Kept(torch.ones(1))
+
+
+@task
+def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Comparison:
+    """Eq. 8 over all rows of D_L; 0 for a model that is x up to rounding."""
+    held, dim = held_classes(cohort).counts, cohort.layout.dim
+    heads = torch.cat([x[None], models])[:, :dim]
+    distance = _norm(heads[1:] - heads[0])
+    lipschitz = distance.new_zeros(len(models), held.shape[1])
+    average = heads[:0]
+    for _, k, labels, gradients in cohort.sample_gradients(torch.cat([x[None], models])):
+        if k == 0:
+            average = gradients
+        else:
+            lipschitz[k - 1].scatter_reduce_(0, labels.long(), _norm(gradients - average), "amax")
+    rounding = 8 * torch.finfo(x.dtype).eps * _norm(heads).max()
+    lipschitz = torch.where(distance[:, None] > rounding, lipschitz / distance[:, None], 0.0)
+    known = cohort.memory.get(COUNTS, torch.zeros(clients, held.shape[1], dtype=torch.int64))
+    return Comparison(lipschitz[None].cpu(), distance[None].cpu(), held, known)
+
+
+@task
+def keep(cohort: Cohort, *, q: Tensor) -> Kept:
+    """Store q_k [n, C], and forget x_k."""
+    cohort.memory.put(SHARES, q)
+    cohort.memory.put(MODEL, torch.zeros(len(cohort.names), 0))
+    return Kept(torch.ones(len(cohort.names)))
+
+
+@task
+def solve(cohort: Cohort, *, lipschitz: Tensor, p: Tensor, floor: float, exact: bool) -> Kept:
+    """Algorithm 1 at the clients, from L_k [n, C] and p [n, C]."""
+    own = _normalised(class_counts(cohort).counts)
+    rows = zip(p, own, lipschitz, strict=True)
+    return keep(cohort, q=torch.stack([_solved(*row, floor)[0][exact] for row in rows]))
+
+
+def _norm(rows: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return norm
+
+
+def _normalised(counts: Tensor) -> Tensor:
+    return counts / counts.sum(-1, keepdim=True, dtype=torch.float64)
+
+
+def _solved(p: Tensor, own: Tensor, lipschitz: Tensor, floor: float) -> tuple[tuple[Tensor, Tensor], float]:
+    """The closed form and the exact optimum for q, and gamma."""
+    q, gamma = waterfill.closed_form(p, own, lipschitz, floor)
+    return (q, waterfill.exact(p, own, lipschitz, floor)), gamma
+
+
+def _check(owner: Any) -> None:
+    check_fields(
+        owner, floor=SHARE, sample_ratio=SHARE, exact=Rules.FLAG, where=Rules.one_of("server", "client"),
+    )  # fmt: skip
+    if owner.preference is None:
+        return
+    try:
+        pairs = tuple(sorted((k, tuple(map(float, v))) for k, v in dict(owner.preference).items()))
+        good = bool(pairs) and all(isinstance(k, str) and min(v) >= 0 and abs(sum(v) - 1) < 1e-5 for k, v in pairs)
+    except (TypeError, ValueError):
+        pairs, good = (), False
+    check_field(owner, "preference", owner.preference, good, "None, or class shares >= 0 with sum 1 by client")
+    object.__setattr__(owner, "preference", pairs)
+
+
+@wire_type
+@dataclass(frozen=True)
+class LipschitzSampler:
+    """ISFL's sampler, for any method: `LocalSGD(sampler=LipschitzSampler())`. Fields as of `ISFL`."""
+
+    floor: float = 0.05
+    sample_ratio: float = 1.0
+    exact: bool = False
+    where: str = "server"
+    preference: Preference = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[np.int64]:
+        """Row numbers [steps, batch_size], with replacement: a class by q_k, then one of its rows; before the first q_k any row."""
+        labels = cohort.labels(client).long().cpu()
+        q = cohort.only([client]).memory.get(SHARES, torch.zeros(0, dtype=torch.float64))[0]
+        weights = torch.ones(len(labels), dtype=torch.float64)  # Algorithm 2: w = 1
+        if len(q) and float(q[labels].sum()) > 0:
+            weights = q[labels] / torch.bincount(labels, minlength=len(q))[labels]
+        edges = weights.cumsum(0)
+        drawn = np.searchsorted((edges / edges[-1]).numpy(), rng.uniform(steps * batch_size), side="right")
+        return drawn.reshape(steps, batch_size)
+
+    def trained(self, cohort: Cohort, models: Tensor) -> None:
+        """Keep x_k [n, d + b] until it is compared with the new average."""
+        cohort.memory.put(MODEL, models)
+
+    def check(self, federation: Federation) -> None:
+        """Raise `InputError` if the server lacks rows or a class, or a preference does not fit."""
+        classes = federation.ask(("server",), held_classes).counts.shape[1]
+        for name, shares in dict(self.preference or ()).items():
+            if name not in federation.everyone:
+                raise InputError(f"preference names {name!r}, which is no client; {nearest(name, federation.everyone)}")
+            require(len(shares) == classes, f"preference of {name!r} has {len(shares)} shares for {classes} classes")
+
+    def after_round(self, x: Tensor | None, federation: Federation) -> Log:
+        """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
+        got = federation.ask(federation.clients, local_models)
+        names = tuple(n for n, new in zip(got.clients, got.fresh.tolist(), strict=True) if new)
+        if not names:
+            return {}
+        models = got.models[got.fresh.to(got.models.device)]
+        x = models.mean(0) if x is None else x
+        before = federation.session.spent["row_gradients"]
+        found = federation.ask(("server",), compare, x=x, models=models, clients=len(federation.everyone))
+        lipschitz, preferred = found.lipschitz[0], dict(self.preference or ())
+        log: Log = {
+            "local_distance": float(found.distance.mean()),
+            "lipschitz_gradients": federation.session.spent["row_gradients"] - before,
+        }
+        counts = found.held if self.where == "client" else self._counts(federation, names, found.known[0])
+        p = _normalised(counts.sum(0))
+        wanted = [torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p for n in names]
+        if self.where == "client":
+            ps = Each(torch.stack(wanted))
+            federation.ask(names, solve, lipschitz=Each(lipschitz), p=ps, floor=self.floor, exact=self.exact)
+            return log
+        # A client that never told its classes has no floors of its own.
+        own = [_normalised(counts[i]) if counts[i].any() else p for i in map(federation.everyone.index, names)]
+        solved = [_solved(*row, self.floor) for row in zip(wanted, own, lipschitz, strict=True)]
+        both = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
+        q = both[:, int(self.exact)]
+        federation.ask(names, keep, q=Each(q))
+        rho = [
+            [float(waterfill.bound(one, *row)) for one in qs] for qs, *row in zip(both, wanted, lipschitz, strict=True)
+        ]
+        found_by = {
+            "rho": [r[0] for r in rho],
+            "rho_optimum": [r[1] for r in rho],
+            "gamma": [gamma for _, gamma in solved],
+        }
+        found_by["q_entropy"] = torch.special.entr(q).sum(1).tolist()
+        if q.shape[1] <= MOST_CLASSES:
+            found_by |= {f"q[{i}]": q[:, i].tolist() for i in range(q.shape[1])}
+        return log | {key: dict(zip(names, values, strict=True)) for key, values in found_by.items()}
+
+    def _counts(self, federation: Federation, names: tuple[str, ...], known: Tensor) -> Tensor:
+        """Class counts of the clients [N, C]; each is asked until it has told."""
+        rows = {n: i for i, n in enumerate(federation.everyone)}
+        asked = [n for n in (names if known.any() else federation.everyone) if not known[rows[n]].any()]
+        if not asked:
+            return known
+        got = federation.ask(asked, class_counts)
+        counts = known.clone()
+        counts[[rows[n] for n in got.clients]] = got.counts
+        federation.ask(("server",), remember_counts, counts=counts)
+        return counts
+
+
+class State(NamedTuple):
+    """The global model [d + b]."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class ISFL:
+    """Average by size what clients learn from rows that are sampled by class.
+
+    Attributes:
+        local: settings of local training (B, E_l, eta); its sampler is ISFL's.
+        lr: server learning rate > 0; 1 is the paper's average.
+        floor: the least multiple of its own share with which a client samples a class, in (0, 1] (varpi, Eq. 14).
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
+        exact: sample with the minimiser of the bound rho(q) (Eq. 13) instead of the closed form (Theorem 3).
+        where: q_k is found at the "server", which asks each client for its class counts once; or at the "client", which tells
+            nobody. L_ki is measured at the server in both cases.
+        preference: by client, the class shares that it wishes for, in place of p (Eq. 15); None: p for everybody.
+
+    >>> import coterie as ct, torch
+    >>> x = torch.eye(3).repeat(20, 1)
+    >>> y = torch.arange(3).repeat(20)
+    >>> clients = ct.data.from_tensors({"a": (x[y != 2], y[y != 2]), "b": (x[y > 0], y[y > 0])}, server=(x, y))
+    >>> run = ct.fit(ct.ISFL(floor=0.01), clients, model=ct.models.Logistic(), rounds=2)
+    >>> [round(run.history.select(f"q[{i}]", "a")[-1][1], 2) for i in range(3)]  # by class, for the client without class 2
+    [0.36, 0.64, 0.0]
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    floor: float = 0.05
+    sample_ratio: float = 1.0
+    exact: bool = False
+    where: str = "server"
+    preference: Preference = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, lr=Rules.POSITIVE)
+        _check(self)
+        require(self.local.sampler is None, "ISFL.local.sampler must be None: ISFL brings its own; set it under FedAvg")
+
+    @property
+    def sampler(self) -> LipschitzSampler:
+        """What the run loop calls after each round."""
+        return LipschitzSampler(self.floor, self.sample_ratio, self.exact, self.where, self.preference)
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """Who is asked apart from participants: the server."""
+        return ("server",)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """Algorithm 2, lines 3 to 9, with `federation.clients`."""
+        local = replace(self.local, sampler=self.sampler)
+        got = federation.ask(federation.clients, local_update, x=state.x, local=local)
+        weights = got.sizes / got.sizes.sum()  # pi_k
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)
+        return State(x), {"weights": got.named(weights)}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Updates, and then local models, of the participants."""
+        return 2 * participants

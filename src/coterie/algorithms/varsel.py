@@ -1,0 +1,252 @@
+"""VaRSeL: a few internal clients use those external gradients that lower the variance of their own.
+
+Paper: "Rethinking Client Reweighting for Selfish Federated Learning" (anonymous, under review), Algorithm 1 and Eqs. 4, 7, 8.
+
+Symbols: x = theta^t; M internal clients with gradients g_i, mean g_I and V = sum_i ||g_i - g_I||^2; N external clients with g_j;
+d_j = ||g_j - g_I||^2; budget = K; w~ minimises the bound of Eq. 7 (Eq. 8), S is drawn by w~, w* minimises Eq. 4 over S; lr = eta.
+Clients send updates delta = -g (added). With local steps g is accumulated: g = (x - x_k) / (local learning rate).
+
+Differences from the paper: the gradient that nobody sees is replaced by g_I, also in V; there is no 1 / w~ correction after the draw;
+an empty S leaves g_I. `internal_splits`, `unbiased_variance`, `debias` and `preselect="smallest"` are ours. A gradient is taken as in
+training (dropout on); a model with batch norm, or any setting beyond one plain step, goes through local training, whose buffers are
+averaged with the same weights. Chosen clients compute their gradient twice, on the same batch by name; that work is counted.
+
+Logged: sum of w*, |S|, V and Phi(w*) / Phi(0), which with `debias` is an estimate that can be negative. Individual updates are needed,
+which excludes secure aggregation.
+
+Laws (tests/laws): without external clients, or with budget 0, this is gradient descent on the internal clients; copies of g_I reach
+the cap; a client at a great distance gets nothing; permuting clients permutes weights; both exchanges see the same batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest, require
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD, Steps
+from coterie.core.vector import move
+from coterie.solvers.variance import exact_weights, objective, surrogate_weights
+
+__all__ = ["State", "VaRSeL"]
+
+
+class LocalUpdates(NamedTuple):
+    """Minus the (accumulated) gradient on each part of a client's batch; behind it the change of the buffers."""
+
+    delta: Update  # [n, parts, d + b]
+
+
+class Distances(NamedTuple):
+    """d_j, the only number that an external client sends unless it is chosen."""
+
+    squared: Tensor  # [n]
+
+
+@task
+def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD, parts: int) -> LocalUpdates:
+    """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
+    return LocalUpdates(_updates(cohort, x, local, parts))
+
+
+@task
+def distances(cohort: Cohort, *, x: Tensor, center: Tensor, local: LocalSGD) -> Distances:
+    """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
+    own = _updates(cohort, x, local, 1)[:, 0]
+    return Distances(torch.stack([_squared(row - center, cohort.layout.dim) for row in own]))
+
+
+def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
+    size, dim = local.batch_size, cohort.layout.dim
+    least = parts * cohort.workspace.smallest_batch
+    for name, rows in zip(cohort.names, cohort.sizes.long().tolist(), strict=True):
+        have = min(rows, size or rows)
+        require(have >= least, f"client {name!r} has {have} rows in a batch, and {parts} parts of it need {least}; lower "
+                "internal_splits or take larger batches")  # fmt: skip
+    if local == LocalSGD(local.lr, Steps(1), size) and dim == cohort.layout.size:
+        return -cohort.gradients(x, parts=parts, batch_size=size, purpose="round", mode="train")
+    shares = [_Share(k, parts) if parts > 1 else None for k in range(parts)]
+    trained = [cohort.train(x, local, sampler=s, purpose=f"round/{k}" if k else "round") for k, s in enumerate(shares)]
+    delta = torch.stack(trained, dim=1) - x
+    delta[..., :dim] /= local.rate(cohort.round)
+    return delta
+
+
+def _squared(difference: Tensor, dim: int) -> Tensor:
+    return difference[..., :dim].double().square().sum()
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A sampler of one of `parts` disjoint parts of a client's rows, and of its share of every batch."""
+
+    number: int
+    parts: int
+
+    def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
+        """Row numbers [steps, size]; batches go on from one epoch to the next."""
+        own = cohort.rng(client, "round").permutation(len(cohort.labels(client)))[self.number :: self.parts]
+        size = min(len(own), len(range(self.number, batch_size, self.parts)))
+        epochs = range(-(-steps * size // len(own)))
+        order = np.concatenate([own[rng.child("share", epoch).permutation(len(own))] for epoch in epochs])
+        return order[: steps * size].reshape(steps, size)
+
+
+class State(NamedTuple):
+    """Names of the internal clients and their model [d + b]."""
+
+    internal: tuple[str, ...]
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class VaRSeL:
+    """Learn one model for a few internal clients, with the help of external ones.
+
+    Attributes:
+        internal: name or names of the internal clients (1..M); the model is evaluated on them only.
+        budget: K >= 0, largest sum of external weights, and so of clients that send a gradient (Eq. 3); None: all N external ones.
+        local: settings of local training; `Steps(1)` is tau = 1, a gradient on a batch.
+        lr: learning rate eta > 0 of the step of line 16; None: that of `local`, so that models are averaged as in Theorem 3.
+        internal_splits: each internal client counts as so many virtual ones, with disjoint parts of its batch (3 in Section 5.3).
+        debias: remove from Eq. 4 the bias that the error of g_I puts into all g_j - g_I, with the unbiased V; with
+            internal_splits = 2, V is estimated within each internal client, sum_i ||g_ia - g_ib||^2 / 4, and they count once.
+        unbiased_variance: multiply V of Eqs. 4 and 7 by M / (M - 1).
+        preselect: draw S by the weights of Eq. 8 ("bernoulli"), or take the K "smallest" distances d_j.
+
+    >>> import coterie as ct, torch
+    >>> x = torch.linspace(-1, 1, 60)[:, None]
+    >>> noise = torch.randn(60, generator=torch.Generator().manual_seed(0))
+    >>> rows = {"a": x[:, 0] + noise, "b": x[:, 0] - noise, "c": x[:, 0], "d": -3 * x[:, 0]}
+    >>> clients = ct.data.from_tensors({name: (x, y) for name, y in rows.items()})
+    >>> method = ct.VaRSeL(internal=("a", "b"), local=ct.LocalSGD(lr=0.5, batch_size=None, steps=ct.Steps(1)))
+    >>> run = ct.fit(method, clients, model=torch.nn.Linear(1, 1, bias=False), rounds=20)
+    >>> {k: round(w, 2) for k, w in run.weights["a"].items()}  # d would pull the other way
+    {'a': 0.33, 'b': 0.33, 'c': 0.33}
+    """
+
+    internal: str | tuple[str, ...] = ()
+    budget: float | None = None
+    local: LocalSGD = LocalSGD()
+    lr: float | None = None
+    internal_splits: int = 1
+    debias: bool = False
+    unbiased_variance: bool = False
+    preselect: str = "bernoulli"
+
+    participation = "own"
+
+    def __post_init__(self) -> None:
+        names = (self.internal,) if isinstance(self.internal, str) else self.internal
+        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
+        check_field(self, "internal", self.internal, good, "a client's name, or several names")
+        for field, (test, allowed) in {"budget": Rules.NOT_NEGATIVE, "lr": Rules.POSITIVE}.items():
+            value = getattr(self, field)
+            check_field(self, field, value, value is None or test(value), f"None or {allowed}")
+        check_fields(
+            self, internal_splits=Rules.SIZE, debias=Rules.FLAG, unbiased_variance=Rules.FLAG,
+            preselect=Rules.one_of("bernoulli", "smallest"),
+        )  # fmt: skip
+        size, sampler = self.local.batch_size, self.local.sampler
+        if self.internal_splits > 1 and (sampler is not None or self.internal_splits > (size or math.inf)):
+            cure = "take no local.sampler" if sampler is not None else f"take local.batch_size = {size} larger"
+            raise InputError(f"VaRSeL.internal_splits = {self.internal_splits} splits each batch; {cure}")
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The internal clients. Raises `InputError` for fields that do not fit these clients, and without clarabel."""
+        internal = tuple(sorted({self.internal} if isinstance(self.internal, str) else set(self.internal)))
+        for name in internal:
+            if name not in everyone:
+                raise InputError(f"VaRSeL.internal names {name!r}, which is no client; {nearest(name, everyone)}")
+        require(
+            len(internal) * self.internal_splits > 1,
+            f"VaRSeL.internal names {internal[0]!r} alone, and one gradient shows no variance; set internal_splits = 2 to "
+            "split its batches, or name a second client",
+        )
+        external = len(everyone) - len(internal)
+        require(
+            self.budget is None or self.budget <= external,
+            f"VaRSeL.budget = {self.budget} is more than the {external} external clients; lower it, or leave it out for all",
+        )
+        if find_spec("clarabel") is None:
+            raise InputError('VaRSeL solves Eq. 4 with clarabel, which is missing: pip install "coterie[varsel]"')
+        return internal
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(self.check(federation.everyone), x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round: internal gradients, external distances, gradients of the chosen."""
+        asked: dict[str, Any] = {"x": state.x, "local": self.local}
+        got = federation.ask(state.internal, local_updates, need="all", parts=self.internal_splits, **asked)  # line 3
+        inner, variance = self._internal(got.delta, federation.dim)
+        outside = [name for name in federation.clients if name not in state.internal]
+        budget = float(len(outside)) if self.budget is None else self.budget
+        chosen: list[str] = []
+        if outside and budget > 0:
+            near = federation.ask(outside, distances, center=inner.mean(0), **asked)  # lines 4-8
+            chosen = self._choose(near.clients, near.squared, variance, len(inner), budget, rng)
+        outer = inner[:0]
+        if chosen:
+            outer = federation.ask(chosen, local_updates, need="all", parts=1, **asked).delta[:, 0]  # lines 11-13
+
+        # Line 14. Signs do not matter here, as all vectors are minus a gradient.
+        heads = inner[:, : federation.dim].double(), outer[:, : federation.dim].double()
+        known: dict[str, Any] = {"variance": variance, "debias": self.debias}
+        weights = exact_weights(*heads, budget, **known)
+        before, after = (float(objective(w, *heads, **known)) for w in (torch.zeros_like(weights), weights))
+        shares = torch.cat([weights.new_ones(len(inner)), weights])
+        lr = self.local.rate(federation.round) if self.lr is None else self.lr
+        x = move(state.x, shares / shares.sum(), torch.cat([inner, outer]), lr, federation.dim)  # lines 15 and 16
+
+        log: Log = {
+            "sum_weights": float(weights.sum()), "selected": len(chosen), "variance": variance,
+            "phi_ratio": after / before if before > 0 else 1.0,
+        }  # fmt: skip
+        once = dict.fromkeys(state.internal, len(inner) / len(state.internal))
+        named = {**once, **dict(zip(chosen, weights.tolist(), strict=True))}
+        log["weights"] = {target: dict(named) for target in state.internal}
+        return State(state.internal, x), log
+
+    def models(self, state: State) -> dict[str, Tensor]:
+        """One model, which serves the internal clients only."""
+        return dict.fromkeys(state.internal, state.x)
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds: one of each client, and those that are weighed in their own and in double precision."""
+        internal = 1 if isinstance(self.internal, str) else len(self.internal)
+        external = clients - internal if self.budget is None else math.ceil(self.budget)
+        return clients + 3 * (internal * self.internal_splits + external)
+
+    def _internal(self, delta: Tensor, dim: int) -> tuple[Tensor, float]:
+        """The internal rows [M, d + b], virtual ones among them, and V, from what they sent [clients, parts, d + b]."""
+        if self.debias and self.internal_splits == 2:
+            halves = delta.double()
+            return delta.mean(1), float(_squared(halves[:, 0] - halves[:, 1], dim)) / 4
+        rows = delta.flatten(0, 1)
+        wide, m = rows.double(), len(rows)
+        unbiased = m / (m - 1) if self.debias or self.unbiased_variance else 1.0
+        return rows, float(_squared(wide - wide.mean(0), dim)) * unbiased
+
+    def _choose(
+        self, names: tuple[str, ...], squared: Tensor, variance: float, m: int, budget: float, rng: Rng
+    ) -> list[str]:
+        """Lines 9 and 10: S, by name."""
+        if self.preselect == "smallest":
+            return [names[i] for i in sorted(squared.argsort(stable=True)[: int(budget)].tolist())]
+        probabilities = surrogate_weights(squared, variance, m, budget)  # Eq. 8
+        drawn = [rng.child("draw", name).uniform(1)[0] for name in names]
+        return [name for name, p, u in zip(names, probabilities.tolist(), drawn, strict=True) if u < p]

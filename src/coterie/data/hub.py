@@ -1,0 +1,124 @@
+"""Data sets of the Hugging Face hub, its cache, or a local folder in its layout, through the package `datasets`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.clients import Clients, Inputs
+from coterie.core.errors import InputError, nearest, require
+from coterie.data.dataset import names_of_columns, read_columns
+from coterie.data.split_table import Split
+from coterie.data.splits import subset, whole
+from coterie.data.tensors import as_labels, split_over
+
+__all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "installed", "open_hub"]
+
+DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Inputs and labels of a data set, with the inputs still unread.
+
+    Attributes:
+        labels: class of each row.
+        classes: their names, as far as the data set has any.
+        read: inputs of the given rows.
+    """
+
+    labels: Index
+    classes: Sequence[str]
+    read: Callable[[Index], Inputs]
+
+    def read_tensor(self, index: Index) -> Tensor:
+        """The same where inputs are one column."""
+        inputs = self.read(index)
+        assert isinstance(inputs, Tensor)
+        return inputs
+
+
+def from_hub(
+    name: str,
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    label: str | None = None,
+    input: str | Sequence[str] | None = None,
+    subset_name: str | None = None,
+    part: str = "train",
+    rows: int | None = None,
+) -> Clients:
+    """Clients from a data set of the hub; by default 10 with Dirichlet(.5) shares of its classes.
+
+    Args:
+        name: as on the hub, or a local folder or script-free repository that `datasets.load_dataset` can open.
+        seed: of the split and of `rows`.
+        split: the [split] table, on top of `DEFAULT_SPLIT`.
+        label: column of labels; None takes label, labels, target or y.
+        input: column or columns; None takes token ids, else the only image, else the only column of numbers.
+        subset_name: configuration of the data set, where it has several.
+        part: whose rows are used: train, test, ...
+        rows: only so many, every class in its share.
+
+    Raises:
+        InputError: that says what `datasets` said, or which column or option is wrong.
+    """
+    rule = Split.parse(split, **DEFAULT_SPLIT)
+    found = columns(open_hub(name, subset_name=subset_name, part=part), input, label)
+    count = len(found.labels)
+    require(rows is None or (whole(1)(rows) and rows <= count), f"rows = {rows!r} must lie between 1 and {count}")
+    chosen = np.arange(count) if rows is None else subset(found.labels, rows, seed=rule.seeded(seed))
+    return split_over(
+        lambda index: found.read(chosen[index]),
+        found.labels[chosen],
+        rule,
+        seed=seed,
+        name=name,
+        classes=found.classes,
+    )
+
+
+def installed() -> bool:
+    """Whether the extra `hub` is there."""
+    return importlib.util.find_spec("datasets") is not None
+
+
+def open_hub(name: str, *, subset_name: str | None = None, part: str = "train") -> Any:
+    """One part of a data set as `datasets` opens it."""
+    if not installed():
+        raise InputError(
+            f'there is no folder {name!r} here, and the Hugging Face hub needs: pip install "coterie[hub]"'
+        )
+    import datasets
+
+    try:
+        found = datasets.load_dataset(name, subset_name)
+    except Exception as error:  # whatever the network, the hub or a file says
+        why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InputError(
+            f"there is no data set {name!r} to be had from the hub or a folder ({why}); check the name and the network"
+        ) from error
+    if part not in found:
+        raise InputError(f"{name!r} has no part {part!r}; {nearest(part, list(found))}")
+    return found[part]
+
+
+def columns(dataset: Any, input: str | Sequence[str] | None, label: str | None) -> Columns:
+    """Labels, class names and unread inputs of a data set with named columns."""
+    target, chosen = names_of_columns(dataset, input, label)
+    labels = as_labels(np.asarray(dataset.with_format(None)[target][:]), f"column {target!r}")
+    require(
+        labels.ndim == 1 and not labels.is_floating_point(),
+        f"column {target!r} must hold one class per row, as whole numbers, for rows to be dealt to clients",
+    )
+    names = tuple(getattr(dataset.features[target], "names", None) or ())
+    return Columns(labels.numpy(), names, lambda index: read_columns(dataset, index, chosen))

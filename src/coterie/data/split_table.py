@@ -1,0 +1,242 @@
+"""The `[split]` table of an experiment: checked, and turned into the rows of every client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from coterie.core.errors import InputError, nearest, require
+from coterie.data import splits
+from coterie.data.splits import DEFAULT_PARTS, Index, generator, is_number, numbered, whole
+
+__all__ = ["Dealt", "Split"]
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """The rows of every client.
+
+    Attributes:
+        clients: row numbers by client.
+        unseen: row numbers by client that never trains.
+        validation: validation rows beside a client's own ones.
+        copies: clients that have the rows, and the parts, of another one.
+        flipped: clients whose labels are turned round.
+        notes: sentences for the report.
+    """
+
+    clients: Mapping[str, Index]
+    unseen: Mapping[str, Index] = field(default_factory=dict)
+    validation: Mapping[str, Index] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    flipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def used(self) -> Index:
+        """All rows that somebody has, sorted."""
+        return np.unique(np.concatenate([*self.clients.values(), *self.unseen.values(), *self.validation.values()]))
+
+
+@dataclass(frozen=True)
+class Split:
+    """The `[split]` table of an experiment, checked.
+
+    Attributes:
+        kind: iid, dirichlet, shards, clusters, mixed or target-groups; None for data that has its own clients.
+        clients: number of clients; of target-groups 20 or 40.
+        alpha: of `dirichlet` its parameter; of `target-groups` the share of the target's classes at the clients near it.
+        minimum: smallest number of rows of a client, of `dirichlet`.
+        shards_per_client, shard_size: of `shards` and `mixed` (there 500).
+        nr: of `mixed`: 1 - nr of every shard are drawn from all classes.
+        clusters, labels_per_cluster: of `clusters`.
+        held_out: of `target-groups`: validation rows of the target, per class.
+        unseen: further clients of the same split that never train.
+        flip: share of the clients whose labels y become C - 1 - y, in all their parts.
+        seed: of the whole split; None is the run's seed.
+        parts: fraction of a client's rows per part.
+    """
+
+    kind: str | None = None
+    clients: int = 10
+    alpha: float = 0.5
+    minimum: int = 3
+    shards_per_client: int = 2
+    shard_size: int | None = None
+    nr: float = 0.95
+    clusters: int = 5
+    labels_per_cluster: int = 2
+    held_out: int = 300
+    unseen: int = 0
+    flip: float = 0.0
+    seed: int | None = None
+    parts: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_PARTS))
+
+    @classmethod
+    def parse(cls, table: Mapping[str, Any] | None, *, natural: str = "", **defaults: Any) -> Split:
+        """The split that `table` asks for, on top of `defaults`.
+
+        `natural` names data that brings its own clients: only `seed` and `parts` make sense there. Raises `InputError`
+        that names the key, what is allowed and the nearest spelling.
+        """
+        given = dict(table or {})
+        allowed = list(_CHECKS)
+        for key in given:
+            require(key in allowed, f"[split] has no key {key!r}; {nearest(str(key), allowed)}")
+            require(
+                not natural or key in ("seed", "parts"),
+                f"[split] {key} does not apply to {natural}, which has its own clients; only seed and parts do",
+            )
+        for key, value in given.items():
+            check, meaning = _CHECKS[key]
+            if not check(value):
+                near = f"; {nearest(value, _KINDS)}" if key == "kind" and isinstance(value, str) else ""
+                raise InputError(f"[split] {key} = {value!r} must be {meaning}{near}")
+        if "parts" in given:
+            given["parts"] = _parts(given["parts"])
+        if given.get("kind") == "target-groups":
+            defaults = {**defaults, "clients": 20}
+        split = cls(**{**defaults, **given})
+        for key, kinds in _BELONGS.items():
+            require(
+                key not in given or split.kind in kinds,
+                f"[split] {key} belongs to kind = {' or '.join(map(repr, kinds))}, but kind is {split.kind!r}; drop one of "
+                "them",
+            )
+        return split
+
+    def __post_init__(self) -> None:
+        if self.kind != "target-groups":
+            return
+        require(
+            self.clients in (20, 40), f"[split] clients = {self.clients} must be 20 or 40 for kind = 'target-groups'"
+        )
+        require(
+            self.alpha <= 1, f"[split] alpha = {self.alpha} must be at most 1 for kind = 'target-groups': it is a share"
+        )
+        for key in ("unseen", "flip"):
+            require(
+                not getattr(self, key),
+                f"[split] {key} does not apply to kind = 'target-groups', whose clients are fixed",
+            )
+
+    def seeded(self, seed: int) -> int:
+        """The seed to use in a run with `seed`."""
+        return seed if self.seed is None else self.seed
+
+    def deal(self, labels: ArrayLike, *, seed: int) -> Dealt:
+        """The rows of every client, by `kind`; each row goes to one client at most, copies apart."""
+        if self.kind == "target-groups":
+            return self._target_groups(labels, self.seeded(seed))
+        lists = self._lists(labels, self.clients + self.unseen, self.seeded(seed))
+        seen = dict(zip(numbered(self.clients), lists, strict=False))
+        unseen = dict(zip(numbered(self.unseen, "unseen"), lists[self.clients :], strict=True))
+        flipped = self._flipped([*seen], seed) + self._flipped([*unseen], seed)
+        notes = []
+        if unseen:
+            notes.append(f"{len(unseen)} clients of the same split never train and are only evaluated")
+        if flipped:
+            notes.append(f"labels y are turned into C - 1 - y, in all parts, at {', '.join(flipped)}")
+        return Dealt(seen, unseen, flipped=flipped, notes=tuple(notes))
+
+    def _lists(self, labels: ArrayLike, n: int, seed: int) -> list[Index]:
+        if self.kind == "iid":
+            return splits.iid(labels, n, seed=seed)
+        if self.kind == "dirichlet":
+            return splits.dirichlet(labels, n, self.alpha, seed=seed, minimum=self.minimum)
+        if self.kind == "clusters":
+            each = self.labels_per_cluster
+            return splits.clusters(labels, n, clusters=self.clusters, labels_per_cluster=each, seed=seed)
+        per_client = self.shards_per_client
+        if self.kind == "mixed":
+            size = self.shard_size or 500
+            return splits.mixed(labels, n, self.nr, shards_per_client=per_client, shard_size=size, seed=seed)
+        return splits.shards(labels, n, shards_per_client=per_client, shard_size=self.shard_size, seed=seed)
+
+    def _flipped(self, names: list[str], seed: int) -> tuple[str, ...]:
+        """The share `flip` of `names`: those whose own draw is smallest."""
+        at = self.seeded(seed)
+        ranked = sorted(names, key=lambda name: generator(at, "flip", name).random())
+        return tuple(sorted(ranked[: round(self.flip * len(names))]))
+
+    def _target_groups(self, labels: ArrayLike, seed: int) -> Dealt:
+        lists, held = splits.target_groups(labels, self.alpha, held_out=self.held_out, seed=seed)
+        copies = {}
+        if self.clients == 40:
+            copies = {_copy(name): name for name in lists}
+            lists = {**lists, **{copy: lists[name] for copy, name in copies.items()}}
+        validation = {"target": held} if len(held) else {}
+        notes = [
+            f"target-groups: clients have {len(lists['target'])} rows each; the target validates on {len(held)} more"
+        ]
+        if copies:
+            notes.append(
+                "20 of the 40 clients are copies of the others, so that every row is used twice, as in the paper"
+            )
+        return Dealt(lists, validation=validation, copies=copies, notes=tuple(notes))
+
+    def within(self, labels: ArrayLike | None, *, seed: int, name: str, n: int | None = None) -> dict[str, Index]:
+        """The rows of client `name` by part: `stratified` with these `parts`."""
+        return splits.stratified(labels, self.parts, seed=self.seeded(seed), name=name, n=n)
+
+    def beside_validation(self) -> dict[str, float]:
+        """`parts` of a client that has validation rows from elsewhere: what is left, in proportion."""
+        rest = {key: share for key, share in self.parts.items() if key != "validation"}
+        return {key: share / sum(rest.values()) for key, share in rest.items()}
+
+
+def _copy(name: str) -> str:
+    group, _, number = name.partition("-")
+    return f"{group}-{int(number) + (10 if group == 'near' else 9):02d}" if number else "twin"
+
+
+def _parts(given: Mapping[str, float]) -> dict[str, float]:
+    total = float(sum(given.values()))
+    require(
+        abs(total - 1) < 1e-6, f"[split] parts add up to {total:g}; fractions of train, validation, test must give 1"
+    )
+    require(given.get("train", 0) > 0, "[split] parts need train above 0, for example {train = .6, test = .4}")
+    return {key: float(given.get(key, 0.0)) for key in DEFAULT_PARTS if given.get(key, 0.0) > 0}
+
+
+def _is_parts(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and set(value) <= set(DEFAULT_PARTS)
+        and all(is_number(v) and 0 <= v <= 1 for v in value.values())
+    )
+
+
+_KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups")
+_BELONGS = {
+    "alpha": ("dirichlet", "target-groups"),
+    "minimum": ("dirichlet",),
+    "shards_per_client": ("shards", "mixed"),
+    "shard_size": ("shards", "mixed"),
+    "nr": ("mixed",),
+    "clusters": ("clusters",),
+    "labels_per_cluster": ("clusters",),
+    "held_out": ("target-groups",),
+}
+_AT_LEAST_1 = (whole(1), "a whole number of at least 1")
+_AT_LEAST_0 = (whole(0), "a whole number of at least 0")
+_SHARE = (lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "kind": (lambda v: v in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
+    "clients": _AT_LEAST_1,
+    "alpha": (lambda v: is_number(v) and v > 0, "a number above 0"),
+    "minimum": _AT_LEAST_0,
+    "shards_per_client": _AT_LEAST_1,
+    "shard_size": _AT_LEAST_1,
+    "nr": _SHARE,
+    "clusters": _AT_LEAST_1,
+    "labels_per_cluster": _AT_LEAST_1,
+    "held_out": _AT_LEAST_0,
+    "unseen": _AT_LEAST_0,
+    "flip": _SHARE,
+    "seed": _AT_LEAST_0,
+    "parts": (_is_parts, "a table of train, validation and test with fractions from 0 to 1"),
+}

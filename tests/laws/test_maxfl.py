@@ -1,0 +1,380 @@
+"""What MaxFL must do: reductions, invariances, requirements, the flexible pool, unseen clients, and errors that name a field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+
+from coterie.algorithms import FedAvg, MaxFL
+from coterie.core.clients import Client, Clients
+from coterie.core.errors import InputError, RunError
+from coterie.core.task import Task
+from coterie.core.training import LocalSGD, Schedule, Steps
+from coterie.experiment import Experiment
+from coterie.runner import Run, fit
+from federations import (
+    SIZES,
+    Problem,
+    assert_close,
+    assert_same_bits,
+    batch_norm,
+    dropout,
+    logistic,
+    quadratic,
+    regression,
+    start,
+    subset,
+)
+
+MINI = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)
+FULL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=None)
+ONE = LocalSGD(lr=0.1, steps=Steps(1), batch_size=None)
+CENTRES = {"a": [1.0], "b": [-1.0], "c": [3.0]}
+
+
+def run(method, problem, rounds=3, **options) -> Run:
+    return fit(method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": 1, **options})
+
+
+def shifted(problem: Problem, gaps: Mapping[str, float]) -> dict[str, float]:
+    """Requirements that give these gaps at the initial model of a `quadratic` problem, which is 0."""
+    return {n: sum(c * c for c in CENTRES[n]) - gap for n, gap in gaps.items()}
+
+
+def q_of(found: Run, round_: int = 1) -> dict[str, float]:
+    return {r.client: r.value for r in found.history if (r.round, r.metric) == (round_, "q")}
+
+
+def drawn(found: Run, round_: int) -> set[str]:
+    return {c for number, _, c, _ in found.weight_rows if number == round_}
+
+
+# ---- weights
+
+
+@pytest.mark.parametrize("surrogate", ["sigmoid", "relu", "exp", "log"])
+def test_equal_gaps_are_uniform_averaging(surrogate):
+    problem = quadratic(CENTRES, 4)
+    for gap in (0.0, 0.7, 3.0):
+        method = MaxFL(FULL, requirements=shifted(problem, dict.fromkeys(CENTRES, gap)), surrogate=surrogate)
+        found = run(method, problem, 1)
+        assert found.weights["*"] == pytest.approx(dict.fromkeys(CENTRES, 1 / 3), abs=1e-12)
+        assert_close(found.x, run(FedAvg(FULL), problem, 1).x, 1e-7)  # eps stays in the denominator
+
+
+def test_weights_are_symmetric_around_a_gap_of_zero_and_largest_there():
+    problem = quadratic(CENTRES)
+    q = q_of(run(MaxFL(ONE, requirements=shifted(problem, {"a": -1.3, "b": 1.3, "c": 0.0})), problem, 1))
+    assert q["a"] == pytest.approx(q["b"], rel=1e-12)
+    s = 1 / (1 + math.exp(-1.3))
+    assert q == pytest.approx({"a": s * (1 - s), "b": s * (1 - s), "c": 0.25}, rel=1e-12)
+
+
+@pytest.mark.parametrize("far", [-60.0, 60.0])
+def test_a_client_far_from_its_requirement_is_ignored(far):
+    problem = quadratic(CENTRES)
+    found = run(MaxFL(FULL, requirements=shifted(problem, {"a": 0.2, "b": 0.4, "c": far})), problem, 1)
+    two = problem.with_clients(subset(problem.clients, "ab"))
+    without = run(MaxFL(FULL, requirements=shifted(problem, {"a": 0.2, "b": 0.4})), two, 1)
+    assert_close(found.x, without.x)
+    assert found.weights["*"]["c"] < 1e-20
+
+
+def test_a_scaled_server_rate_scales_the_step():
+    problem = logistic()
+    x = start(problem)
+    whole, half = (run(MaxFL(MINI, lr=lr), problem, 1) for lr in (1.0, 0.5))
+    assert_close(half.x - x, 0.5 * (whole.x - x))
+    assert half.weights == whole.weights
+    rates = [found.history.select("effective_lr")[0][1] for found in (whole, half)]
+    assert rates[0] == pytest.approx(2 * rates[1])
+    assert rates[0] == pytest.approx(1 / (whole.history.select("sum_q")[0][1] + 1e-8))
+
+
+def test_a_large_eps_freezes_the_model_but_not_the_statistics():
+    problem = batch_norm()
+    x = start(problem)
+    dim = sum(p.numel() for p in problem.model.parameters())
+    still, moving = run(MaxFL(MINI, eps=1e15), problem), run(MaxFL(MINI), problem)
+    assert (still.x[:dim] - x[:dim]).abs().max() < 1e-12
+    assert (moving.x[:dim] - x[:dim]).abs().max() > 0.01
+    assert (still.x[dim:] - x[dim:]).abs().min() > 1e-4
+    steps = [(run(MaxFL(MINI, eps=e), problem, 1).x - x)[:dim].norm() for e in (1e-8, 0.1, 1.0, 10.0)]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_eps_shrinks_a_step_by_its_share():
+    problem = quadratic(CENTRES)
+    needs = shifted(problem, dict.fromkeys(CENTRES, 0.0))
+    plain, damped = (run(MaxFL(ONE, eps=e, requirements=needs), problem, 1).x for e in (1e-12, 0.75))
+    assert_close(damped, plain / 2, 1e-9)  # sum q = 3/4
+
+
+@pytest.mark.parametrize("surrogate", ["relu", "exp", "log"])
+@pytest.mark.parametrize("half", [0.8, 1.5])
+def test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not(surrogate, half):
+    """Lemma A.2: two clients, gaps (x -+ half)^2, from a start off the middle."""
+    problem = quadratic({"a": [half - 0.3], "b": [-half - 0.3]})
+    method = MaxFL(ONE, requirements={"a": 0.0, "b": 0.0}, surrogate=surrogate)
+    assert float(run(method, problem, 150, evaluate=150).x) == pytest.approx(-0.3, abs=1e-6)
+    sigmoid = float(run(replace(method, surrogate="sigmoid"), problem, 150, evaluate=150).x)
+    assert (abs(sigmoid + 0.3) < 1e-6) == (half**2 < 1.044)
+
+
+def test_nobody_near_its_requirement_moves_nothing():
+    problem = quadratic(CENTRES)
+    found = run(MaxFL(FULL, requirements=dict.fromkeys(CENTRES, -1e4)), problem)
+    assert torch.equal(found.x, start(problem))
+    assert found.history.select("sum_q")[-1] == (3, 0.0)
+
+
+def test_order_of_clients_does_not_matter():
+    problem = logistic()
+    names = dict(zip("abcde", "dbeac", strict=True))
+    other = Clients([Client(names[c.name], c.train, c.validation, c.test) for c in problem.clients])
+    needs = {"a": 0.5, "c": 0.7}
+    one = run(MaxFL(FULL, requirements=needs), problem)
+    two = run(MaxFL(FULL, requirements={names[k]: v for k, v in needs.items()}), problem.with_clients(other))
+    assert_close(one.x, two.x)
+    for name, weight in one.weights["*"].items():
+        assert two.weights["*"][names[name]] == pytest.approx(weight, abs=1e-12)
+
+
+# ---- requirements
+
+
+def test_requirements_of_the_users_own_count_for_those_who_are_named():
+    problem = quadratic(CENTRES)
+    method = MaxFL(ONE, requirements={"a": 0.25}, warmup_steps=1)
+    gaps = {r.client: r.value for r in run(method, problem, 1).history if r.metric == "gap"}
+    own = {n: (0.8 * c[0]) ** 2 for n, c in CENTRES.items()}  # one step from 0 goes a fifth of the way
+    assert gaps == pytest.approx({"a": 1 - 0.25, "b": 1 - own["b"], "c": 9 - own["c"]}, rel=1e-12)
+
+
+def test_requirements_are_a_value():
+    table = MaxFL(requirements={"a": 0.25, "b": 1})
+    assert table == MaxFL(requirements=(("a", 0.25), ("b", 1)))
+    assert hash(table) != hash(MaxFL())
+
+
+def test_requirements_in_a_toml_file_are_a_table_and_survive_being_written():
+    tables = {"data": {"name": "digits"}, "methods": [{"name": "maxfl", "requirements": {"a": 0.25, "b": 1}}]}
+    for _ in range(2):
+        experiment = Experiment.from_tables(tables, "x.toml")
+        assert experiment.build_method(experiment.methods[0]).requirements == (("a", 0.25), ("b", 1))
+        tables = experiment.tables()
+
+
+@pytest.mark.parametrize("make", [logistic, dropout, regression])
+def test_a_requirement_does_not_depend_on_when_its_client_is_first_asked(make):
+    problem = make()
+    local = replace(MINI, lr=Schedule(0.2, (2,), 0.5))
+
+    def gaps(found: Run) -> dict[str, float]:
+        return {f"{r.round} {r.client}": r.value for r in found.history if r.metric == "gap"}
+
+    early = run(MaxFL(local, lr=1e-9), problem, 6, clients_per_round=2)
+    late = _run_without_measuring(MaxFL(local, lr=1e-9), problem, 6, clients_per_round=2)
+    assert gaps(early) == gaps(late)
+    assert len({k.split()[1] for k in gaps(early)}) > 2
+
+
+def _run_without_measuring(method, problem, rounds, **options) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(MaxFL, "measure")
+        return run(method, problem, rounds, **options)
+
+
+def test_the_initial_model_travels_only_while_somebody_lacks_a_requirement():
+    problem = logistic()
+    found = _run_without_measuring(MaxFL(MINI), problem, 8, clients_per_round=2)
+    size = start(problem).numel() * 8
+    down = {r.round: r.bytes_down for r in found.asks if r.task.endswith(":local_update")}
+    seen: set[str] = set()
+    for number in range(1, 9):
+        news = not drawn(found, number) <= seen
+        assert down[number] - min(down.values()) == pytest.approx(size if news else 0, abs=8)
+        seen |= drawn(found, number)
+    assert seen == set(found.state.ready)
+    assert len(set(down.values())) == 2
+
+
+def test_a_client_that_lost_its_requirement_gets_it_back(monkeypatch):
+    problem = logistic()
+    honest = Task.__call__
+    lost = []
+
+    def call(self, cohort, /, **payload):
+        if self.name.endswith(":local_update") and cohort.round == 2 and payload["start"] is None:
+            lost.extend(n for n in cohort.names if n == "c")
+            cohort.memory._memory.forget(["c"])
+        return honest(self, cohort, **payload)
+
+    monkeypatch.setattr(Task, "__call__", call)
+    found = _run_without_measuring(MaxFL(MINI), problem, 3)
+    assert lost
+    assert "the requirement is lost" in found.failures["c"]
+    assert {n: drawn(found, n) for n in (1, 2, 3)} == {1: set(SIZES), 2: set(SIZES) - {"c"}, 3: set(SIZES)}
+
+
+def test_validation_rows_are_kept_where_requirements_are_losses_on_them():
+    problem = logistic()
+    kept, folded = (run(MaxFL(MINI, requirements=r), problem, fold_validation=True) for r in ("validation", "train"))
+    assert {r["n_train"] - SIZES[r["client"]] for r in kept.summary} == {0}
+    assert {r["n_train"] - SIZES[r["client"]] for r in folded.summary} == {6}
+    assert q_of(kept) != q_of(run(MaxFL(MINI), problem))
+
+
+def test_tuning_changes_the_gap_and_not_the_update():
+    problem = quadratic(CENTRES)
+    needs = dict.fromkeys(CENTRES, 0.5)
+    plain, tuned = (run(MaxFL(ONE, requirements=needs, tuning_steps=t), problem, 1) for t in (0, 3))
+    gaps = [{r.client: r.value for r in f.history if r.metric == "gap"} for f in (plain, tuned)]
+    for name, centre in CENTRES.items():
+        assert gaps[0][name] == pytest.approx(centre[0] ** 2 - 0.5)
+        assert gaps[1][name] == pytest.approx((0.8**3 * centre[0]) ** 2 - 0.5)
+    q = q_of(tuned)
+    expected = sum(q[n] * 0.2 * c[0] for n, c in CENTRES.items()) / sum(q.values())
+    assert float(tuned.x) == pytest.approx(expected, rel=1e-7)
+
+
+# ---- flexible participation
+
+
+def test_clients_opt_out_when_the_model_leaves_them_and_in_when_it_comes_to_them():
+    centres = {"a": [2.0], "b": [2.2], "c": [0.0]}
+    needs = {"a": 3.5, "b": 1.0, "c": 0.05}
+    method = MaxFL(FULL, requirements=needs, flexible=True, mandatory_rounds=1)
+    found = run(method, quadratic(centres), 8)
+    assert drawn(found, 1) == {"a", "b", "c"}
+    assert found.history.select("pool")[0] == (1, 3.0)
+    for number in range(2, 9):
+        x = float(run(method, quadratic(centres), number - 1).x)
+        expected = {n for n, c in centres.items() if (x - c[0]) ** 2 < needs[n]}
+        assert drawn(found, number) == expected
+    pools = [drawn(found, n) for n in range(2, 9)]
+    assert pools[0] == {"a"}
+    assert pools[-1] == {"a", "b"}
+
+
+def test_an_empty_pool_skips_the_round_and_says_so():
+    needs = dict.fromkeys(CENTRES, 1e-6)
+    found = run(MaxFL(ONE, requirements=needs, flexible=True, mandatory_rounds=2), quadratic(CENTRES), 5)
+    assert found.history.select("skipped") == [(1, 0.0), (2, 0.0), (3, 1.0), (4, 1.0), (5, 1.0)]
+    assert torch.equal(
+        found.x, run(MaxFL(ONE, requirements=needs, flexible=True, mandatory_rounds=2), quadratic(CENTRES), 2).x
+    )
+    assert {n for n, *_ in found.weight_rows if n > 2} == set()
+
+
+def test_m_are_drawn_from_the_pool_and_all_of_it_where_it_is_smaller():
+    problem = logistic()
+    method = MaxFL(MINI, flexible=True, mandatory_rounds=4, clients_per_round=2, warmup_steps=1)
+    found = run(method, problem, 10)
+    pool = dict(found.history.select("pool"))
+    for number in range(1, 11):
+        assert len(drawn(found, number)) == min(2, int(pool[number]))
+    assert {pool[n] for n in range(1, 5)} == {5.0}
+    # While the pool is everybody, the draws are those of any other method.
+    fixed = run(MaxFL(MINI, warmup_steps=1), problem, 4, clients_per_round=2)
+    assert [drawn(found, n) for n in range(1, 5)] == [drawn(fixed, n) for n in range(1, 5)]
+
+
+def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resume(tmp_path):
+    problem = batch_norm()
+    method = MaxFL(MINI, flexible=True, mandatory_rounds=1, clients_per_round=3)
+    whole = run(method, problem, 4)
+    assert_same_bits(whole, run(method, problem, 4, workers=2, strict_wire=True))
+    run(method, problem, 2, checkpoint=tmp_path)
+    assert_same_bits(whole, run(method, problem, 4, checkpoint=tmp_path, resume=True))
+
+
+# ---- appeal, to seen and unseen clients
+
+
+def with_unseen(problem: Problem, seen: str = "abc") -> Problem:
+    others = Clients([c for c in problem.clients if c.name not in seen])
+    return Problem(Clients([problem.clients[n] for n in seen], unseen=others), problem.model)
+
+
+def test_unseen_clients_are_measured_and_never_trained_on():
+    problem = logistic()
+    found = run(MaxFL(MINI), with_unseen(problem))
+    alone = run(MaxFL(MINI), problem.with_clients(subset(problem.clients, "abc")))
+    assert torch.equal(found.x, alone.x)
+    keys = {r.metric for r in found.history}
+    for key in ("gm_appeal", "preferred_accuracy", "best_of_two"):
+        assert {key, f"{key}_unseen", f"{key}_tuned", f"{key}_tuned_unseen"} <= keys
+        assert found.history.select(key) == alone.history.select(key)
+    for key in ("appeal_train", "slack", "train_loss", "test_loss", "test_accuracy", "objective_everyone"):
+        assert {key, f"{key}_unseen"} <= keys
+    assert not any(k.endswith("_unseen") for k in {r.metric for r in alone.history})
+
+
+def test_measuring_costs_the_method_nothing_but_warm_ups():
+    problem = logistic()
+    measured = run(MaxFL(MINI), problem, 3, evaluate=1)
+    seldom = run(MaxFL(MINI), problem, 3, evaluate=3)
+    assert measured.history.select("row_gradients")[-1] == seldom.history.select("row_gradients")[-1]
+    assert torch.equal(measured.x, seldom.x)
+
+
+def test_without_test_rows_only_training_numbers_are_measured():
+    found = run(MaxFL(ONE), quadratic(CENTRES), 1)
+    keys = {r.metric for r in found.history}
+    assert {"appeal_train", "train_loss", "slack", "objective_everyone"} <= keys
+    assert not keys & {"gm_appeal", "test_loss", "preferred_accuracy", "best_of_two_tuned"}
+
+
+def test_regression_has_appeal_and_no_accuracy():
+    keys = {r.metric for r in run(MaxFL(MINI), regression(), 1).history}
+    assert {"gm_appeal", "gm_appeal_tuned", "test_loss"} <= keys
+    assert not any("accuracy" in k or "best" in k for k in keys)
+
+
+# ---- errors name the field
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("lr", 0, "a number > 0"),
+        ("eps", 0.0, "a number > 0"),
+        ("warmup_steps", 0, "an int > 0"),
+        ("requirements", "test", '"train", "validation", or a table of a loss by client'),
+        ("requirements", (), '"train", "validation", or a table of a loss by client'),
+        ("requirements", {"a": math.inf}, '"train", "validation", or a table of a loss by client'),
+        ("requirements", (("a", 1.0), ("a", 2.0)), '"train", "validation", or a table of a loss by client'),
+        ("flexible", 1, "true or false"),
+        ("mandatory_rounds", 0.05, "an int >= 0"),
+        ("clients_per_round", 0, r"None \(all rows\) or an int > 0"),
+        ("tuning_steps", -1, "an int >= 0"),
+        ("surrogate", "hinge", r"sigmoid \| relu \| exp \| log"),
+    ],
+)
+def test_a_bad_field_is_named(field, value, allowed):
+    with pytest.raises(InputError, match=rf"MaxFL.{field} must be {allowed}; got"):
+        MaxFL(**{field: value})
+
+
+def test_what_does_not_fit_together_is_named():
+    with pytest.raises(InputError, match=r"MaxFL.clients_per_round needs flexible = true"):
+        MaxFL(clients_per_round=3)
+    with pytest.raises(InputError, match=r"MaxFL.requirements names 'bb', which is no client; did you mean 'b'\?"):
+        run(MaxFL(requirements={"bb": 1.0}), quadratic(CENTRES))
+    method = MaxFL(ONE, requirements=dict.fromkeys(CENTRES, -1e4), surrogate="exp")
+    with pytest.raises(RunError, match=r'MaxFL.surrogate = "exp" cannot weigh these gaps .*; "sigmoid" can'):
+        run(method, quadratic(CENTRES))
+
+
+def test_a_part_without_rows_is_no_obstacle():
+    problem = logistic()
+    bare = [replace(c, validation=None) if c.name == "a" else c for c in problem.clients]
+    found = run(MaxFL(MINI, requirements="validation"), problem.with_clients(Clients(bare)), 2)
+    plain = run(MaxFL(MINI), problem, 2)
+    assert q_of(found)["a"] == q_of(plain)["a"]
+    assert q_of(found)["b"] != q_of(plain)["b"]
