@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import task
+from coterie import runner, task
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Update
@@ -272,3 +272,64 @@ class Silent:
 def test_the_quorum_of_a_users_method_is_its_own():
     with pytest.raises(QuorumError, match=r"round 1, task '.*:note': 4 of 5 clients replied, all of them are needed"):
         run(Silent())
+
+
+class Draws:
+    """Logs what its random stream gives."""
+
+    def init(self, x, federation):
+        return State(x)
+
+    def round(self, state, federation, rng):
+        return state, {"first": rng.uniform(1)[0], "child": rng.child("a").uniform(1)[0]}
+
+    def models(self, state):
+        return state.x
+
+
+def test_the_servers_stream_is_that_of_the_seed_and_the_round():
+    def drawn(**options):
+        history = run(Draws(), **options).history
+        return [v for key in ("first", "child") for _, v in history.select(key)]
+
+    first = drawn()
+    assert len(set(first)) == 2 * 6
+    assert drawn(workers=2, clients_per_round=1) == first
+    assert not set(drawn(seed=1)) & set(first)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(tmp_path, monkeypatch, workers):
+    honest = runner.write_checkpoint
+
+    def die_in(rounds):
+        def write(path, state, memory, meta):
+            if meta["round"] in rounds:
+                rounds.remove(meta["round"])
+                raise KeyboardInterrupt
+            honest(path, state, memory, meta)
+
+        return write
+
+    monkeypatch.setattr(runner, "write_checkpoint", die_in([2, 3, 5]))
+    options = {"checkpoint": tmp_path, "clients_per_round": 3, "workers": workers}
+    for resume in (False, True, True):
+        with pytest.raises(KeyboardInterrupt):
+            run(ClientMomentum(), resume=resume, **options)
+    found = run(ClientMomentum(), resume=True, **options)
+    assert_same_bits(found, run(ClientMomentum(), clients_per_round=3))
+    assert_same_bits(found, run(ClientMomentum(), resume=True, **options))  # nothing is left to do
+
+
+def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
+    run(ClientMomentum(), checkpoint=tmp_path)
+    for method, options in (
+        (ServerMomentum(), {}),
+        (ClientMomentum(LocalSGD(lr=0.3)), {}),
+        (ClientMomentum(), {"seed": 1}),
+        (ClientMomentum(), {"clients_per_round": 2}),
+        (ClientMomentum(), {"fold_validation": False}),
+    ):
+        with pytest.raises(InputError, match="was written with other data, model or settings"):
+            run(method, checkpoint=tmp_path, resume=True, **options)
+    run(ClientMomentum(LocalSGD(lr=0.3)), checkpoint=tmp_path)  # without resume it starts again
