@@ -6,11 +6,12 @@ import dataclasses
 import importlib
 import inspect
 import re
+import textwrap
 from typing import Any
 
 from coterie.core.errors import InputError, nearest
 
-__all__ = ["describe_method", "fields_of", "show"]
+__all__ = ["describe", "describe_method", "fields_of", "show"]
 
 
 def describe_method(name: str, method: type[Any]) -> dict[str, Any]:
@@ -36,44 +37,56 @@ def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
             said[name] += " " + line.strip()
     rows = []
     for field in dataclasses.fields(cls):
-        default = "" if field.default is dataclasses.MISSING else repr(field.default)
-        rows.append((field.name, str(field.type), default, said.get(field.name, "").strip()))
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        text = "" if default is dataclasses.MISSING else repr(default)
+        rows.append((field.name, str(field.type), text, said.get(field.name, "").strip()))
     return rows
 
 
-def show(name: str) -> str:
-    """All that there is to say about a method, a data set, a model, or local training."""
+def describe(name: str) -> dict[str, Any]:
+    """Name, kind, text, and fields of a method, a data set, a model, or local training."""
     from coterie.algorithms import ALGORITHMS
     from coterie.core.training import LocalSGD
     from coterie.data import DATASETS
     from coterie.models import MODELS
 
+    fields: list[tuple[str, str, str, str]] = []
     if name in ALGORITHMS:
         method = ALGORITHMS[name]
-        module = importlib.import_module(method.__module__)
-        return f"{inspect.getdoc(module)}\n\n{_fields(method)}"
-    if name in MODELS:
-        return f"{_summary(MODELS[name])}\n\n{_fields(MODELS[name])}".rstrip()
-    if name in DATASETS:
+        kind, text = "method", inspect.getdoc(importlib.import_module(method.__module__)) or ""
+        fields = fields_of(method)
+    elif name in MODELS or name == "LocalSGD":
+        cls = MODELS.get(name, LocalSGD)
+        kind, text, fields = "model" if name in MODELS else "local training", _summary(cls), fields_of(cls)
+    elif name in DATASETS:
         dataset = DATASETS[name]
         about = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
-        return f"{about}\n\n{inspect.cleandoc(dataset.details)}".rstrip()
-    if name == "LocalSGD":
-        return f"{_summary(LocalSGD)}\n\n{_fields(LocalSGD)}"
-    raise InputError(
-        f"there is nothing called {name!r} to show; {nearest(name, [*ALGORITHMS, *DATASETS, *MODELS, 'LocalSGD'])}"
-    )
+        kind, text = "data", f"{about}\n\n{inspect.cleandoc(dataset.details)}"
+        options = {k: v for k, v in dataset.defaults.items() if k != "split"}
+        fields = [(f"data.{k}", type(v).__name__, repr(v), "") for k, v in options.items()]
+        fields += [(f"split.{k}", type(v).__name__, repr(v), "") for k, v in dataset.defaults.get("split", {}).items()]
+    else:
+        known = [*ALGORITHMS, *DATASETS, *MODELS, "LocalSGD"]
+        raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
+    keys = ("name", "type", "default", "explanation")
+    return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}
+
+
+def show(name: str) -> str:
+    """The same for people."""
+    found = describe(name)
+    lines = [found["text"].rstrip(), ""]
+    data = found["kind"] == "data"
+    if found["fields"]:
+        lines.append("options (--set KEY=VALUE)" if data else "fields")
+    for field in found["fields"]:
+        long = field["default"].startswith("LocalSGD(")
+        default = "see: coterie show LocalSGD" if long else field["default"] and f"= {field['default']}"
+        lines.append(f"{field['name']}{'' if data else ': ' + field['type']} {default}".rstrip())
+        lines += textwrap.wrap(field["explanation"], 76, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines).rstrip()
 
 
 def _summary(cls: type[Any]) -> str:
     return (inspect.getdoc(cls) or "").splitlines()[0]
-
-
-def _fields(cls: type[Any]) -> str:
-    import textwrap
-
-    lines = []
-    for name, kind, default, text in fields_of(cls):
-        lines.append(f"{name}: {kind}" + (f" = {default}" if default else ""))
-        lines += textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="    ")
-    return "\n".join(["fields", *lines]) if lines else ""

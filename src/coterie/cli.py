@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from coterie import __version__
-from coterie.core.errors import CoterieError, InputError, require
+from coterie.core.errors import CoterieError, InputError, nearest, require
 
 if TYPE_CHECKING:
     from coterie.experiment import Experiment
@@ -62,7 +62,20 @@ def _fail(sentence: str, status: int) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one sentence, as all others are."""
+    """A parser whose errors are one sentence, as all others are, and that takes no `--seed` for `--seeds`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, left = super().parse_known_args(args, namespace)
+        for word in left:
+            flag = word.partition("=")[0]
+            hint = nearest(flag, {a.option_strings[-1] for a in self._actions if a.option_strings})
+            self.error(
+                f"there is no option {flag}; {hint}" if flag[:1] == "-" else f"{word!r} is one argument too many"
+            )
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
@@ -107,6 +120,7 @@ def _parser() -> _Parser:
         listing.set_defaults(command=command)
     show = commands.add_parser("show", help="a method (fields, defaults, paper), a data set or a model")
     show.add_argument("name")
+    show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(command=_show)
 
     report = commands.add_parser("report", help="rebuild table and HTML report of a run directory")
@@ -173,8 +187,6 @@ def _compare(args: argparse.Namespace) -> int:
     tables = preset(args.data if args.data in DATASETS else "folder")
     known = args.data in DATASETS or ".py:" in args.data
     if not known and not Path(args.data).exists():
-        from coterie.core.errors import nearest
-
         raise InputError(
             f"there is no data set or folder {args.data!r}; {nearest(args.data, DATASETS)}; a folder path works too"
         )
@@ -273,7 +285,6 @@ def _set_local(tables: Mapping[str, Any], local: dict[str, Any], key: str, value
 
 
 def _set(tables: dict[str, Any], setting: str) -> None:
-    from coterie.core.errors import nearest
     from coterie.experiment import label_of
 
     key, equals, text = setting.partition("=")
@@ -413,10 +424,18 @@ def _methods(args: argparse.Namespace) -> int:
         return 0
     for row in rows:
         _say(f"{row['name']:<12} {row['summary']}")
-        if row["paper"]:
-            _say(f"{'':<12} {row['paper']}")
+        for line in _folded(row["paper"], 13):
+            _say(line)
     _say("\ncoterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
     return 0
+
+
+def _folded(text: str, indent: int) -> list[str]:
+    import shutil
+    import textwrap
+
+    width = min(100, shutil.get_terminal_size((80, 24)).columns)
+    return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
 
 
 def _data(args: argparse.Namespace) -> int:
@@ -428,15 +447,16 @@ def _data(args: argparse.Namespace) -> int:
         return 0
     for dataset in DATASETS.values():
         _say(f"{dataset.name:<16} {dataset.summary}")
-        _say(f"{'':<16} clients: {dataset.clients}; {dataset.task}; {dataset.licence}")
+        for line in _folded(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
+            _say(line)
     _say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
-    from coterie.catalogue import show
+    from coterie.catalogue import describe, show
 
-    _say(show(args.name))
+    _say(json.dumps(describe(args.name), indent=1) if args.json else show(args.name))
     return 0
 
 

@@ -9,7 +9,8 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,32 +129,43 @@ def run_experiment(
     _refuse_others(folder, resume)
     if is_run(folder):
         _refuse_other_settings(experiment, folder, first)
-    _open(folder)
-    for left in folder.rglob(".*.tmp[0-9]*"):  # of a process that was killed
-        left.unlink()
-    write_experiment(folder / "experiment.toml", experiment)
-    write_json(folder / "notes.json", list(first.notes))
     pairs = [_Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
     clock = _Clock(pairs, experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
-    try:
-        for seed in seeds:
-            clients = first if seed == seeds[0] else experiment.load_data(seed)
-            if clients.recipe is not None:
-                recipes[str(seed)] = clients.recipe
-                write_json(folder / "preprocess.json", recipes)
-            for pair in (p for p in pairs if p.seed == seed):
-                _run_pair(experiment, pair, clients, clock, resume)
-    finally:
-        write_tables(folder, experiment)
-        write_json(folder / "environment.json", environment(command, started))
+    with _opened(folder):
+        write_experiment(folder / "experiment.toml", experiment)
+        write_json(folder / "notes.json", list(first.notes))
+        try:
+            for seed in seeds:
+                clients = first if seed == seeds[0] else experiment.load_data(seed)
+                if clients.recipe is not None:
+                    recipes[str(seed)] = clients.recipe
+                    write_json(folder / "preprocess.json", recipes)
+                for pair in (p for p in pairs if p.seed == seed):
+                    _run_pair(experiment, pair, clients, clock, resume)
+        finally:
+            write_tables(folder, experiment)
+            write_json(folder / "environment.json", environment(command, started))
 
 
-def _open(folder: Path) -> None:
+@contextmanager
+def _opened(folder: Path) -> Iterator[None]:
+    """A run directory that no other process writes; what a killed one left half done is removed."""
+    import fcntl
+
     try:
         (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        file = open(folder / CHECKPOINTS / "lock", "w")  # noqa: SIM115
     except OSError as error:
         raise InputError(f"{folder} cannot be made a run directory ({error.strerror}); choose another --out") from error
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, and workers do not inherit it
+        except BlockingIOError as error:
+            raise InputError(f"{folder} is being written by another process; wait for it to end") from error
+        for left in folder.rglob(".*.tmp[0-9]*"):
+            left.unlink()
+        yield
 
 
 def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:

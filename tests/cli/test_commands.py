@@ -110,7 +110,13 @@ def test_listings_name_everything(coterie):
 
 @pytest.mark.parametrize("name", [*ALGORITHMS, *DATASETS, "logistic", "mlp", "mean", "LocalSGD"])
 def test_show_explains(coterie, name):
-    assert len(done(coterie("show", name)).out) > 50
+    text = done(coterie("show", name)).out
+    assert len(text) > 50
+    told = json.loads(coterie("show", name, "--json").out)
+    assert told["name"] == name
+    assert told["text"].strip() in text
+    assert all(re.search(f"^{re.escape(field['name'])}[: ]", text, re.M) for field in told["fields"])
+    assert told["kind"] == "data" or all(field["explanation"] for field in told["fields"])
 
 
 def test_show_has_every_field_with_its_default(coterie):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -255,6 +256,20 @@ def test_a_run_is_not_overwritten(driver, killed):
     assert refused.status == 2
     assert refused.err == "coterie: run already holds a run; go on with --resume, or choose another --out\n"
     assert everything(killed) == before
+
+
+def test_two_processes_do_not_write_one_run(driver, killed, undisturbed):
+    before = everything(killed)
+    with open(killed / "checkpoint" / "lock", "r+") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)  # as a process that is still at it
+        refused = driver(killed.parent, *COMPARE, "--out", "run", "--resume")
+    assert (refused.status, refused.err) == (
+        2,
+        "coterie: run is being written by another process; wait for it to end\n",
+    )
+    assert everything(killed) == before
+    assert driver(killed.parent, *COMPARE, "--out", "run", "--resume").status == 0
+    assert_same(killed, undisturbed)
 
 
 OTHERS = {

@@ -333,3 +333,22 @@ def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
         with pytest.raises(InputError, match="was written with other data, model or settings"):
             run(method, checkpoint=tmp_path, resume=True, **options)
     run(ClientMomentum(LocalSGD(lr=0.3)), checkpoint=tmp_path)  # without resume it starts again
+
+
+class Bare:
+    """Its state is the model itself."""
+
+    def init(self, x, federation):
+        return x
+
+    def round(self, state, federation, rng):
+        return state, {}
+
+    def models(self, state):
+        return state
+
+
+def test_a_state_that_cannot_be_saved_is_refused_before_training(tmp_path):
+    assert torch.equal(run(Bare()).x, run(Bare()).state)
+    with pytest.raises(InputError, match="a state must be a NamedTuple to be saved, not a Tensor; declare one"):
+        run(Bare(), checkpoint=tmp_path)

@@ -313,7 +313,7 @@ def distort(cohort, *, how: str, victim: str) -> Moved:
     rows = [torch.ones(d, dtype=cohort.layout.dtype) * (1 + number(n)) for n in cohort.names]
     sizes = [torch.tensor([1.0]) for _ in cohort.names]
     for i, name in enumerate(cohort.names):
-        if name == victim:
+        if name in victim:
             if how == "nan":
                 rows[i] = rows[i] * math.nan
             elif how == "inf":
@@ -368,6 +368,11 @@ def test_of_two_clients_the_one_with_a_model_vector_is_right(five):
     for victim, other in (("a", "b"), ("b", "a")):
         got = five.ask("ab", distort, how="long", victim=victim)
         assert (got.clients, list(got.failed)) == ((other,), [victim])
+
+
+def test_the_form_of_most_clients_is_right_however_they_are_spread(five):
+    got = five.ask("abcde", distort, how="other shape", victim="ac")
+    assert (got.clients, sorted(got.failed)) == (("b", "d", "e"), ["a", "c"])
 
 
 def test_two_clients_may_fail_in_different_fields(five):

@@ -38,7 +38,11 @@ def write_checkpoint(path: Path, state: tuple[Any, ...], memory: Mapping[str, Te
     """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file."""
     from safetensors.torch import save_file
 
-    values = state._asdict()  # type: ignore[attr-defined]
+    if not hasattr(state, "_asdict"):
+        raise InputError(
+            f"a state must be a NamedTuple to be saved, not a {type(state).__name__}; declare one in the method"
+        )
+    values = state._asdict()
     tensors = {f"state/{k}": v.detach().cpu().contiguous().clone() for k, v in values.items() if isinstance(v, Tensor)}
     rest = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
     tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
