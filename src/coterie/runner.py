@@ -171,6 +171,7 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
+    require(type(seed) is int and seed >= 0, f"seed must be an int >= 0; got {seed!r}")
     require(type(rounds) is int and rounds >= 0, f"rounds must be an int >= 0; got {rounds!r}")
     require(kernel in KERNELS, f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
     every = max(1, rounds // 20) if evaluate is None else evaluate

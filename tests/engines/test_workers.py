@@ -42,6 +42,9 @@ def home(cohort, *, victim: str = "") -> Home:
     return Home(torch.full((len(cohort.names),), os.getpid()))
 
 
+WORKER_ENDED = "its worker process ended with exit code -9; it was restarted, and what its clients remembered is lost"
+
+
 def children() -> set[int]:
     """Processes below this one, dead ones that nobody waited for included."""
     found = set()
@@ -77,7 +80,7 @@ def test_a_killed_worker_is_named_and_replaced_and_the_others_reply():
         before = federation.ask("abcde", home)
         got = federation.ask("abcde", home, need=0.4, victim="c")
         assert got.clients == OTHERS
-        assert got.failed == dict.fromkeys(WITH_C, "its worker process ended with exit code -9 and was restarted")
+        assert got.failed == dict.fromkeys(WITH_C, WORKER_ENDED)
         after = federation.ask("abcde", home)
         assert after.failed == {}
         moved = {n: int(a) != int(b) for n, a, b in zip("abcde", before.process, after.process, strict=True)}

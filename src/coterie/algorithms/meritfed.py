@@ -173,7 +173,8 @@ class MeritFed:
     radius: float = 0.01
 
     def __post_init__(self) -> None:
-        names = (self.targets,) if isinstance(self.targets, str) else self.targets
+        given: Any = self.targets
+        names = (given,) if isinstance(given, str) else given
         good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
         check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
         check_fields(
@@ -191,7 +192,7 @@ class MeritFed:
         """The targets among these clients. Raises `InputError` for one that does not exist."""
         if self.validation == "server":
             return ("server",)
-        chosen = (self.targets,) if isinstance(self.targets, str) else self.targets
+        chosen = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
         targets = everyone if chosen == ("all",) else tuple(sorted(set(chosen)))
         for name in targets:
             if name not in everyone:
@@ -241,7 +242,7 @@ class MeritFed:
 
     def vectors(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        everybody = self.targets == "all" and self.validation != "server"
+        everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         return participants * (clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets))
 
 

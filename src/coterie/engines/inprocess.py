@@ -217,8 +217,9 @@ class Worker:
             message = decode(self._pipe.recv_bytes())
         except (EOFError, OSError):
             code = self._restart()
+            ended = f"its worker process ended with exit code {code}"
             return Answer(
-                [], dict.fromkeys(names, f"its worker process ended with exit code {code} and was restarted"), {}
+                [], dict.fromkeys(names, f"{ended}; it was restarted, and what its clients remembered is lost"), {}
             )
         if "input_error" in message:
             raise InputError(message["input_error"])
