@@ -38,13 +38,13 @@ mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus (about 10 minute
 	$(BIN)/python benchmarks/run.py mean_estimation
 
 lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
-	$(BIN)/ruff check src tests examples benchmarks
-	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/ruff check src tests examples benchmarks experiments
+	$(BIN)/ruff format --check src tests examples benchmarks experiments
 	$(BIN)/mypy
 
 format: $(VENV)/.dev  ## format the code
-	$(BIN)/ruff check --fix --quiet src tests examples benchmarks
-	$(BIN)/ruff format src tests examples benchmarks
+	$(BIN)/ruff check --fix --quiet src tests examples benchmarks experiments
+	$(BIN)/ruff format src tests examples benchmarks experiments
 
 docs: $(VENV)/.dev  ## the documentation as a site in site/, with broken links and missing references as errors
 	$(BIN)/mkdocs build --strict --quiet
