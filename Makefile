@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow claims mean-estimation lint format types docs bench wheel clean
+.PHONY: help demo test test-slow claims mean-estimation papers lint format types docs bench wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 2
 
 mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus (about 10 minutes)
 	$(BIN)/python benchmarks/run.py mean_estimation
+
+papers: $(VENV)/.dev  ## the papers' experiments at laptop scale that have no run under runs/papers yet, and docs/results.md
+	$(BIN)/python experiments/papers.py
 
 lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
 	$(BIN)/ruff check src tests examples benchmarks experiments

@@ -36,8 +36,8 @@ REFERENCE: Mapping[str, Mapping[float, float]] = {
 GROUPS = {"MeritFed": (5, 95, 50), "SGD Full": (5, 95, 50), "SGD Ideal": (5, 0, 0), "target only": (1, 0, 0)}
 """Clients of the target's distribution, of the one close by and of the one far away that take part."""
 
-ROUNDS = {"MeritFed": 5000, "SGD Full": 3500, "SGD Ideal": 5000, "target only": 5000}
-"""A round brings x closer to its limit by a factor .998, so 3,500 rounds leave a thousandth of the way: nothing against .1."""
+ROUNDS = {"MeritFed": 5000, "SGD Full": 3000, "SGD Ideal": 5000, "target only": 5000}
+"""A round brings x closer to its limit by a factor .998, so 3,000 rounds leave 1/400 of the way: nothing against .1."""
 
 LOCAL = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=100)
 LR = 0.01

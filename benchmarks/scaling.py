@@ -1,6 +1,6 @@
 """The cost of clients that exist but do not take part: 10 clients a round out of 10, 100, 1,000 and 10,000.
 
-Time: FedAvg rounds with the local work of W1, without evaluation; every client has 64 rows of one data set in memory.
+Time: FedAvg rounds with the local work of W1, without evaluation; every client has 32 rows of one data set in memory.
 The same with a linear model and one local step, where bookkeeping is most of a round, shows what grows (no goal).
 Memory: what Python and numpy allocate per client for clients, engine and federation after some rounds, less the row numbers.
 """
@@ -31,10 +31,10 @@ class Work(NamedTuple):
 
     counts: tuple[int, ...] = (10, 100, 1000, 10_000)
     rows: int = 60_000
-    own_rows: int = 64
+    own_rows: int = 32
     steps: int = 30
     rounds: int = 20
-    repeats: int = 6
+    repeats: int = 5
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -44,7 +44,8 @@ def run(settings: Settings) -> dict[str, Any]:
     w1 = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(work.steps), batch_size=32))
     tiny = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(1), batch_size=32))
     found = on_a_quiet_machine(lambda: _measure(work, everyone, w1, ct.models.MLP()), settings)
-    bookkeeping = on_a_quiet_machine(lambda: _measure(work, everyone, tiny, ct.models.Logistic()), settings)
+    once = settings._replace(attempts=1)
+    bookkeeping = on_a_quiet_machine(lambda: _measure(work, everyone, tiny, ct.models.Logistic()), once)
     memory = bytes_per_client(work, work.counts[-2], work.counts[-1])
     most = work.counts[-1]
     growth, small = (some["cpu_growth" if some["busy"] else "growth"][-1] for some in (found, bookkeeping))

@@ -111,11 +111,13 @@ def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluatio
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
     names = tuple(filter(None, metrics.split(",")))
     got = cohort.evaluate(x, find_metrics(metrics), part=part)
-    # A wire carries no NaN (it would count as a failure), so what is undefined is said in a field of its own.
+    # A wire carries neither NaN nor Inf (they count as a failure, as a loss that is one should), so what is undefined is said in a
+    # field of its own.
     values = (
         torch.stack([got[k] for k in names], dim=1) if names else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
     )
-    return Evaluation(got["n"], got["loss"].nan_to_num(0.0), values.nan_to_num(0.0), ~values.isnan())
+    loss, known = got["loss"].where(got["n"] > 0, 0.0), values.isfinite()
+    return Evaluation(got["n"], loss, values.where(known, 0.0), known)
 
 
 class Shares(NamedTuple):

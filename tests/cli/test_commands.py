@@ -692,6 +692,27 @@ def test_a_model_from_a_file_is_drawn_by_the_seed(driver, tmp_path):
     assert len(got.out.splitlines()) == 295
 
 
+METRICS = """
+def infinite(outputs, labels, kind): return float("inf")
+def never(outputs, labels, kind): return None
+def rows(outputs, labels, kind): return len(labels)
+"""
+
+
+def test_a_metric_that_is_undefined_is_null(driver, tmp_path):
+    (tmp_path / "mine.py").write_text(METRICS)
+    metrics = "mine.py:infinite,mine.py:never,mine.py:rows,auc"
+    ended = done(
+        driver(tmp_path, "compare", "heart-disease", "--methods", "local", *QUICK, "--metrics", metrics, "--out", "r")
+    )
+    for row in summary(tmp_path / "r"):
+        assert row["infinite"] is row["never"] is None
+        assert row["rows"] == row["n"]
+    assert {r["metric"] for r in rows_of(tmp_path / "r" / "history.csv")} == {"loss", "rows", "auc", "row_gradients"}
+    assert "rows on test rows" in ended.out
+    done(driver(tmp_path, "report", "r"))  # JSON for a browser has no Inf
+
+
 # ---- a terminal
 
 

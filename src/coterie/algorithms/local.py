@@ -1,7 +1,8 @@
-"""Local: each client alone, with the same budget of local steps as in any other method.
+"""Local: each client alone, with the same rounds, local steps and batches as in any other method.
 
 The yardstick of every claim that federating helps or harms. It asks each client to go on training the client's own model; nothing of
-one client reaches another. The models are kept with the server's state, so a run can be resumed and evaluated like any other; on a
+one client reaches another. Everybody trains in every round, also where other methods draw some clients a round: who works alone
+need not wait to be drawn. The models are kept with the server's state, so a run can be resumed and evaluated like any other; on a
 real federation the models of this yardstick are thereby seen by the server.
 
 Laws (tests/laws): other clients change nothing; a federation of one client gives FedAvg's model.
@@ -62,12 +63,14 @@ class Local:
 
     local: LocalSGD = LocalSGD()
 
+    participation = "own"
+
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
         return State(federation.everyone, x.repeat(len(federation.everyone), 1))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """One round with `federation.clients`; the models of others stay."""
+        """One round of everybody; the model of a client that failed stays."""
         number = {name: i for i, name in enumerate(state.names)}
         mine = torch.tensor([number[n] for n in federation.clients])
         got = federation.ask(federation.clients, own_update, x=Each(state.x[mine]), local=self.local)
@@ -81,4 +84,4 @@ class Local:
 
     def vectors(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        return participants + 2 * clients
+        return 3 * clients

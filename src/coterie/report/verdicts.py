@@ -84,7 +84,7 @@ def verdict(results: Results, client: str) -> Verdict:
     rows = results.size(client)
     if rows < FEW_ROWS:
         moves = (
-            f", one of which moves accuracy by {100 / rows:.1f} points" if results.classification and rows > 0 else ""
+            f", one of which moves accuracy by {100 / rows:.1f} points" if results.classification and rows > 1 else ""
         )
         return Verdict("too few rows to tell", f"{count(round(rows), f'{results.split} row')}{moves}")
     return _weigh(results, client, found)
