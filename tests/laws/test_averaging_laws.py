@@ -150,7 +150,7 @@ def test_local_rounds_of_steps_are_one_long_training():
 def test_clients_that_work_alone_need_not_wait_to_be_drawn():
     problem = logistic()
     few, everybody = (run(Local(MINI), problem, 3, clients_per_round=m) for m in (2, None))
-    start = run(Local(MINI), problem, 0)
+    start = run(Local(MINI), problem, 1)
     for name in SIZES:
         assert torch.equal(few.models[name], everybody.models[name])
         assert not torch.equal(few.models[name], start.models[name])
