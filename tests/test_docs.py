@@ -1,0 +1,67 @@
+"""Documents cannot rot: code in the README runs, links lead somewhere, and what is measured was written by a program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_python_in_the_readme_runs(number, capsys, tmp_path):
+    # A file, since a task is found again by its module, and dataclasses look their module up.
+    file = tmp_path / f"readme_{number}.py"
+    file.write_text(BLOCKS[number], encoding="utf-8")
+    from coterie.experiment import load_object
+
+    assert load_object(f"{file}:ct").__version__
+    if number == 0:
+        assert "'switzerland': 0." in capsys.readouterr().out
+
+
+def test_the_method_of_the_readme_learns(tmp_path):
+    import coterie as ct
+    from coterie.experiment import load_object
+
+    file = tmp_path / "readme_method.py"
+    file.write_text(next(b for b in BLOCKS if "class Median" in b), encoding="utf-8")
+    median = load_object(f"{file}:Median")()
+    run = ct.fit(median, ct.data.load("heart-disease"), ct.models.Logistic(), rounds=10)
+    losses = [value for _, value in run.history.select("loss", "cleveland", "test")]
+    assert losses[-1] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_to_files_lead_somewhere(page):
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    local = [t for t in targets if "://" not in t]
+    assert [t for t in local if not (page.parent / t).exists()] == []
+
+
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines()) <= 50
+
+
+def test_every_method_is_in_the_papers_table():
+    from coterie.algorithms import ALGORITHMS
+
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    missing = [
+        name for name in ALGORITHMS if name not in ("local", "centralised") and f"algorithms/{name}.py" not in text
+    ]
+    assert missing == []
+
+
+def test_no_absolute_path_of_a_machine_is_tracked():
+    found = []
+    for folder in ("src", "tests", "examples", "benchmarks", "experiments", "docs"):
+        for file in (ROOT / folder).rglob("*"):
+            if file.suffix in {".py", ".md", ".toml", ".j2", ".sh"} and file != Path(__file__):
+                hits = re.findall(r"(?<![\w.])/(?:work|root|home)/", file.read_text(encoding="utf-8"))
+                found += [str(file)] * bool(hits)
+    assert found == []
