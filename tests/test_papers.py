@@ -78,6 +78,13 @@ def test_seeds_are_paired_by_their_number(papers):
     assert "over 3 seeds" in found.numbers
 
 
+def test_a_number_may_stand_on_the_other_side(papers):
+    documents = {"e": document({"q": {"one": HIGH}})}
+    found = papers.judge(papers.Claim("t", ("e", "q", "one"), 0.5), documents)
+    assert found.word == "confirmed"
+    assert "against 0.5 over" in found.numbers
+
+
 def test_what_was_not_run_has_no_verdict(papers):
     claim = papers.Claim("t", ("e", "q", "one"), ("e", "q", "two"))
     assert papers.judge(claim, {}) is None
