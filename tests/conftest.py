@@ -7,6 +7,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +15,9 @@ def strict_wire(monkeypatch):
     from coterie import runner
 
     monkeypatch.setitem(runner.fit.__kwdefaults__, "strict_wire", True)
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers_in_any_order():
+    """A model that a test builds itself must not depend on which tests ran before."""
+    torch.default_generator.manual_seed(0)

@@ -25,6 +25,7 @@ from federations import (
     federation_of,
     logistic,
     quadratic,
+    seeded,
     start,
 )
 
@@ -212,7 +213,8 @@ def label_skew(seed=0):
         "noise": (rows(60, 0),),
     }
     return logistic()._replace(
-        clients=Clients([Client(n, *parts) for n, parts in clients.items()]), model=torch.nn.Linear(2, 1).double()
+        clients=Clients([Client(n, *parts) for n, parts in clients.items()]),
+        model=seeded(lambda: torch.nn.Linear(2, 1), torch.float64),
     )
 
 
