@@ -244,7 +244,9 @@ class _Loop:
         self.participants, self.every, self.metrics = participants, every, metrics
         self.own_participation = getattr(method, "participation", "") == "own"
         self.sampler: Any = getattr(method, "sampler", None) or getattr(getattr(method, "local", None), "sampler", None)
-        self.federation = Federation(engine, engine.clients, seed, strict_wire=strict_wire)
+        self.federation = Federation(
+            engine, engine.clients, seed, strict_wire=strict_wire, clients_per_round=participants
+        )
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.splits = [s for s in ("train", "validation", "test") if getattr(clients, s) is not None]
         self.history = History()

@@ -139,6 +139,7 @@ class Federation:
         session: counts asks and work of the run.
         strict_wire: encode and decode every payload and reply also where nothing is sent, so that no live reference slips through.
         max_norm: an update or gradient is refused if its norm exceeds this many times the round's median (n >= 3).
+        clients_per_round: of the run, for methods that choose their clients themselves; None: everybody.
     """
 
     engine: Engine
@@ -149,6 +150,7 @@ class Federation:
     session: Session = field(default_factory=Session)
     strict_wire: bool = False
     max_norm: float = 1e6
+    clients_per_round: int | None = None
 
     @property
     def everyone(self) -> tuple[str, ...]:
