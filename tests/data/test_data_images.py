@@ -238,3 +238,53 @@ def test_labels_that_are_no_classes_cannot_be_dealt(quiet):
     numbers = quiet.Dataset.from_dict({"x": [[1.0, 2.0]] * 6, "label": [0.5] * 6})
     with pytest.raises(InputError, match="column 'label' must hold one class per row"):
         hub.columns(numbers, None, None)
+
+
+# ---- the standard test set
+
+
+def test_test_rows_from_the_standard_set_have_the_clients_shares_of_classes(tiny):
+    own = load("cifar10", folder=str(tiny), split={**SPLIT, "kind": "shards"})
+    mixed = load("cifar10", folder=str(tiny), split={**SPLIT, "kind": "shards", "test": "label-mix"}, server=10)
+    assert mixed.train.sizes.sum() + mixed.validation.sizes.sum() == 120  # nobody gives rows of its own to be tested on
+    held = {tuple(image[:2, 0, 0].tolist()) for image in mixed.server.inputs}
+    for i, name in enumerate(mixed.names):
+        classes = torch.cat([own[name].train.labels, own[name].validation.labels, own[name].test.labels])
+        counts = torch.bincount(classes, minlength=10).double()
+        tested = mixed.test.part(i)
+        found = torch.bincount(tested.labels, minlength=10).double()
+        assert torch.equal(tested.inputs[:, 1, 0, 0].long(), tested.labels)  # images of that test set, and theirs the labels
+        assert (tested.inputs[:, 0, 0, 0] < 40).all()
+        assert not held & {tuple(image[:2, 0, 0].tolist()) for image in tested.inputs}
+        assert found.max() == 3  # one of four images of a class is at the server: the commonest class takes all that are left
+        expected = (counts * (3 / counts.max())).clamp(min=1) * (counts > 0)
+        assert (found - expected).abs().max() <= 0.5
+
+
+def test_the_whole_standard_set_tests_every_client_except_what_the_server_holds(tiny):
+    clients = load("cifar10", folder=str(tiny), split={**SPLIT, "test": "standard", "unseen": 1}, server=10)
+    assert clients.test.sizes.tolist() == [30, 30, 30]
+    assert clients.unseen.test.sizes.tolist() == [30]
+    first = clients.test.part(0)
+    assert torch.bincount(first.labels).tolist() == [3] * 10
+    assert torch.equal(first.inputs, clients.unseen.test.part(0).inputs)
+
+
+@pytest.mark.parametrize(
+    ("data", "split", "sentence"),
+    [
+        ("digits", {"test": "standard"}, r"needs a data set with a test set of its own, fashion-mnist or cifar10"),
+        ("digits", {"test": "standrad"}, r'test = \'standrad\' must be "own", "label-mix" or "standard"'),
+        ("digits", {"test": "standard", "flip": 0.5}, r"flip does not apply to test = 'standard'"),
+        ("heart-disease", {"test": "standard"}, r"test does not apply to heart-disease"),
+    ],
+)
+def test_a_standard_test_set_that_cannot_be_is_refused(data, split, sentence):
+    with pytest.raises(InputError, match=sentence):
+        load(data, split=split)
+
+
+def test_a_standard_test_set_without_a_class_of_a_client_is_refused(tiny):
+    write(tiny / "test.parquet", [i % 9 for i in range(36)])
+    with pytest.raises(InputError, match=r"rows of class \[9\], which the standard test set lacks"):
+        load("cifar10", folder=str(tiny), split={**SPLIT, "test": "label-mix"})

@@ -52,7 +52,7 @@ def cifar10(
     """Ten classes, images uint8 [rows, 3, 32, 32]; by default 10 clients with Dirichlet(.5) shares of classes.
 
     Clients share one copy of the training images that they use. Each splits its own rows into train, validation and
-    test; the 10,000 test images go to no client.
+    test; the 10,000 test images go to no client, unless `test` of the [split] table asks for them.
 
     Args:
         seed: of the split and of `rows`.
@@ -71,12 +71,15 @@ def cifar10(
     require(whole(0)(server), f"server = {server!r} must be a whole number of at least 0")
     at = rule.seeded(seed)
     chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=at)
-    held = None
-    if server:
+    held = standard = None
+    if server or rule.test != "own":
         test_labels, read_test = _source(where, "test")
         require(server <= len(test_labels), f"server = {server} must lie between 0 and {len(test_labels)}")
-        own = subset(test_labels, server, seed=at)
-        held = Part(read_test(own), torch.from_numpy(test_labels[own]))
+        own = subset(test_labels, server, seed=at) if server else np.zeros(0, dtype=np.int64)
+        if server:
+            held = Part(read_test(own), torch.from_numpy(test_labels[own]))
+        rest = np.setdiff1d(np.arange(len(test_labels)), own)
+        standard = (lambda index: read_test(rest[index]), test_labels[rest])
     return split_over(
         lambda index: read(chosen[index]),
         labels[chosen],
@@ -85,6 +88,7 @@ def cifar10(
         name="cifar10",
         classes=CLASSES,
         server=held,
+        standard=standard,
     )
 
 

@@ -39,7 +39,7 @@ def fashion_mnist(
     """Ten classes, images uint8 [rows, 28, 28]; by default 100 clients with Dirichlet(.5) shares of classes.
 
     Clients share one copy of the 60,000 training images and hold row numbers only. Each splits its own rows into train,
-    validation and test; the 10,000 test images go to no client.
+    validation and test; the 10,000 test images go to no client, unless `test` of the [split] table asks for them.
 
     Args:
         seed: of the split.
@@ -56,14 +56,16 @@ def fashion_mnist(
         f"rows = {rows!r} must lie between 1 and {len(labels)}",
     )
     images, labels = images[:rows], labels[:rows]
-    held = None
-    if server:
+    held = standard = None
+    if server or rule.test != "own":
         extra_images, extra_labels = _pair(where, "t10k")
         require(
             whole(0)(server) and server <= len(extra_labels),
             f"server = {server!r} must lie between 0 and {len(extra_labels)}",
         )
-        held = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
+        if server:
+            held = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
+        standard = (torch.from_numpy(extra_images[server:]), extra_labels[server:])
     return split_over(
         torch.from_numpy(images),
         labels,
@@ -72,6 +74,7 @@ def fashion_mnist(
         name="fashion-mnist",
         classes=CLASSES,
         server=held,
+        standard=standard,
     )
 
 

@@ -56,6 +56,8 @@ class Split:
         held_out: of `target-groups`: validation rows of the target, per class.
         unseen: further clients of the same split that never train.
         flip: share of the clients whose labels y become C - 1 - y, in all their parts.
+        test: "own", a part of each client's rows; "label-mix", rows of the data set's standard test set with the client's shares of
+            classes; or "standard", all of that test set for every client.
         seed: of the whole split; None is the run's seed.
         parts: fraction of a client's rows per part.
     """
@@ -72,6 +74,7 @@ class Split:
     held_out: int = 300
     unseen: int = 0
     flip: float = 0.0
+    test: str = "own"
     seed: int | None = None
     parts: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_PARTS))
 
@@ -109,6 +112,10 @@ class Split:
         return split
 
     def __post_init__(self) -> None:
+        require(
+            self.test == "own" or not self.flip,
+            f"[split] flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them",
+        )
         if self.kind != "target-groups":
             return
         require(
@@ -182,10 +189,25 @@ class Split:
         """The rows of client `name` by part: `stratified` with these `parts`."""
         return splits.stratified(labels, self.parts, seed=self.seeded(seed), name=name, n=n)
 
-    def beside_validation(self) -> dict[str, float]:
-        """`parts` of a client that has validation rows from elsewhere: what is left, in proportion."""
-        rest = {key: share for key, share in self.parts.items() if key != "validation"}
+    def shares(self, *, validation: bool = True) -> dict[str, float]:
+        """`parts` of a client's own rows, without those parts that it has from elsewhere: what is left, in proportion."""
+        elsewhere = {"validation"} if not validation else set()
+        elsewhere |= {"test"} if self.test != "own" else set()
+        rest = {key: share for key, share in self.parts.items() if key not in elsewhere}
         return {key: share / sum(rest.values()) for key, share in rest.items()}
+
+    def test_rows(self, own: ArrayLike, standard: ArrayLike, *, seed: int, name: str) -> Index:
+        """Rows of the standard test set for client `name`: all, or as many as there can be with the client's shares of classes.
+
+        Args:
+            own: classes of all rows of the client [rows].
+            standard: classes of the standard test set.
+            seed: of the run.
+            name: of the client, which names the draw.
+        """
+        if self.test == "standard":
+            return np.arange(len(np.asarray(standard)))
+        return splits.label_mix(own, standard, seed=self.seeded(seed), name=name)
 
 
 def _copy(name: str) -> str:
@@ -221,6 +243,7 @@ _BELONGS = {
     "labels_per_cluster": ("clusters",),
     "held_out": ("target-groups",),
 }
+_TESTS = ("own", "label-mix", "standard")
 _AT_LEAST_1 = (whole(1), "a whole number of at least 1")
 _AT_LEAST_0 = (whole(0), "a whole number of at least 0")
 _SHARE = (lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
@@ -237,6 +260,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "held_out": _AT_LEAST_0,
     "unseen": _AT_LEAST_0,
     "flip": _SHARE,
+    "test": (lambda v: v in _TESTS, '"own", "label-mix" or "standard"'),
     "seed": _AT_LEAST_0,
     "parts": (_is_parts, "a table of train, validation and test with fractions from 0 to 1"),
 }

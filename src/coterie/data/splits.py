@@ -26,6 +26,7 @@ __all__ = [
     "generator",
     "iid",
     "is_number",
+    "label_mix",
     "mixed",
     "numbered",
     "shards",
@@ -298,6 +299,34 @@ def stratified(
     if len(codes):
         _every_class_in_training(part, codes, order)
     return {key: np.flatnonzero(part == i) for i, key in enumerate(fractions)}
+
+
+def label_mix(own: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "") -> Index:
+    """As many rows of `pool` as can have the same shares of classes as `own`, drawn by the name of the client; sorted.
+
+    Args:
+        own: class of each row of the client.
+        pool: class of each row to draw from.
+        seed: of the draw.
+        name: of the client.
+
+    Raises `InputError` for a class of the client that the pool lacks.
+
+    >>> pool = [0, 0, 0, 0, 1, 1, 2]
+    >>> [int(pool[i]) for i in label_mix([0, 0, 1], pool)]
+    [0, 0, 0, 0, 1, 1]
+    """
+    mine, those = _classes(own, "label-mix"), _classes(pool, "label-mix")
+    known, counts = np.unique(mine, return_counts=True)
+    there = [np.flatnonzero(those == c) for c in known]
+    lacking = [int(c) for c, at in zip(known, there, strict=True) if not len(at)]
+    require(not lacking, f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
+    scale = min(len(at) / count for at, count in zip(there, counts, strict=True))
+    drawn = []
+    for c, at, count in zip(known, there, counts, strict=True):
+        many = min(len(at), max(1, round(scale * count)))
+        drawn.append(generator(seed, "label-mix", name, str(c)).permutation(at)[:many])
+    return np.sort(np.concatenate(drawn))
 
 
 def _every_class_in_training(part: Index, codes: Index, order: Index) -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Client, Clients, Inputs, Part, Rows, rows
+from coterie.core.clients import Client, Clients, Inputs, Part, Rows, rows, take
 from coterie.core.errors import InputError, nearest, require
-from coterie.data.split_table import Split
+from coterie.data.split_table import Dealt, Split
 from coterie.data.splits import numbered, stratified
 
 __all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over"]
@@ -170,6 +170,7 @@ def split_over(
     split: Split,
     *,
     seed: int,
+    standard: tuple[Inputs | Callable[[NDArray[np.int64]], Inputs], NDArray[np.int64]] | None = None,
     **about: Any,
 ) -> Clients:
     """Clients as `split` deals the rows of one data set, `unseen` ones included; the rows lie in memory once.
@@ -179,9 +180,13 @@ def split_over(
         labels: class of each row.
         split: who gets what.
         seed: of the run.
+        standard: the test set that belongs to the data, in the same form, for a split whose `test` asks for it.
         about: as for `Clients`; its `notes` are put before those of the split.
+
+    Raises `InputError` if `split` asks for a standard test set and there is none.
     """
     dealt = split.deal(labels, seed=seed)
+    held = _standard(split, dealt, labels, standard, seed)
     place = np.arange(len(labels))
     if callable(inputs):
         used = dealt.used()
@@ -194,16 +199,22 @@ def split_over(
         own = place[{**dealt.clients, **dealt.unseen}[name]]
         flipped[own] = count - 1 - labels[own]
     shared: tuple[Inputs, Tensor] = inputs, torch.from_numpy(flipped)
+    behind = len(labels)
+    if held is not None:
+        both = Rows.concatenate([Part(*shared), held.part])
+        shared = (both.inputs, both.labels) if both is not None else shared
 
     def parts(lists: Mapping[str, NDArray[np.int64]]) -> list[dict[str, NDArray[np.int64]]]:
         out = []
         for name in sorted(lists):
             own, origin = place[lists[name]], dealt.copies.get(name, name)
-            shares = split.beside_validation() if origin in dealt.validation else split.parts
+            shares = split.shares(validation=origin not in dealt.validation)
             within = stratified(labels[own], shares, seed=split.seeded(seed), name=origin)
             made = {key: own[at] for key, at in within.items()}
             if name in dealt.validation:
                 made["validation"] = place[dealt.validation[name]]
+            if held is not None:
+                made["test"] = behind + held.lists[name]
             out.append(made)
         return out
 
@@ -211,6 +222,33 @@ def split_over(
     own_kind = {key: value for key, value in about.items() if key in ("name", "classes")}
     unseen = indexed(*shared, sorted(dealt.unseen), parts(dealt.unseen), **own_kind) if dealt.unseen else None
     return indexed(*shared, sorted(dealt.clients), parts(dealt.clients), notes=notes, unseen=unseen, **about)
+
+
+class _Standard(NamedTuple):
+    """Rows of the standard test set that some client has, and those of each client among them."""
+
+    part: Part
+    lists: Mapping[str, NDArray[np.int64]]
+
+
+def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: Any, seed: int) -> _Standard | None:
+    if split.test == "own":
+        return None
+    require(
+        standard is not None and len(standard[1]) > 0,
+        f"[split] test = {split.test!r} needs a data set with a test set of its own, fashion-mnist or cifar10, that is not "
+        "all at the server; drop it",
+    )
+    inputs, classes = standard
+    everyone = {**dealt.clients, **dealt.unseen}
+    drawn = {
+        name: split.test_rows(labels[own], classes, seed=seed, name=dealt.copies.get(name, name))
+        for name, own in everyone.items()
+    }
+    used = np.unique(np.concatenate(list(drawn.values())))
+    rows_used = inputs(used) if callable(inputs) else take(inputs, torch.from_numpy(used))
+    part = Part(rows_used, torch.from_numpy(classes[used]))
+    return _Standard(part, {name: np.searchsorted(used, at) for name, at in drawn.items()})
 
 
 def indexed(
