@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from coterie.core.algorithm import Algorithm, Log
 from coterie.core.clients import Clients, Part
 from coterie.core.errors import InputError, RunError, nearest, require
-from coterie.core.federation import AskRecord, Federation
+from coterie.core.federation import AskRecord, Engine, Federation
 from coterie.core.loss import RowLoss
 from coterie.core.rng import Rng
 from coterie.core.state import read_checkpoint, state_type, write_checkpoint
@@ -32,7 +32,7 @@ from coterie.engines.inprocess import InProcess, check_free_memory
 from coterie.metrics import baselines, evaluate, find_metrics
 from coterie.models import ModelSpec, build_model
 
-__all__ = ["History", "Row", "Run", "fit"]
+__all__ = ["History", "Plan", "Row", "Run", "fit", "run_on"]
 
 logger = logging.getLogger("coterie")
 KERNELS = ("auto", "loop")
@@ -171,19 +171,9 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    require(type(seed) is int and seed >= 0, f"seed must be an int >= 0; got {seed!r}")
-    require(type(rounds) is int and rounds >= 0, f"rounds must be an int >= 0; got {rounds!r}")
     require(kernel in KERNELS, f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
-    every = max(1, rounds // 20) if evaluate is None else evaluate
-    require(
-        type(every) is int and every >= 1,
-        f"evaluate must be an int >= 1 (rounds between evaluations); got {evaluate!r}",
-    )
-    count = len(clients)
-    m = count if clients_per_round is None else clients_per_round
-    require(type(m) is int and 1 <= m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}")
-    find_metrics(",".join(metrics))
-
+    plan = Plan(rounds, seed, clients_per_round, evaluate, tuple(metrics), strict_wire)
+    plan.check(len(clients))
     module = build_model(model, clients, seed)
     if init is not None:
         start_from(module, init)
@@ -193,10 +183,63 @@ def fit(
             method.check(prepared.names)
         engine = InProcess(prepared, module, loss=loss, workers=workers, device=device)
         try:
-            loop = _Loop(method, prepared, engine, seed, m, every, ",".join(metrics), strict_wire)
-            return loop.run(rounds, None if checkpoint is None else Path(checkpoint), resume, progress)
+            return run_on(engine, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
         finally:
             engine.close()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is asked for, whatever the engine.
+
+    Attributes:
+        rounds, seed, clients_per_round, evaluate, metrics, strict_wire: as for `fit`.
+    """
+
+    rounds: int = 50
+    seed: int = 0
+    clients_per_round: int | None = None
+    evaluate: int | None = None
+    metrics: tuple[str, ...] = ("accuracy", "balanced_accuracy", "auc")
+    strict_wire: bool = False
+
+    def check(self, count: int) -> None:
+        """Raise `InputError` for what cannot be run with `count` clients."""
+        require(type(self.seed) is int and self.seed >= 0, f"seed must be an int >= 0; got {self.seed!r}")
+        require(type(self.rounds) is int and self.rounds >= 0, f"rounds must be an int >= 0; got {self.rounds!r}")
+        require(
+            type(self.every) is int and self.every >= 1,
+            f"evaluate must be an int >= 1 (rounds between evaluations); got {self.evaluate!r}",
+        )
+        m = self.participants(count)
+        require(
+            type(m) is int and 1 <= m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}"
+        )
+        find_metrics(",".join(self.metrics))
+
+    @property
+    def every(self) -> int:
+        """Rounds between evaluations."""
+        return max(1, self.rounds // 20) if self.evaluate is None else self.evaluate
+
+    def participants(self, count: int) -> int:
+        """Clients in a round, of `count`."""
+        return count if self.clients_per_round is None else self.clients_per_round
+
+
+def run_on(
+    engine: Engine,
+    method: Algorithm[Any],
+    plan: Plan,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> Run:
+    """Run a method on the clients of an engine, which stays open. Arguments and errors as for `fit`."""
+    plan.check(len(engine.clients))
+    loop = _Loop(method, engine, plan)
+    return loop.run(plan.rounds, None if checkpoint is None else Path(checkpoint), resume, progress)
 
 
 def _prepare(method: Any, clients: Clients, fold_validation: bool, server_data: tuple[Any, Tensor] | None) -> Clients:
@@ -229,26 +272,21 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
-    def __init__(
-        self,
-        method: Algorithm[Any],
-        clients: Clients,
-        engine: InProcess,
-        seed: int,
-        participants: int,
-        every: int,
-        metrics: str,
-        strict_wire: bool,
-    ) -> None:
-        self.method, self.clients, self.engine, self.seed = method, clients, engine, seed
-        self.participants, self.every, self.metrics = participants, every, metrics
+    def __init__(self, method: Algorithm[Any], engine: Engine, plan: Plan) -> None:
+        self.method, self.engine, self.seed = method, engine, plan.seed
+        self.participants, self.every = plan.participants(len(engine.clients)), plan.every
+        self.metrics = ",".join(plan.metrics)
         self.own_participation = getattr(method, "participation", "") == "own"
         self.sampler: Any = getattr(method, "sampler", None) or getattr(getattr(method, "local", None), "sampler", None)
         self.federation = Federation(
-            engine, engine.clients, seed, strict_wire=strict_wire, clients_per_round=participants
+            engine,
+            engine.clients,
+            plan.seed,
+            strict_wire=plan.strict_wire,
+            clients_per_round=self.participants,
         )
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
-        self.splits = [s for s in ("train", "validation", "test") if getattr(clients, s) is not None]
+        self.splits = [s for s in ("train", "validation", "test") if any(engine.sizes(s).values())]
         self.history = History()
         self.weight_rows: list[tuple[int, str, str, float]] = []
         self.last_weights: dict[str, dict[str, float]] = {}
@@ -258,7 +296,7 @@ class _Loop:
     def _preflight(self) -> None:
         held = self.participants
         if hasattr(self.method, "vectors"):
-            held = self.method.vectors(self.participants, len(self.clients))
+            held = self.method.vectors(self.participants, len(self.engine.clients))
         itemsize = torch.empty(0, dtype=self.engine.layout.dtype).element_size()
         sentence = check_free_memory(held, self.engine.layout.size, itemsize)
         if sentence:
@@ -378,7 +416,7 @@ class _Loop:
 
     def _measure(self, models: Mapping[str, Tensor], split: str, number: int) -> dict[str, dict[str, float | None]]:
         """Metrics of each client's model, for clients that have one and have rows of this split."""
-        names = [n for n, size in self._sizes(split).items() if size and ("*" in models or n in models)]
+        names = [n for n, size in self.engine.sizes(split).items() if size and ("*" in models or n in models)]
         if not names:
             return {}
         x = models["*"] if "*" in models else Each(torch.stack([models[n] for n in names]))
@@ -391,17 +429,8 @@ class _Loop:
             found[name].update({k: float(got.values[i, j]) if got.defined[i, j] else None for j, k in enumerate(keys)})
         return found
 
-    def _sizes(self, split: str) -> dict[str, int]:
-        """Rows of each client, unseen ones behind the others."""
-        groups = [self.clients, *([self.clients.unseen] if self.clients.unseen is not None else [])]
-        found: dict[str, int] = {}
-        for group in groups:
-            part = getattr(group, split)
-            found.update(zip(group.names, [0] * len(group) if part is None else part.sizes.tolist(), strict=True))
-        return found
-
     def _summary(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
-        trained = self._sizes("train")
+        trained = self.engine.sizes("train")
         unseen = set(self.engine.unseen)
         spent = self.federation.session.spent["row_gradients"]
         summary = []
@@ -450,7 +479,7 @@ class _Loop:
         )
         text = re.sub(" at 0x[0-9a-f]+", "", repr(settings))  # where an object lies differs between processes
         digest = hashlib.blake2b(text.encode(), digest_size=16)
-        digest.update(self.clients.fingerprint().encode())
+        digest.update(self.engine.fingerprint().encode())
         digest.update(self.engine.x.detach().cpu().numpy().tobytes())
         return digest.hexdigest()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
 
-__all__ = ["Client", "Clients", "Inputs", "Part", "Rows", "rows", "take"]
+__all__ = ["Client", "Clients", "Inputs", "Part", "Rows", "joint_fingerprint", "rows", "take"]
 
 Array = NDArray[np.int64]
 
@@ -324,14 +324,39 @@ class Clients(Sequence[Client]):
         made.server = part
         return made
 
+    def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client, unseen ones behind the others."""
+        found: dict[str, int] = {}
+        for group in (self, self.unseen):
+            if group is not None:
+                rows: Rows | None = getattr(group, part)
+                counts = [0] * len(group) if rows is None else rows.sizes.tolist()
+                found.update(zip(group.names, counts, strict=True))
+        return found
+
+    def fingerprints(self) -> dict[str, str]:
+        """A short hash of every row of each client, unseen ones behind the others."""
+        found: dict[str, str] = {}
+        for group in (self, self.unseen):
+            for i, name in enumerate(() if group is None else group.names):
+                digest = hashlib.blake2b(digest_size=16)
+                for kind in ("train", "validation", "test"):
+                    rows: Rows | None = getattr(group, kind)
+                    if rows is None or rows.offsets[i] == rows.offsets[i + 1]:
+                        continue
+                    part = rows.part(i)
+                    for key, value in {**_named(part.inputs), "labels": part.labels}.items():
+                        digest.update(f"{kind}/{key}{tuple(value.shape)}{value.dtype}".encode())
+                        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                found[name] = digest.hexdigest()
+        return found
+
     def fingerprint(self) -> str:
         """A short hash of every row and name: a checkpoint refuses to go on with other data."""
-        digest = hashlib.blake2b("\n".join(self._number).encode(), digest_size=16)
-        parts = [(self.train, self.validation, self.test)]
-        parts += [(self.unseen.train, self.unseen.validation, self.unseen.test)] if self.unseen else []
-        for rows in (r for group in parts for r in group if r is not None):
-            digest.update(rows.offsets.tobytes() + (b"" if rows.index is None else rows.index.tobytes()))
-            for key, value in {**_named(rows.inputs), "labels": rows.labels}.items():
-                digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
+        return joint_fingerprint(self.fingerprints())
+
+
+def joint_fingerprint(fingerprints: Mapping[str, str]) -> str:
+    """The fingerprint of all clients from that of each, so that it can be made where no row is."""
+    text = "\n".join(f"{name} {mark}" for name, mark in fingerprints.items())
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

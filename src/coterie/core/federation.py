@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.core.task import Task
@@ -44,12 +44,31 @@ class Answer(NamedTuple):
 
 
 class Engine(Protocol):
-    """Carries asks to where the clients are. Everything else (order, checks, quorum) is the federation's."""
+    """Carries asks to where the clients are. Everything else (order, checks, quorum) is the federation's.
+
+    Attributes:
+        clients: names, sorted.
+        unseen: names of clients that never train, sorted.
+        layout: of model vectors.
+        has_server: whether the server holds rows.
+        x: initial model [d + b].
+        model: the module that vectors belong to.
+    """
 
     clients: tuple[str, ...]
     unseen: tuple[str, ...]
     layout: Layout
     has_server: bool
+    x: Tensor
+    model: nn.Module
+
+    def sizes(self, part: str) -> Mapping[str, int]:
+        """Rows of each client in `train`, `validation` or `test`, unseen ones behind the others."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A short hash of every row and name (`Clients.fingerprint`), equal on all engines."""
+        ...
 
     def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
         """Run `task` for `names` (sorted); the rows of an `Each` are in their order."""

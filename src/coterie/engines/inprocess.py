@@ -103,6 +103,7 @@ class InProcess:
         clients: names, sorted.
         layout: of model vectors.
         x: initial model [d + b].
+        model: a private copy of the module.
 
     Raises `InputError` if model, loss and rows do not fit.
     """
@@ -127,6 +128,7 @@ class InProcess:
         self.unseen = clients.unseen.names if clients.unseen is not None else ()
         self.x = workspace.x.clone()
         self.has_random_layers = workspace.random
+        self._rows = clients
         self._shard = Shard(clients, workspace)
         self._workers: list[Worker] = []
         self._home: dict[str, int] = {}
@@ -165,6 +167,14 @@ class InProcess:
                 spent[key] = spent.get(key, 0) + count
         failed = {n: why for a in answers for n, why in a.failed.items()}
         return Answer([s for a in answers for s in a.shards], failed, spent)
+
+    def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client, unseen ones behind the others."""
+        return self._rows.sizes(part)
+
+    def fingerprint(self) -> str:
+        """A short hash of every row and name."""
+        return self._rows.fingerprint()
 
     def save_memory(self) -> dict[str, Tensor]:
         """What all clients remember."""
