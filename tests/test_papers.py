@@ -53,6 +53,15 @@ def judged(papers, a, b, **settings):
 HIGH, LOW, WIDE = [0.90, 0.91, 0.92, 0.90], [0.80, 0.80, 0.83, 0.79], [0.70, 0.95, 0.60, 0.99]
 
 
+def test_test_rows_of_their_own_leave_the_interval_as_it_is(papers):
+    claim = papers.Claim("t", ("e", "q", "one"), ("e", "q", "two"))
+    one, two = [0.90, 0.91, 0.95, 0.90], [0.88, 0.80, 0.84, 0.85]
+    shared = {"e": {**document({"q": {"one": one, "two": two}}), "n_test": 4000}}
+    assert papers.judge(claim, shared).word == "not confirmed"
+    apart = {"e": {**shared["e"], "own_test_rows": False}}
+    assert papers.judge(claim, apart).word == "confirmed"
+
+
 def test_a_clear_difference_confirms_or_not_by_its_sign(papers):
     assert judged(papers, HIGH, LOW).word == "confirmed"
     assert judged(papers, HIGH, LOW, higher=False).word == "not confirmed"

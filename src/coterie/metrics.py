@@ -13,7 +13,7 @@ from coterie.core.errors import InputError, nearest
 from coterie.core.loss import Kind, probabilities
 from coterie.core.task import task
 
-__all__ = ["METRICS", "Metric", "accuracy", "auc", "balanced_accuracy", "evaluate", "find_metrics", "register"]
+__all__ = ["METRICS", "Metric", "accuracy", "auc", "balanced_accuracy", "evaluate", "find_metrics", "register", "top5"]
 
 Metric = Callable[[Tensor, Tensor, Kind], float | None]
 
@@ -69,6 +69,18 @@ def auc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     return sum(areas) / len(areas)
 
 
+def top5(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Share of rows whose class is among the five most likely; None for regression and below six classes.
+
+    >>> top5(torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0, 0.0]]).repeat(2, 1), torch.tensor([4, 5]), "classes")
+    0.5
+    """
+    if kind != "classes" or labels.ndim > 1 or outputs.shape[1] < 6:
+        return None
+    best = outputs.topk(5, dim=1).indices
+    return float((best == labels[:, None]).any(dim=1).double().mean())
+
+
 def _ranks(values: Tensor) -> Tensor:
     _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
@@ -76,7 +88,7 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks[inverse]
 
 
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy, "auc": auc}
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy, "auc": auc, "top5": top5}
 """Metrics by name, in the order of the tables."""
 
 
