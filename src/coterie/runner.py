@@ -71,7 +71,7 @@ class Run:
     Attributes:
         method, seed, rounds: as given.
         state: of the method, after the last round.
-        models: a model [d + b] by client, or under `*` one for everybody.
+        models: a model [d + b] by client, and under `*` one for everybody who has none of its own.
         history: all numbers.
         weights: of the last round: by target (`*`: one model for everybody) and client, divided by their sum.
         weight_rows: (round, target, client, weight) at evaluation rounds.
@@ -98,7 +98,9 @@ class Run:
 
     @property
     def x(self) -> Tensor:
-        """The model [d + b], if there is only one."""
+        """The model [d + b] for everybody, or the only one."""
+        if "*" in self.models:
+            return self.models["*"]
         if len(self.models) > 1:
             raise InputError(f"this run has a model for each of {', '.join(self.models)}; take run.models[name]")
         return next(iter(self.models.values()))
@@ -316,7 +318,7 @@ class _Loop:
                 self._save(folder, state, number)
             if progress:
                 progress(number)
-        models = self._models(state)
+        models = self._served(state, rounds)
         return Run(
             self.method,
             self.seed,
@@ -341,7 +343,7 @@ class _Loop:
             (folder / "history.jsonl").unlink(missing_ok=True)
             (folder / "checkpoint.safetensors").unlink(missing_ok=True)
         state = self.method.init(self.engine.x.clone(), self.federation.view(self.engine.clients, 0, self.attempt))
-        self._evaluate(self._models(state), 0)
+        self._evaluate(self._served(state, 0), 0)
         self._measure_method(state, self.federation.view(self.engine.clients, 0, self.attempt))
         if folder is not None:
             self._save(folder, state, 0)
@@ -366,7 +368,7 @@ class _Loop:
             log = {**log, **(self.sampler.after_round(models.get("*"), view) or {})}
         self._record(number, log, self._is_due(number, last))
         if self._is_due(number, last):
-            self._evaluate(models, number)
+            self._evaluate(self._served(new, number), number)
             self._measure_method(new, view)
         return new
 
@@ -387,6 +389,14 @@ class _Loop:
     def _models(self, state: Any) -> dict[str, Tensor]:
         models = self.method.models(state)
         return {"*": models} if isinstance(models, Tensor) else dict(models)
+
+    def _served(self, state: Any, number: int) -> dict[str, Tensor]:
+        """The models that clients use: those of the state, and those which they make of them for themselves."""
+        models = self._models(state)
+        if hasattr(self.method, "personalised"):
+            view = self.federation.view(self.engine.clients, number, self.attempt)
+            models.update(self.method.personalised(state, view))
+        return models
 
     # ---- what is seen
 
@@ -419,7 +429,8 @@ class _Loop:
         names = [n for n, size in self.engine.sizes(split).items() if size and ("*" in models or n in models)]
         if not names:
             return {}
-        x = models["*"] if "*" in models else Each(torch.stack([models[n] for n in names]))
+        own = any(n in models for n in names)
+        x = Each(torch.stack([models[n if n in models else "*"] for n in names])) if own else models["*"]
         view = self.federation.view(self.engine.clients, number, self.attempt)
         got = view.ask(names, evaluate, x=x, part=split, metrics=self.metrics)
         found: dict[str, dict[str, float | None]] = {}
@@ -457,7 +468,7 @@ class _Loop:
                         "majority": None if majority < 0 else majority,
                         "majority_loss": None if majority_loss < 0 else majority_loss,
                         "row_gradients": spent,
-                        "own_model": "*" not in models,
+                        "own_model": name in models,
                         "rounds": rounds,
                         **({"unseen": True} if name in unseen else {}),
                     }

@@ -15,7 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LEVELS = [
     {"solvers"},
     {"core"},
-    {"algorithms", "data", "models", "metrics", "attacks"},
+    {"algorithms", "appeal", "data", "models", "metrics", "attacks"},
     {"engines"},
 ]
 """A module imports from its own level and from those before it; whatever is not named is above all of them."""

@@ -23,37 +23,34 @@ eps -> infinity freezes the model; convex surrogates find the plain average on t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from coterie.appeal import (
+    Requirements,
+    check_names,
+    check_requirements,
+    measure_appeal,
+    requirement,
+    requirement_payload,
+    solved,
+    still_ready,
+    with_steps,
+)
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, is_number, nearest
+from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Gap, Update, task
-from coterie.core.training import LocalSGD, Steps
+from coterie.core.training import LocalSGD
 from coterie.core.vector import move
-from coterie.core.wire import Each
-from coterie.metrics import accuracy
 from coterie.solvers import appeal
 
-__all__ = ["MaxFL", "State", "measure_appeal"]
-
-_TUNED = 5
-"""Local steps from x after which appeal is measured once more (Table 3)."""
-_CHUNK = 32
-"""Clients whose own models are held at once."""
-_MEASURED = (
-    "gap", "slack", "train_loss", "appeal_train", "test_loss", "test_accuracy", "gm_appeal", "preferred_accuracy",
-    "best_of_two", "gm_appeal_tuned", "preferred_accuracy_tuned", "best_of_two_tuned",
-)  # fmt: skip
+__all__ = ["MaxFL", "State"]
 
 
 class Gaps(NamedTuple):
@@ -69,17 +66,10 @@ class LocalUpdates(NamedTuple):
     delta: Update
 
 
-class Measured(NamedTuple):
-    """The quantities `_MEASURED` [n, m] and which of them are defined [n, m]."""
-
-    values: Tensor
-    defined: Tensor
-
-
 @task
 def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Gaps:
     """Whom the model appeals to: F_k(x) on all training rows, minus rho_k."""
-    return Gaps(cohort.loss(x) - _requirement(cohort, start, required, warm, rows))
+    return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
 @task
@@ -88,115 +78,9 @@ def local_update(
     tuning_steps: int,
 ) -> LocalUpdates:  # fmt: skip
     """Lines 8 to 11."""
-    near = cohort.train(x, _steps(local, tuning_steps), purpose="tuning") if tuning_steps else x
-    gap = cohort.loss(near) - _requirement(cohort, start, required, warm, rows)
+    near = cohort.train(x, with_steps(local, tuning_steps), purpose="tuning") if tuning_steps else x
+    gap = cohort.loss(near) - requirement(cohort, start, required, warm, rows)
     return LocalUpdates(gap, cohort.train(x, local) - x)
-
-
-@task
-def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm: LocalSGD, rows: str) -> Measured:
-    """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
-    rho, solo = _requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
-    found = []
-    for some in _chunks(range(len(cohort.names))):
-        part = replace(cohort.only(some), spent=dict(cohort.spent))  # looking is no part of the method's work
-        need, own = rho[some], solo[some]
-        tuned = part.train(x, _steps(warm, _TUNED), purpose="tuned")
-        train, (test, right) = part.loss(x), _on_test(part, x)
-        columns = [train - need, (need - train).clamp(min=0), train, (train < own[:, 1]).double(), test, right]
-        columns += [*_preferences(test, right, own), *_preferences(*_on_test(part, tuned), own)]
-        found.append(torch.stack(columns, dim=1))
-    table = torch.cat(found)
-    return Measured(table.nan_to_num(0.0), ~table.isnan())
-
-
-def _preferences(test: Tensor, right: Tensor, own: Tensor) -> list[Tensor]:
-    """Whether a model appeals on test rows, and the accuracy of the preferred and of the better of the two models, [n] each."""
-    appeals = test < own[:, 2]
-    either = torch.where(appeals, right, own[:, 3]), torch.maximum(right, own[:, 3])
-    return [torch.where(test.isnan(), test, appeals.double()), *either]
-
-
-def _on_test(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
-    found = cohort.evaluate(x, {"accuracy": accuracy}, part="test")
-    return found["loss"], found["accuracy"]
-
-
-def _requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Tensor:
-    """rho_k [n]: the user's where there is one, else that of the warm-up."""
-    return torch.where(required.isnan(), _solo(cohort, start, warm, rows)[:, 0], required)
-
-
-def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Tensor:
-    """rho_k, training loss, test loss and test accuracy of xhat_k [n, 4], computed once; NaN where there are no rows."""
-    found = cohort.memory.get("maxfl", torch.full((4,), math.nan, dtype=torch.float64))
-    new = torch.nonzero(~cohort.memory.known("maxfl")).flatten().tolist()
-    if new and start is None:
-        raise RuntimeError("the requirement is lost (a process ended?); it is computed anew when next asked")
-    for some in _chunks(new):
-        part = replace(cohort.only(some), round=0)
-        own = part.train(start, warm, purpose="warmup")  # type: ignore[arg-type]
-        train, held = part.loss(own), [i for i in range(len(some)) if rows != "train" and part.has(i, rows)]
-        rho = train.clone()
-        if held:
-            rho[held] = part.only(held).loss(own[held], part=rows)
-        found[some] = torch.stack([rho, train, *_on_test(part, own)], dim=1)
-    if new:
-        cohort.memory.put("maxfl", found)
-    return found
-
-
-def _chunks(positions: Any) -> Iterator[list[int]]:
-    for low in range(0, len(positions), _CHUNK):
-        yield list(positions[low : low + _CHUNK])
-
-
-def _steps(local: LocalSGD, count: int) -> LocalSGD:
-    """The same batch size and learning rate; a sampler belongs to the training proper."""
-    return replace(local, steps=Steps(count), sampler=None)
-
-
-def _solved(function: Callable[..., Tensor], gap: Tensor, surrogate: str) -> Tensor:
-    try:
-        return function(gap, surrogate=surrogate)
-    except ValueError as error:
-        raise RunError(f'MaxFL.surrogate = "{surrogate}" cannot weigh these gaps ({error}); "sigmoid" can') from error
-
-
-def measure_appeal(
-    x: Tensor, start: Tensor, federation: Federation, local: LocalSGD, *, warmup_steps: int = 100, rows: str = "train",
-    required: Mapping[str, float] | None = None, surrogate: str = "sigmoid",
-) -> Log:  # fmt: skip
-    """How much a model appeals to seen and to unseen clients; any method may log it.
-
-    Args:
-        x: model [d + b].
-        start: the initial model, from which each client's own xhat_k is trained.
-        federation: whose `everyone` and `unseen` are asked.
-        local: batch size and learning rate of the warm-up and of the tuning.
-        warmup_steps: local steps to xhat_k.
-        rows: "train" or "validation" rows of rho_k.
-        required: requirements of the user's own, by client.
-        surrogate: h of the objective.
-
-    Returns:
-        Means over clients: `gm_appeal` (share with test loss(x) < test loss(xhat_k)), `appeal_train`, `preferred_accuracy` (of x if it
-        appeals, else of xhat_k), `best_of_two`, these with `_tuned` after 5 local steps from x, `slack` = max(rho_k - F_k(x), 0),
-        `train_loss`, `test_loss`, `test_accuracy`, and `objective_everyone`; for unseen clients the same with `_unseen` behind.
-    """
-    log: Log = {}
-    for names, suffix in ((federation.everyone, ""), (federation.unseen, "_unseen")):
-        if not names:
-            continue
-        given = Each(torch.tensor([(required or {}).get(n, math.nan) for n in names], dtype=torch.float64))
-        warm = _steps(local, warmup_steps)
-        got = federation.ask(names, measured, x=x, start=start, required=given, warm=warm, rows=rows)
-        for column, values, defined in zip(_MEASURED, got.values.T, got.defined.T, strict=True):
-            if column == "gap":
-                log[f"objective_everyone{suffix}"] = float(_solved(appeal.objective, values, surrogate))
-            elif bool(defined.any()):
-                log[column + suffix] = float(values[defined].mean())
-    return log
 
 
 class State(NamedTuple):
@@ -238,7 +122,7 @@ class MaxFL:
     lr: float = 1.0
     eps: float = 1e-8
     warmup_steps: int = 100
-    requirements: str | tuple[tuple[str, float], ...] | Mapping[str, float] = "train"
+    requirements: Requirements = "train"
     flexible: bool = False
     mandatory_rounds: int = 10
     clients_per_round: int | None = None
@@ -246,16 +130,7 @@ class MaxFL:
     surrogate: str = "sigmoid"
 
     def __post_init__(self) -> None:
-        given = self.requirements
-        if isinstance(given, Mapping):
-            object.__setattr__(self, "requirements", tuple(given.items()))
-        pairs = self.requirements
-        good = pairs in ("train", "validation") or (
-            isinstance(pairs, tuple) and bool(pairs)
-            and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) and is_number(p[1]) for p in pairs)
-            and len(dict(pairs)) == len(pairs)
-        )  # fmt: skip
-        check_field(self, "requirements", given, good, '"train", "validation", or a table of a loss by client')
+        check_requirements(self)
         check_fields(
             self, lr=Rules.POSITIVE, eps=Rules.POSITIVE, warmup_steps=Rules.SIZE, flexible=Rules.FLAG,
             mandatory_rounds=Rules.COUNT, clients_per_round=Rules.OPTIONAL_SIZE, tuning_steps=Rules.COUNT,
@@ -273,9 +148,7 @@ class MaxFL:
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raises `InputError` for a requirement of a client that does not exist."""
-        for name in self._required:
-            if name not in everyone:
-                raise InputError(f"MaxFL.requirements names {name!r}, which is no client; {nearest(name, everyone)}")
+        check_names(self, everyone)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Requirements are computed when clients are first asked."""
@@ -297,13 +170,13 @@ class MaxFL:
         got = federation.ask(
             clients, local_update, x=state.x, local=self.local, tuning_steps=self.tuning_steps, **payload
         )
-        q = _solved(appeal.weights, got.gap, self.surrogate)  # Eq. 4
+        q = solved(appeal.weights, got.gap, self.surrogate)  # Eq. 4
         rate = self.lr / (float(q.sum()) + self.eps)
         x = move(state.x, q / (q.sum() + self.eps), got.delta, self.lr, federation.dim)  # line 13, Eq. 6
-        log["objective"] = float(_solved(appeal.objective, got.gap, self.surrogate))  # Eq. 3
+        log["objective"] = float(solved(appeal.objective, got.gap, self.surrogate))  # Eq. 3
         log.update(sum_q=float(q.sum()), effective_lr=rate, q=got.named(q), gap=got.named(got.gap))
         log["weights"] = got.named(q)
-        return State(x, state.start, _ready(state, got.clients, failed | set(got.failed))), log
+        return State(x, state.start, still_ready(state.ready, got.clients, failed | set(got.failed))), log
 
     def _pool(self, state: State, federation: Federation) -> tuple[tuple[str, ...], State, set[str]]:
         """Who may be drawn; clients opt out and in as the model changes."""
@@ -311,23 +184,11 @@ class MaxFL:
             return federation.everyone, state, set()
         got = federation.ask(federation.everyone, gaps, x=state.x, **self._payload(state, federation.everyone))
         pool = tuple(n for n, gap in zip(got.clients, got.gap.tolist(), strict=True) if gap < 0)
-        return pool, state._replace(ready=_ready(state, got.clients, set(got.failed))), set(got.failed)
-
-    @property
-    def _required(self) -> dict[str, float]:
-        return {} if isinstance(self.requirements, str) else dict(self.requirements)
-
-    @property
-    def _rows(self) -> str:
-        return self.requirements if isinstance(self.requirements, str) else "train"
+        return pool, state._replace(ready=still_ready(state.ready, got.clients, set(got.failed))), set(got.failed)
 
     def _payload(self, state: State, clients: tuple[str, ...]) -> dict[str, Any]:
-        required = self._required
-        given = torch.tensor([required.get(n, math.nan) for n in clients], dtype=torch.float64)
-        return {
-            "start": None if set(clients) <= set(state.ready) else state.start, "required": Each(given), "rows": self._rows,
-            "warm": _steps(self.local, self.warmup_steps),
-        }  # fmt: skip
+        warm = with_steps(self.local, self.warmup_steps)
+        return requirement_payload(self.requirements, clients, state.start, state.ready, warm)
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -336,18 +197,14 @@ class MaxFL:
     def measure(self, state: State, federation: Federation) -> Log:
         """Appeal to seen and unseen clients, see `measure_appeal`."""
         return measure_appeal(
-            state.x, state.start, federation, self.local, warmup_steps=self.warmup_steps, rows=self._rows,
-            required=self._required, surrogate=self.surrogate,
+            state.x, state.start, federation, self.local, warmup_steps=self.warmup_steps,
+            requirements=self.requirements, surrogate=self.surrogate,
         )  # fmt: skip
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Everybody, where requirements are losses on validation rows."""
-        return names if self._rows == "validation" else ()
+        return names if self.requirements == "validation" else ()
 
     def vectors(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         return min(self.clients_per_round or participants, participants)
-
-
-def _ready(state: State, replied: tuple[str, ...], failed: set[str]) -> tuple[str, ...]:
-    return tuple(sorted((set(state.ready) | set(replied)) - failed))

@@ -27,6 +27,8 @@ class Algorithm(Protocol[S]):
         keeps_validation(names): clients whose validation rows must not be trained on.
         vectors(participants, clients): number of model vectors that a round holds at once, for the memory preflight.
         check(everyone): raises `InputError` for fields that do not fit these clients, before any training.
+        personalised(state, federation): {client: model [d + b]} for seen and unseen clients that make a model of their own from the
+            state, asked at evaluation rounds; it is what is evaluated, saved and used for predictions, and its work is not counted.
         measure(state, federation): further quantities at evaluation rounds, as a `Log`.
         sampler: its `check` and `after_round` are called (see `Sampler`); without it those of the sampler of `local`.
     """

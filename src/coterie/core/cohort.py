@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -84,6 +84,7 @@ class Cohort:
         sampler: Sampler | None = None,
         gradient_rule: GradientRule | None = None,
         purpose: str = "train",
+        steps: Sequence[int] | None = None,
     ) -> Tensor:
         """Local models after local training from x.
 
@@ -95,6 +96,7 @@ class Cohort:
             sampler: chooses the rows of every step; `local.sampler` if None.
             gradient_rule: replaces the plain gradient of a step.
             purpose: name of the random stream, so that the same purpose draws the same batches.
+            steps: number of batches of each client [n], in place of `local.steps`.
 
         Returns:
             [n, d + b].
@@ -108,11 +110,30 @@ class Cohort:
                 self._begin(i, purpose)
                 own = None if correction is None else _of(correction, i)
                 hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
-                self._train_one(i, local, hooks, chosen, purpose)
+                mine = local if steps is None else replace(local, steps=Steps(steps[i]))
+                self._train_one(i, mine, hooks, chosen, purpose)
                 result[i] = self.workspace.x
         if hasattr(chosen, "trained"):
             chosen.trained(self, result)
         return result
+
+    def steps(self, local: LocalSGD) -> Tensor:
+        """Number of batches that each client's training with these settings has, int64 [n]."""
+        if isinstance(local.steps, Steps):
+            return torch.full((len(self.names),), local.steps.count)
+        counts = []
+        for i in range(len(self.names)):
+            drawn, size = self._drawn(i, local, local.sampler)
+            last = drawn % size
+            dropped = local.sampler is None and 0 < last < self.workspace.smallest_batch
+            counts.append(local.steps.count * (-(-drawn // size) - dropped))
+        return torch.tensor(counts)
+
+    def _drawn(self, i: int, local: LocalSGD, sampler: Sampler | None) -> tuple[int, int]:
+        """Rows of one epoch, and of a batch."""
+        drawn = math.ceil(getattr(sampler, "sample_ratio", 1.0) * self._size(i, "train"))
+        smallest = 1 if sampler is None else self.workspace.smallest_batch
+        return drawn, max(smallest, min(local.batch_size or drawn, drawn))
 
     @contextlib.contextmanager
     def _training(self) -> Iterator[None]:
@@ -168,8 +189,7 @@ class Cohort:
             )
         chosen: list[NDArray[np.int64]]
         if sampler is not None:
-            drawn = math.ceil(getattr(sampler, "sample_ratio", 1.0) * count)
-            size = max(smallest, min(local.batch_size or drawn, drawn))
+            drawn, size = self._drawn(i, local, sampler)
             steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-drawn // size)
             chosen = list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
         else:
@@ -432,9 +452,14 @@ class _Hooks:
             return self._plain(batch)
         workspace = self.cohort.workspace
         here = workspace.head.clone()
+        noise: dict[int, Tensor] = {}
 
         def at(y: Tensor, number: int) -> Tensor:
             workspace.head.copy_(y)
+            if workspace.random:  # two gradients on one batch meet the same noise, or their difference would be noise
+                if number in noise:
+                    torch.set_rng_state(noise[number])
+                noise.setdefault(number, torch.get_rng_state())
             if number == 0:
                 return self._plain(batch)
             further = extra(number)

@@ -163,7 +163,8 @@ Penalty = Quadratic | Callable[[Step], Tensor]
 """A quadratic penalty, or a function of a step that returns a scalar to be added to its loss."""
 
 GradientRule = Callable[[Callable[[Tensor, int], Tensor], Tensor], Tensor]
-"""(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`."""
+"""(gradient, y) -> direction [d], where `gradient(y, k)` is the gradient at y [d] on the step's k-th batch; plain: `gradient(y, 0)`.
+Random layers draw the same numbers in each call with the same k."""
 
 
 def make_optimiser(local: LocalSGD, head: Tensor, lr: float) -> torch.optim.Optimizer | None:
