@@ -185,7 +185,7 @@ def _compare(args: argparse.Namespace) -> int:
     from coterie.experiment import Experiment, preset
 
     tables = preset(args.data if args.data in DATASETS else "folder")
-    known = args.data in DATASETS or ".py:" in args.data
+    known = args.data in DATASETS or ".py:" in args.data or args.data.startswith("hf:")
     if not known and not Path(args.data).exists():
         raise InputError(
             f"there is no data set or folder {args.data!r}; {nearest(args.data, DATASETS)}; a folder path works too"

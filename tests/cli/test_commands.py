@@ -53,7 +53,29 @@ def heart(driver, tmp_path_factory):
     return folder / "run", ended
 
 
+def test_a_name_of_the_hub_goes_to_the_hub(coterie, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    asked = []
+
+    def unreachable(name, subset_name):
+        asked.append(name)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    ended = coterie("compare", "hf:nobody/nothing", *QUICK)
+    assert (ended.status, asked) == (2, ["nobody/nothing"])
+    assert "there is no data set 'nobody/nothing' to be had from the hub" in ended.err
+
+
 # ---- listings
+
+
+def test_the_package_is_the_command():
+    ended = subprocess.run(
+        [sys.executable, "-m", "coterie", "--version"], capture_output=True, text=True, env=environment()
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("coterie ")
 
 
 def test_help_is_fast_and_imports_no_torch(tmp_path):
