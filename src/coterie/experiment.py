@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import inspect
 import os
-import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coterie.core.errors import InputError, check_field, nearest, require
+from coterie.core.modules import user_module
 from coterie.core.state import write_atomically
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
 
@@ -313,24 +312,7 @@ def load_object(reference: str) -> Any:
     path, _, name = reference.rpartition(":")
     file = Path(path)
     require(file.is_file(), f"there is no file {path!r} (asked for as {reference!r})")
-    module_name = f"coterie_user_{file.stem}"
-    while getattr(sys.modules.get(module_name), "__file__", str(file.resolve())) != str(file.resolve()):
-        module_name += "_"  # another file of this name; tasks are known by their module
-    if module_name in sys.modules:
-        module = sys.modules[module_name]
-    else:
-        spec = importlib.util.spec_from_file_location(module_name, file.resolve())
-        if spec is None or spec.loader is None:
-            raise InputError(f"{path!r} is no Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        try:
-            with torch.random.fork_rng(devices=[]):  # a model that the file makes is the same in every process
-                torch.default_generator.manual_seed(0)
-                spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            del sys.modules[module_name]
-            raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    module = user_module(path)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         raise InputError(f"{path} has no {name!r}; {nearest(name, public)}")

@@ -161,6 +161,13 @@ class Rows:
         return Part(take(self.inputs, at), self.labels[at])
 
 
+    def subset(self, clients: Sequence[int]) -> Rows:
+        """Copies of the rows of some clients, by number, and nobody else's."""
+        lists = [self.numbers(i) for i in clients]
+        at = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
+        return Rows(take(self.inputs, at), self.labels[at], offsets)
+
 class Clients(Sequence[Client]):
     """A sequence of clients, sorted by name, with what they have in common.
 
@@ -317,6 +324,17 @@ class Clients(Sequence[Client]):
         """All training rows as one part."""
         everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
         return Part(self.train.inputs, self.train.labels).select(torch.from_numpy(everything))
+    def subset(self, names: Sequence[str]) -> Clients:
+        """Some of the clients (sorted) with copies of their rows and nobody else's: without server rows and unseen clients."""
+        numbers = [self.number(n) for n in names]
+        made = copy(self)
+        for kind in ("train", "validation", "test"):
+            rows: Rows | None = getattr(self, kind)
+            setattr(made, kind, None if rows is None else rows.subset(numbers))
+        made.names, made.server, made.unseen = tuple(names), None, None
+        made._number = {n: i for i, n in enumerate(names)}
+        return made
+
 
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""

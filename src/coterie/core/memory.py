@@ -63,6 +63,19 @@ class Memory:
             if client in here:
                 self._values.setdefault(key, {}).setdefault(client, {})[int(number)] = value
 
+    def kept(self, clients: Iterable[str]) -> dict[str, dict[str, dict[int, Tensor]]]:
+        """What `clients` remember now, for `undo`."""
+        return {
+            key: {client: dict(by_client[client]) for client in clients if client in by_client}
+            for key, by_client in self._values.items()
+        }
+
+    def undo(self, clients: Iterable[str], kept: dict[str, dict[str, dict[int, Tensor]]]) -> None:
+        """Let `clients` remember what they did when `kept` was taken."""
+        self.forget(clients)
+        for key, by_client in kept.items():
+            self._values.setdefault(key, {}).update(by_client)
+
     def forget(self, clients: Iterable[str]) -> None:
         """Drop all values of `clients` (their process died)."""
         for by_client in self._values.values():

@@ -10,12 +10,22 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from coterie.core.errors import InputError
 
-__all__ = ["Each", "decode", "encode", "from_json", "nbytes", "to_json", "wire_type"]
+__all__ = [
+    "Each",
+    "decode",
+    "encode",
+    "from_json",
+    "nbytes",
+    "put_together",
+    "take_apart",
+    "to_json",
+    "wire_type",
+    "wire_types",
+]
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {}
@@ -35,6 +45,11 @@ def wire_type(cls: type[T]) -> type[T]:
     """Let a frozen dataclass travel, as JSON of its fields."""
     _TYPES[cls.__name__] = cls
     return cls
+
+
+def wire_types() -> tuple[type, ...]:
+    """All dataclasses that may travel."""
+    return tuple(_TYPES.values())
 
 
 def to_json(value: Any) -> Any:
@@ -65,23 +80,35 @@ def from_json(value: Any) -> Any:
     return value
 
 
-def encode(values: Mapping[str, Any]) -> bytes:
-    """A payload or a reply as bytes: a safetensors file whose metadata holds everything that is no tensor."""
-    from safetensors.torch import save
-
+def take_apart(values: Mapping[str, Any]) -> tuple[str, dict[str, Tensor]]:
+    """The tensors of a payload or a reply by name (detached, on the CPU, contiguous), and JSON that holds everything else."""
     tensors: dict[str, Tensor] = {}
     rest: dict[str, Any] = {}
     each: list[str] = []
     for name, value in values.items():
         if isinstance(value, Each | Tensor):
-            # A copy without history: two names of one storage are refused by safetensors.
             tensor = value.tensor if isinstance(value, Each) else value
-            tensors[name] = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+            tensors[name] = tensor.detach().cpu().contiguous()
             each += [name] * isinstance(value, Each)
         else:
             rest[name] = to_json(value)
-    order = list(values)
-    return bytes(save(tensors, metadata={"coterie": json.dumps({"order": order, "each": each, "rest": rest})}))
+    return json.dumps({"order": list(values), "each": each, "rest": rest}), tensors
+
+
+def put_together(header: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Undo `take_apart`."""
+    meta = json.loads(header)
+    values = {**{k: from_json(v) for k, v in meta["rest"].items()}, **tensors}
+    return {k: Each(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    """A payload or a reply as bytes: a safetensors file whose metadata holds everything that is no tensor."""
+    from safetensors.torch import save
+
+    header, tensors = take_apart(values)
+    # Copies: two names of one storage are refused by safetensors.
+    return bytes(save({k: v.clone() for k, v in tensors.items()}, metadata={"coterie": header}))
 
 
 def decode(message: bytes) -> dict[str, Any]:
@@ -91,9 +118,7 @@ def decode(message: bytes) -> dict[str, Any]:
 
     try:
         length = int.from_bytes(message[:8], "little")
-        meta = json.loads(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"])
-        values = {**{k: from_json(v) for k, v in meta["rest"].items()}, **load(message)}
-        return {k: Each(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
+        return put_together(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"], load(message))
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:

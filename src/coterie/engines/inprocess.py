@@ -19,7 +19,10 @@ from coterie.core.task import Task, find_task
 from coterie.core.wire import Each, decode, encode
 from coterie.core.workspace import Workspace
 
-__all__ = ["InProcess"]
+__all__ = ["MEMORY_LOST", "InProcess", "Shard", "answer_of", "request", "serve", "split_payload"]
+
+MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
+"""What a method is told of clients whose process died."""
 
 
 class Shard:
@@ -82,7 +85,7 @@ class Shard:
         index = tuple(clients.number(n) for n in group)
         done = dict.fromkeys(spent, 0)
         cohort = Cohort(group, self.workspace, clients, index, view, context.seed, context.round, done)
-        reply: tuple[Any, ...] = task(cohort, **_payload(payload, names, group))
+        reply: tuple[Any, ...] = task(cohort, **split_payload(payload, names, group))
         fields = task.reply._fields
         if not isinstance(reply, tuple) or len(reply) != len(fields):
             raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
@@ -148,14 +151,14 @@ class InProcess:
             homes[home] = (*homes.get(home, ()), name)
         for home, group in homes.items():
             if home >= 0:
-                self._workers[home].send(group, task, _payload(payload, names, group, keep_each=True), context)
+                self._workers[home].send(group, task, split_payload(payload, names, group, keep_each=True), context)
         answers, refused = [], None
         for home, group in homes.items():
             try:
                 if home >= 0:
                     answers.append(self._workers[home].receive(group, task))
                 else:
-                    mine = _payload(payload, names, group, keep_each=True)
+                    mine = split_payload(payload, names, group, keep_each=True)
                     answers.append(self._shard.run(group, task, mine, context))
             except InputError as error:  # raised below: every worker's answer must be taken from its pipe first
                 refused = refused or error
@@ -218,28 +221,16 @@ class Worker:
 
     def send(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> None:
         """Begin a task."""
-        header = {"names": names, "task": task.name, "context": tuple(context)}
-        self._post(encode({**{f"payload/{k}": v for k, v in payload.items()}, **header}))
+        self._post(encode(request(names, task, payload, context)))
 
     def receive(self, names: tuple[str, ...], task: Task[Any]) -> Answer:
         """The answer to the task that was begun; a worker that died is started again and its clients have failed."""
         try:
             message = decode(self._pipe.recv_bytes())
         except (EOFError, OSError):
-            code = self._restart()
-            ended = f"its worker process ended with exit code {code}"
-            return Answer(
-                [], dict.fromkeys(names, f"{ended}; it was restarted, and what its clients remembered is lost"), {}
-            )
-        if "input_error" in message:
-            raise InputError(message["input_error"])
-        failed = {k.removeprefix("failed/"): v for k, v in message.items() if k.startswith("failed/")}
-        spent = {k.removeprefix("spent/"): v for k, v in message.items() if k.startswith("spent/")}
-        shards = []
-        fields = task.reply._fields
-        for i in range(message["shards"]):
-            shards.append((message[f"{i}/names"], tuple(message[f"{i}/{f}"] for f in fields)))
-        return Answer(shards, failed, spent)
+            ended = f"its worker process ended with exit code {self._restart()}; {MEMORY_LOST}"
+            return Answer([], dict.fromkeys(names, ended), {})
+        return answer_of(message, task)
 
     def memory(self) -> dict[str, Tensor]:
         """What the clients of this worker remember."""
@@ -293,12 +284,30 @@ def _serve(shard: Shard, pipe: Any, parents: Any) -> None:
             shard.memory.load(message, {k.split("/", 2)[2] for k in message})
         else:
             try:
-                pipe.send_bytes(encode(_serve_task(shard, message)))
+                pipe.send_bytes(encode(serve(shard, message)))
             except InputError as error:  # an unknown task, or a reply that cannot travel
                 pipe.send_bytes(encode({"input_error": str(error)}))
 
 
-def _serve_task(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
+def request(names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    """An ask as one flat message for `serve` in another process."""
+    header = {"names": names, "task": task.name, "context": tuple(context)}
+    return {**{f"payload/{k}": v for k, v in payload.items()}, **header}
+
+
+def answer_of(message: Mapping[str, Any], task: Task[Any]) -> Answer:
+    """What `serve` made of a request to run `task`. Raises the `InputError` of the other process."""
+    if "input_error" in message:
+        raise InputError(message["input_error"])
+    failed = {k.removeprefix("failed/"): v for k, v in message.items() if k.startswith("failed/")}
+    spent = {k.removeprefix("spent/"): v for k, v in message.items() if k.startswith("spent/")}
+    fields = task.reply._fields
+    shards = [(message[f"{i}/names"], tuple(message[f"{i}/{f}"] for f in fields)) for i in range(message["shards"])]
+    return Answer(shards, failed, spent)
+
+
+def serve(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Do what a `request` asks for, and answer with one flat message."""
     task = find_task(message["task"])
     payload = {k.removeprefix("payload/"): v for k, v in message.items() if k.startswith("payload/")}
     answer = shard.run(message["names"], task, payload, Context(*message["context"]))
@@ -311,12 +320,13 @@ def _serve_task(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
     return reply
 
 
-def _payload(
+def split_payload(
     payload: Mapping[str, Any], names: tuple[str, ...], group: tuple[str, ...], keep_each: bool = False
 ) -> dict[str, Any]:
     where = None if group == names else [names.index(n) for n in group]
     result = {}
     for key, value in payload.items():
+    """The payload of an ask to `names` for the clients of `group`, whose rows of an `Each` are taken out of it or stay one."""
         if isinstance(value, Each):
             rows = value.tensor if where is None else value.tensor[where]
             result[key] = Each(rows) if keep_each else rows

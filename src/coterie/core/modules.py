@@ -1,0 +1,70 @@
+"""Modules made of a user's own files: imported here, and again wherever their tasks run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+
+from coterie.core.errors import InputError
+
+__all__ = ["Source", "import_source", "source_of", "user_module"]
+
+PREFIX = "coterie_user_"
+
+
+class Source(NamedTuple):
+    """A module by name. The text of a user's file travels with it; a module of a package (text None) must be installed.
+
+    Attributes:
+        name: in `sys.modules`, and in the names of its tasks.
+        file: where it was read, for tracebacks.
+        text: of the file, or None.
+    """
+
+    name: str
+    file: str = ""
+    text: bytes | None = None
+
+
+def user_module(path: str) -> ModuleType:
+    """The module of a Python file, imported once. Raises `InputError` if the file fails."""
+    file = Path(path).resolve()
+    name = f"{PREFIX}{file.stem}"
+    while getattr(sys.modules.get(name), "__file__", str(file)) != str(file):
+        name += "_"  # another file of this name; tasks are known by their module
+    try:
+        return import_source(Source(name, str(file), file.read_bytes()))
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def source_of(name: str) -> Source:
+    """What another process needs to import the module `name` of this one."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None or not name.startswith(PREFIX):
+        return Source(name)
+    return Source(name, file, Path(file).read_bytes())
+
+
+def import_source(source: Source) -> ModuleType:
+    """The module, imported now if it is not yet."""
+    if source.name in sys.modules:
+        return sys.modules[source.name]
+    if source.text is None:
+        return importlib.import_module(source.name)
+    module = ModuleType(source.name)
+    module.__file__ = source.file
+    sys.modules[source.name] = module
+    try:
+        with torch.random.fork_rng(devices=[]):  # a model that the file makes is the same in every process
+            torch.default_generator.manual_seed(0)
+            exec(compile(source.text, source.file, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[source.name]
+        raise
+    return module
