@@ -43,7 +43,7 @@ _NAMES = {
     "task": "core.task",
     "wire_type": "core.wire",
 }
-_MODULES = ("data", "metrics", "models", "report", "solvers")
+_MODULES = ("attacks", "data", "metrics", "models", "report", "solvers")
 
 __all__ = [
     "ISFL",
@@ -74,6 +74,7 @@ __all__ = [
     "Update",
     "VaRSeL",
     "__version__",
+    "attacks",
     "data",
     "fit",
     "metrics",
@@ -102,7 +103,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from coterie import data, metrics, models, report, solvers
+    from coterie import attacks, data, metrics, models, report, solvers
     from coterie.algorithms import ISFL, Centralised, FedAvg, FedProx, LipschitzSampler, Local, MaxFL, MeritFed
     from coterie.core.clients import Client, Clients, Part
     from coterie.core.cohort import Cohort

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie.attacks import Attacked, choose_attackers
 from coterie.core.algorithm import Algorithm, Log
 from coterie.core.clients import Clients, Part
 from coterie.core.errors import InputError, RunError, nearest, require
@@ -144,6 +145,8 @@ def fit(
     fold_validation: bool = True,
     server_data: tuple[Any, Tensor] | None = None,
     init: Mapping[str, Tensor] | None = None,
+    attack: Any = None,
+    attackers: Sequence[str] | float = (),
     progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Run a method on clients.
@@ -167,6 +170,8 @@ def fit(
         fold_validation: train on validation rows too where the method does not need them.
         server_data: (inputs, labels) held by the server.
         init: a state dict to start from.
+        attack: what some clients do wrong, e.g. `attacks.IPM()`; evaluation stays honest.
+        attackers: their names, or a share of all clients that is drawn by name from the seed.
         progress: called with the number of each complete round (and with 0 at the start).
 
     Raises:
@@ -179,11 +184,16 @@ def fit(
     module = build_model(model, clients, seed)
     if init is not None:
         start_from(module, init)
+    wrong = _attackers(attack, attackers, clients, seed)
+    if wrong and hasattr(attack, "on_rows"):
+        clients = attack.on_rows(clients, wrong)
     prepared = _prepare(method, clients, fold_validation, server_data)
     with _one_thread():
         if hasattr(method, "check"):
             method.check(prepared.names)
-        engine = InProcess(prepared, module, loss=loss, workers=workers, device=device)
+        engine: Engine = InProcess(prepared, module, loss=loss, workers=workers, device=device)
+        if wrong:
+            engine = Attacked(engine, attack, wrong)
         try:
             return run_on(engine, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
         finally:
@@ -244,6 +254,12 @@ def run_on(
     return loop.run(plan.rounds, None if checkpoint is None else Path(checkpoint), resume, progress)
 
 
+def _attackers(attack: Any, attackers: Sequence[str] | float, clients: Clients, seed: int) -> tuple[str, ...]:
+    given = bool(attackers) if not isinstance(attackers, int | float) else True
+    require(attack is not None or not given, f"attackers are {attackers!r} but there is no attack; name one")
+    return choose_attackers(attackers, clients.names, seed) if given else ()
+
+
 def _prepare(method: Any, clients: Clients, fold_validation: bool, server_data: tuple[Any, Tensor] | None) -> Clients:
     keep: Sequence[str] = ()
     if hasattr(method, "keeps_validation"):
@@ -280,13 +296,15 @@ class _Loop:
         self.metrics = ",".join(plan.metrics)
         self.own_participation = getattr(method, "participation", "") == "own"
         self.sampler: Any = getattr(method, "sampler", None) or getattr(getattr(method, "local", None), "sampler", None)
-        self.federation = Federation(
+        # Attackers lie while a model is trained; what is looked at in between, and at the end, is measured honestly.
+        self.training = Federation(
             engine,
             engine.clients,
             plan.seed,
             strict_wire=plan.strict_wire,
             clients_per_round=self.participants,
         )
+        self.federation = replace(self.training, engine=getattr(engine, "honest", engine))
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.splits = [s for s in ("train", "validation", "test") if any(engine.sizes(s).values())]
         self.history = History()
@@ -352,7 +370,7 @@ class _Loop:
     # ---- a round
 
     def _round(self, state: Any, number: int, last: bool) -> Any:
-        view = self.federation.view(self._draw(number), number, self.attempt)
+        view = self.training.view(self._draw(number), number, self.attempt)
         rng = Rng.named(self.seed, "server", number)
         new, log = self.method.round(state, view, rng)
         models = self._models(new)
@@ -369,7 +387,7 @@ class _Loop:
         self._record(number, log, self._is_due(number, last))
         if self._is_due(number, last):
             self._evaluate(self._served(new, number), number)
-            self._measure_method(new, view)
+            self._measure_method(new, self.federation.view(view.clients, number, self.attempt))
         return new
 
     def _measure_method(self, state: Any, view: Federation) -> None:

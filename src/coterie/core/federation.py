@@ -16,7 +16,18 @@ from coterie.core.task import Task
 from coterie.core.vector import Layout
 from coterie.core.wire import Each, decode, encode, nbytes
 
-__all__ = ["Answer", "AskRecord", "Context", "Engine", "Federation", "QuorumError", "Replies", "Session", "well_formed"]
+__all__ = [
+    "Answer",
+    "AskRecord",
+    "Context",
+    "Engine",
+    "Federation",
+    "QuorumError",
+    "Replies",
+    "Session",
+    "rows_of",
+    "well_formed",
+]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Need = float | Literal["all"]
@@ -35,12 +46,23 @@ class Context(NamedTuple):
     ask: int
 
 
+class ClientCost(NamedTuple):
+    """What one ask cost at one client that is elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
+
+    client: str
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    failed: str
+
+
 class Answer(NamedTuple):
-    """What an engine brings back: stacked replies by shard, reasons of failures, and rows of work done."""
+    """What an engine brings back: stacked replies by shard, reasons of failures, rows of work done, and costs where clients are elsewhere."""
 
     shards: Sequence[tuple[tuple[str, ...], tuple[Any, ...]]]
     failed: Mapping[str, str]
     spent: Mapping[str, int]
+    costs: Sequence[ClientCost] = ()
 
 
 class Engine(Protocol):
@@ -88,7 +110,7 @@ class Engine(Protocol):
 
 
 class AskRecord(NamedTuple):
-    """One ask, for the history: bytes are those of the values, per client down and up."""
+    """One ask, for the history: bytes are those of the values, per client down and up; `costs` where each client is elsewhere."""
 
     round: int
     ask: int
@@ -98,6 +120,7 @@ class AskRecord(NamedTuple):
     bytes_down: int
     bytes_up: int
     seconds: float
+    costs: tuple[ClientCost, ...] = ()
 
 
 @dataclass
@@ -216,7 +239,7 @@ class Federation:
         got = self._once(names, task, values)
         least = len(names) if need == "all" else need * len(names)
         if len(got) < least and got.failed:
-            again = self._once(tuple(got.failed), task, _rows(values, names, tuple(got.failed)))
+            again = self._once(tuple(got.failed), task, rows_of(values, names, tuple(got.failed)))
             # Checked together: an outlier that is asked again must still stand beside the others.
             both = [(r.clients, tuple(r._fields.values())) for r in (got, again) if len(r)]
             got = self._collect(names, task, Answer(both, again.failed, {}))
@@ -240,7 +263,17 @@ class Federation:
         up = sum(_row_bytes(v) for v in replies._fields.values())
         seconds = time.perf_counter() - started
         self.session.asks.append(
-            AskRecord(self.round, context.ask, task.name, len(names), len(replies.failed), down, up, seconds)
+            AskRecord(
+                self.round,
+                context.ask,
+                task.name,
+                len(names),
+                len(replies.failed),
+                down,
+                up,
+                seconds,
+                tuple(answer.costs),
+            )
         )
         return replies
 
@@ -352,7 +385,8 @@ def _reorder(name: str, value: Any, order: list[int]) -> Any:
     return value if order == list(range(len(order))) else Each(value.tensor[order])
 
 
-def _rows(values: Mapping[str, Any], names: tuple[str, ...], some: tuple[str, ...]) -> dict[str, Any]:
+def rows_of(values: Mapping[str, Any], names: tuple[str, ...], some: tuple[str, ...]) -> dict[str, Any]:
+    """The payload of an ask to `names` for `some` of them."""
     where = [names.index(n) for n in some]
     return {k: Each(v.tensor[where]) if isinstance(v, Each) else v for k, v in values.items()}
 

@@ -107,9 +107,12 @@ class InProcess:
         layout: of model vectors.
         x: initial model [d + b].
         model: a private copy of the module.
+        simulated: replies are made on this machine, so that attacks can be simulated.
 
     Raises `InputError` if model, loss and rows do not fit.
     """
+
+    simulated = True
 
     def __init__(
         self,
@@ -323,10 +326,10 @@ def serve(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
 def split_payload(
     payload: Mapping[str, Any], names: tuple[str, ...], group: tuple[str, ...], keep_each: bool = False
 ) -> dict[str, Any]:
+    """The payload of an ask to `names` for the clients of `group`, whose rows of an `Each` are taken out of it or stay one."""
     where = None if group == names else [names.index(n) for n in group]
     result = {}
     for key, value in payload.items():
-    """The payload of an ask to `names` for the clients of `group`, whose rows of an `Each` are taken out of it or stay one."""
         if isinstance(value, Each):
             rows = value.tensor if where is None else value.tensor[where]
             result[key] = Each(rows) if keep_each else rows

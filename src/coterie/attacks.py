@@ -1,0 +1,425 @@
+"""Attacks and faults, around any federation and any method.
+
+`Attacked` is an engine around an engine: it lets an ask finish and rewrites what attackers say before anything is checked, so that
+the federation refuses or believes a lie as it would on a network. Rewritten are the fields that a reply declares as `Update`,
+`Gradient` or `Gap`, their d parameters only: float buffers behind them stay as they are. Statistics are those of one ask, over the
+rows of the clients that replied; a field [n, T, d] is attacked for each of the T models alone. Randomness is named by seed, round,
+task, number of the ask in its round, and client, so that neither the number of workers nor a resumed run changes it.
+
+An attack is any object with some of:
+    rewrite(kind, rows, attackers, rngs): new rows [a, ...] of the attackers, from all rows [n, ...] of an `update`, a `gradient` or
+        a `gap`, the mask [n] of the attackers among them and one stream for each of the a attackers.
+    fails(rng): whether an attacker fails in an ask, and `fault`, the reason in words; with `late` it has done its work before.
+    on_rows(clients, names): the clients with other rows, before training.
+
+Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024 (IPM, ALIE,
+bit flipping, random noise); Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning", 2022 (loss inflation, flipped
+labels).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coterie.core.clients import Clients, Rows
+from coterie.core.errors import Rules, check_fields, is_number, nearest, require
+from coterie.core.federation import Answer, Context, Engine, rows_of, well_formed
+from coterie.core.rng import Rng
+from coterie.core.task import Task
+from coterie.core.vector import Layout
+
+__all__ = [
+    "ALIE",
+    "ATTACKS",
+    "IPM",
+    "Attacked",
+    "Dropout",
+    "LabelFlip",
+    "LossInflation",
+    "NaN",
+    "Noise",
+    "SignFlip",
+    "Straggler",
+    "choose_attackers",
+]
+
+VECTORS = ("update", "gradient")
+_Shard = tuple[tuple[str, ...], tuple[Any, ...]]
+_STATISTICS = Rules.one_of("honest", "all")
+_SHARE: tuple[Any, str] = (lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1")
+
+
+@dataclass(frozen=True)
+class IPM:
+    """Inner product manipulation: the attackers send -eps * mean, so that the average points the wrong way where they are many.
+
+    Source: C. Xie, O. Koyejo, I. Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI 2019.
+
+    Attributes:
+        eps: epsilon > 0; the MeritFed papers take .1.
+        statistics: the mean is that of the `honest` clients' rows (the papers) or of `all` rows (the authors' code). Where no honest
+            client replied it is that of all.
+    """
+
+    eps: float = 0.1
+    statistics: str = "honest"
+
+    def __post_init__(self) -> None:
+        check_fields(self, eps=Rules.POSITIVE, statistics=_STATISTICS)
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """-eps * mean of updates and gradients."""
+        if kind not in VECTORS:
+            return rows[attackers]
+        return (-self.eps * _seen(rows, attackers, self.statistics).mean(dim=0)).expand_as(rows[attackers])
+
+
+@dataclass(frozen=True)
+class ALIE:
+    """A little is enough: the attackers send mean - z * std in each coordinate.
+
+    Source: G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS 2019.
+
+    Attributes:
+        z: number of standard deviations (of the rows seen, divided by their number) > 0; the MeritFed papers take 100, which is no
+            longer little.
+        statistics: mean and deviation over the `honest` clients' rows or over `all` rows, as for IPM.
+    """
+
+    z: float = 100.0
+    statistics: str = "honest"
+
+    def __post_init__(self) -> None:
+        check_fields(self, z=Rules.POSITIVE, statistics=_STATISTICS)
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """Mean minus z deviations of updates and gradients."""
+        if kind not in VECTORS:
+            return rows[attackers]
+        seen = _seen(rows, attackers, self.statistics)
+        return (seen.mean(dim=0) - self.z * seen.std(dim=0, correction=0)).expand_as(rows[attackers])
+
+
+@dataclass(frozen=True)
+class SignFlip:
+    """Bit flipping: the attackers send their own update or gradient with the other sign.
+
+    Attributes:
+        scale: factor > 0 on what is sent; the MeritFed papers take 1.
+    """
+
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, scale=Rules.POSITIVE)
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """-scale times the attackers' own rows."""
+        return -self.scale * rows[attackers] if kind in VECTORS else rows[attackers]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random noise: the attackers send sigma * N(0, I), or add it to what they would have sent.
+
+    Attributes:
+        sigma: standard deviation > 0.
+        mode: `replace` (the MeritFed authors' code), or `add` (the papers' text, sigma 1), which is unbiased and harms nobody.
+    """
+
+    sigma: float = 10.0
+    mode: str = "replace"
+
+    def __post_init__(self) -> None:
+        check_fields(self, sigma=Rules.POSITIVE, mode=Rules.one_of("replace", "add"))
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """Noise instead of, or on, updates and gradients."""
+        own = rows[attackers]
+        if kind not in VECTORS:
+            return own
+        noise = self.sigma * _normal(own, rngs)
+        return noise if self.mode == "replace" else own + noise
+
+
+@dataclass(frozen=True)
+class LossInflation:
+    """MaxFL's Byzantine clients: they report a huge gap, to be weighed as much as can be, and add noise to their update.
+
+    Attributes:
+        gap: what they report as loss minus requirement; a number.
+        sigma: standard deviation >= 0 of the noise on updates and gradients.
+    """
+
+    gap: float = 100.0
+    sigma: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, gap=(is_number, "a number"), sigma=Rules.NOT_NEGATIVE)
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """The huge gap, and noise on vectors."""
+        own = rows[attackers]
+        return torch.full_like(own, self.gap) if kind == "gap" else own + self.sigma * _normal(own, rngs)
+
+
+@dataclass(frozen=True)
+class NaN:
+    """The attackers send NaN in every number, as a client does whose training broke."""
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """NaN."""
+        return torch.full_like(rows[attackers], torch.nan)
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """The clients fail before they do anything, each in each ask with probability p.
+
+    Attributes:
+        p: probability in [0, 1].
+    """
+
+    p: float = 0.5
+
+    late = False
+    fault = "dropped out"
+
+    def __post_init__(self) -> None:
+        check_fields(self, p=_SHARE)
+
+    def fails(self, rng: Rng) -> bool:
+        """Whether a client fails in an ask."""
+        return bool(rng.uniform(1)[0] < self.p)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """The clients do their work and remember it, but answer too late, each in each ask with probability p; a late answer is dropped.
+
+    Attributes:
+        p: probability in [0, 1].
+    """
+
+    p: float = 0.5
+
+    late = True
+    fault = "answered too late"
+
+    def __post_init__(self) -> None:
+        check_fields(self, p=_SHARE)
+
+    def fails(self, rng: Rng) -> bool:
+        """Whether a client is late in an ask."""
+        return bool(rng.uniform(1)[0] < self.p)
+
+
+@dataclass(frozen=True)
+class LabelFlip:
+    """The attackers train on labels C - 1 - y and are honest otherwise. Their test rows stay right: they measure, they do not attack.
+
+    `[split] flip` turns the labels of a share of the clients round in all their parts instead, as the MaxFL paper does.
+    """
+
+    def on_rows(self, clients: Clients, names: Collection[str]) -> Clients:
+        """The clients with turned labels on the training and validation rows of `names`."""
+        parts = {k: rows for k in ("train", "validation", "test") if (rows := getattr(clients, k)) is not None}
+        require(
+            all(r.labels.ndim == 1 and not r.labels.is_floating_point() for r in parts.values()),
+            "LabelFlip turns the classes of rows round, and these labels are no classes; choose another attack",
+        )
+        count = max(len(clients.classes), *(1 + int(r.labels.max()) for r in parts.values()))
+        turned: dict[int, Tensor] = {}  # parts may share one tensor, and `Clients.folded` looks whether they do
+        for rows in (parts[k] for k in ("train", "validation") if k in parts):
+            labels = turned.setdefault(id(rows.labels), rows.labels.clone())
+            mine = _numbers(rows, [clients.number(n) for n in names])
+            labels[mine] = count - 1 - labels[mine]
+        made = copy(clients)
+        for key in ("train", "validation"):
+            if key in parts:
+                rows = parts[key]
+                setattr(made, key, Rows(rows.inputs, turned[id(rows.labels)], rows.offsets, rows.index))
+        return made
+
+
+ATTACKS: dict[str, type[Any]] = {
+    "ipm": IPM,
+    "alie": ALIE,
+    "sign-flip": SignFlip,
+    "noise": Noise,
+    "loss-inflation": LossInflation,
+    "label-flip": LabelFlip,
+    "nan": NaN,
+    "dropout": Dropout,
+    "straggler": Straggler,
+}
+"""What `[attack] name = ...` and `--attack` can name."""
+
+
+def choose_attackers(attackers: Sequence[str] | float, names: Sequence[str], seed: int) -> tuple[str, ...]:
+    """The attackers among the clients `names`, sorted: those named, or a share of all (rounded), drawn by name from the seed.
+
+    Raises `InputError` for an unknown name, a name that repeats, or a share that is nobody.
+
+    >>> choose_attackers(("b", "a"), "abcd", 0), choose_attackers(0.5, "abcd", 0), choose_attackers(0.5, "abcd", 1)
+    (('a', 'b'), ('c', 'd'), ('a', 'd'))
+    """
+    if isinstance(attackers, int | float):
+        require(
+            is_number(attackers) and 0 < attackers <= 1,
+            f"attackers must be names or a share in (0, 1]; got {attackers!r}",
+        )
+        count = round(attackers * len(names))
+        require(
+            count > 0, f"a share of {attackers:g} of {len(names)} clients is no attacker; name them, or raise the share"
+        )
+        order = sorted(names, key=lambda name: (Rng.named(seed, "attackers", name).uniform(1)[0], name))
+        return tuple(sorted(order[:count]))
+    good = not isinstance(attackers, str) and all(isinstance(n, str) for n in attackers)
+    require(good, f"attackers must be a list of names or a share in (0, 1]; got {attackers!r}")
+    for name in attackers:
+        require(name in names, f"there is no client {name!r} to attack; {nearest(name, names)}")
+    require(len(set(attackers)) == len(attackers), f"attackers repeat: {', '.join(attackers)}; name each once")
+    return tuple(sorted(attackers))
+
+
+class Attacked:
+    """An engine some of whose clients attack. To attack a federation: `replace(federation, engine=Attacked(federation.engine, ...))`.
+
+    Attributes:
+        honest: the engine itself, for evaluation.
+        attack: what the attackers do.
+        attackers: their names, sorted.
+
+    Raises `InputError` if the engine is one of real machines, or a name is unknown.
+    """
+
+    def __init__(self, engine: Engine, attack: Any, clients: Sequence[str]) -> None:
+        require(
+            bool(getattr(engine, "simulated", False)),
+            f"attacks are simulated in process only, not on {type(engine).__name__}; choose engine inprocess",
+        )
+        self.honest, self.attack = engine, attack
+        self.attackers = choose_attackers(clients, engine.clients, 0)
+        self.clients: tuple[str, ...] = engine.clients
+        self.unseen: tuple[str, ...] = engine.unseen
+        self.layout: Layout = engine.layout
+        self.has_server: bool = engine.has_server
+        self.x: Tensor = engine.x
+        self.model: nn.Module = engine.model
+        self._round = (0, 0)
+        self._asked = 0
+
+    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
+        """Let the ask finish, without those that fail before it; then drop what is late and rewrite what attackers say."""
+        # The number of the ask in its round, which a resumed run counts alike; `context.ask` counts from where a process started.
+        self._asked = self._asked + 1 if (context.round, context.attempt) == self._round else 0
+        self._round = (context.round, context.attempt)
+        where = (context.seed, context.round, "attack", task.name, self._asked)
+        rngs = {n: Rng.named(*where, n) for n in names if n in self.attackers}
+        failed = {
+            n: self.attack.fault for n, rng in rngs.items() if hasattr(self.attack, "fails") and self.attack.fails(rng)
+        }
+        late = bool(getattr(self.attack, "late", False))
+        asked = names if late else tuple(n for n in names if n not in failed)
+        answer = Answer([], {}, {})
+        if asked:
+            answer = self.honest.ask(
+                asked, task, payload if asked == names else rows_of(payload, names, asked), context
+            )
+        shards = list(answer.shards)
+        if late and failed:
+            shards = [_without(shard, reply, failed) for shard, reply in shards]
+        if hasattr(self.attack, "rewrite") and rngs:
+            shards = self._rewritten(task, shards, rngs)
+        return Answer([s for s in shards if s[0]], {**answer.failed, **failed}, answer.spent)
+
+    def _rewritten(self, task: Task[Any], shards: Sequence[_Shard], rngs: Mapping[str, Rng]) -> list[_Shard]:
+        made = [(shard, list(reply)) for shard, reply in shards]
+        for number, (field, kind) in enumerate(task.kinds.items()):
+            if kind == "other":
+                continue
+            forms: dict[Any, list[tuple[str, int, int]]] = {}
+            for s, (shard, reply) in enumerate(made):
+                value = reply[number]
+                if well_formed(value, kind, len(shard), self.layout):
+                    reply[number] = value.clone()
+                    forms.setdefault((value.shape[1:], value.dtype), []).extend((n, s, i) for i, n in enumerate(shard))
+            for places in forms.values():
+                places.sort()  # a sum must not depend on which worker answered first
+                self._rewrite_rows(kind, field, [(n, made[s][1][number][i]) for n, s, i in places], rngs)
+        return [(shard, tuple(reply)) for shard, reply in made]
+
+    def _rewrite_rows(self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], rngs: Mapping[str, Rng]) -> None:
+        """Rewrite, in place, the attackers' rows of one field; `rows` are views of it, sorted by name."""
+        whole = kind not in VECTORS
+        parts = [(n, row if whole else row[..., : self.layout.dim]) for n, row in rows]
+        parts = [(n, part) for n, part in parts if n in rngs or bool(torch.isfinite(part).all())]
+        mine = [part for n, part in parts if n in rngs]
+        if not mine:
+            return
+        attackers = torch.tensor([n in rngs for n, _ in parts])
+        streams = [rngs[n].child(field) for n, _ in parts if n in rngs]
+        new = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, streams)
+        for part, lie in zip(mine, new, strict=True):
+            part.copy_(lie)
+
+    def sizes(self, part: str) -> Mapping[str, int]:
+        """Rows of each client."""
+        return self.honest.sizes(part)
+
+    def fingerprint(self) -> str:
+        """A hash of the rows, the attack and the attackers: a checkpoint refuses to go on under another attack."""
+        said = re.sub(" at 0x[0-9a-f]+", "", repr((self.attack, self.attackers)))
+        return hashlib.blake2b(f"{self.honest.fingerprint()} {said}".encode(), digest_size=16).hexdigest()
+
+    def save_memory(self) -> dict[str, Tensor]:
+        """What clients remember."""
+        return self.honest.save_memory()
+
+    def load_memory(self, saved: dict[str, Tensor]) -> None:
+        """Undo `save_memory`."""
+        self.honest.load_memory(saved)
+
+    def close(self) -> None:
+        """End the engine."""
+        self.honest.close()
+
+
+def _seen(rows: Tensor, attackers: Tensor, statistics: str) -> Tensor:
+    return rows[~attackers] if statistics == "honest" and not bool(attackers.all()) else rows
+
+
+def _normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    """N(0, I) in the form of `like`, a row from each stream."""
+    drawn = [
+        torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype) for row, rng in zip(like, rngs, strict=True)
+    ]
+    return torch.stack(drawn).to(like.device)
+
+
+def _without(shard: tuple[str, ...], reply: tuple[Any, ...], gone: Collection[str]) -> _Shard:
+    kept = [i for i, n in enumerate(shard) if n not in gone]
+    if len(kept) == len(shard) or not kept:
+        return (shard if kept else ()), reply
+    rest = tuple(v[kept] if isinstance(v, Tensor) else tuple(v[i] for i in kept) for v in reply)
+    return tuple(shard[i] for i in kept), rest
+
+
+def _numbers(rows: Rows, attackers: Collection[int]) -> Tensor:
+    """Numbers of the rows of the clients at these positions. Raises `InputError` if one is another client's as well."""
+    none = np.zeros(0, np.int64)
+    mine = np.concatenate([none, *(rows.numbers(i) for i in attackers)])
+    others = np.concatenate([none, *(rows.numbers(i) for i in range(len(rows.sizes)) if i not in attackers)])
+    shared = np.intersect1d(mine, others)
+    require(not len(shared), "an attacker shares rows with another client, so LabelFlip cannot turn their labels round")
+    return torch.from_numpy(np.unique(mine))
