@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.errors import InputError
 
-__all__ = ["Gap", "Gradient", "Task", "Update", "find_task", "task"]
+__all__ = ["Gap", "Gradient", "Task", "Update", "adopt_task", "find_task", "known_tasks", "task"]
 
 Update = Annotated[Tensor, "update"]
 """[n, ..., d + b]: local model minus received model; the server adds it."""
@@ -38,6 +38,7 @@ class Task(Generic[R]):
         self.name = f"{function.__module__}:{function.__qualname__}"
         self.__doc__ = function.__doc__
         self._reply: type[R] | None = None
+        self._kinds: Mapping[str, str] | None = None
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters or any(p.kind is not p.KEYWORD_ONLY for p in parameters[1:]):
             raise InputError(
@@ -69,8 +70,10 @@ class Task(Generic[R]):
     @property
     def kinds(self) -> Mapping[str, str]:
         """`update`, `gradient`, `gap` or `other` for each field of the reply."""
-        hints = get_type_hints(self.reply, include_extras=True)
-        return {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
+        if self._kinds is None:
+            hints = get_type_hints(self.reply, include_extras=True)
+            self._kinds = {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
+        return self._kinds
 
 
 def task(function: Callable[..., R]) -> Task[R]:
@@ -90,6 +93,12 @@ def task(function: Callable[..., R]) -> Task[R]:
     return made
 
 
+def adopt_task(function: Callable[..., R], reply: type[R], kinds: Mapping[str, str]) -> None:
+    """Register a task of another process whose annotations cannot be looked up here."""
+    made = task(function)
+    made._reply, made._kinds = reply, kinds
+
+
 def find_task(name: str) -> Task[Any]:
     """The task registered under `module:function`."""
     if name not in _TASKS:
@@ -97,3 +106,8 @@ def find_task(name: str) -> Task[Any]:
             f"there is no task {name!r} here; import its module, or install the same version of coterie everywhere"
         )
     return _TASKS[name]
+
+
+def known_tasks() -> tuple[str, ...]:
+    """Names of all tasks whose modules are imported, sorted."""
+    return tuple(sorted(_TASKS))

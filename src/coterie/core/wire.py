@@ -125,6 +125,16 @@ def decode(message: bytes) -> dict[str, Any]:
         raise InputError(f"a message of {len(message)} bytes is no coterie payload ({error})") from error
 
 
+def header(message: bytes) -> dict[str, Any]:
+    """What of `encode` is no tensor, without reading the tensors. Raises `InputError` if the bytes are no such message."""
+    try:
+        length = int.from_bytes(message[:8], "little")
+        meta = json.loads(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"])
+        return {k: from_json(v) for k, v in meta["rest"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"a message of {len(message)} bytes is no coterie payload ({error})") from error
+
+
 def nbytes(values: Mapping[str, Any]) -> int:
     """Bytes of the values themselves, without framing; `Each` counts one row, since that is what a client receives."""
     total = 0

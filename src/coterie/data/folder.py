@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from coterie.data.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, code
 from coterie.data.split_table import Split
 from coterie.data.tables import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
 
-__all__ = ["apply_recipe", "from_folder", "from_frames"]
+__all__ = ["agree", "apply_recipe", "encoded_client", "from_folder", "from_frames", "ready_tables"]
 
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
@@ -167,18 +167,14 @@ def _clients(
     settings = settings_of(
         tables, codes, label=label, task=task, above=above, classes=classes, categorical=categorical, drop=drop
     )
-    ready, notes = _ready(tables, settings, rule, seed, unlabelled, split_column)
+    ready, notes = ready_tables(tables, settings, rule, seed, unlabelled, split_column)
     cohort = TableCohort(ready)
-    told = describe(cohort, label=settings.label, categorical=json.dumps(sorted(categorical)))
-    recipe = fit_recipe(draft_recipe(cohort.names, told, settings), lambda ask, **payload: ask(cohort, **payload))
+    recipe = agree(cohort.names, settings, lambda ask, **payload: ask(cohort, **payload))
     clients = []
     for table in cohort.tables:
-        rows = encode(table, recipe)
-        notes += rows.notes
-        assert rows.labels is not None  # encode refuses rows without a label
-        whole = Part(rows.inputs, rows.labels)
-        parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
-        clients.append(Client(table.name, parts["train"], parts.get("validation"), parts.get("test")))
+        client, more = encoded_client(table, recipe)
+        clients.append(client)
+        notes += more
     shown = recipe["label"]["classes"]
     out = Clients(clients, name=name, classes=shown, recipe=recipe, notes=[*recipe["notes"], *notes])
     if shown and bool((out.train.labels == out.train.labels[0]).all()):
@@ -187,7 +183,22 @@ def _clients(
     return out
 
 
-def _ready(
+def agree(names: Sequence[str], settings: TableSettings, ask: Callable[..., Any]) -> Recipe:
+    """The recipe of the clients `names` (sorted), in three exchanges; `ask(task, **payload)` puts a task to all of them."""
+    told = ask(describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)))
+    return fit_recipe(draft_recipe(names, told, settings), ask)
+
+
+def encoded_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]]:
+    """The client that `table`, with its row numbers per part, becomes under `recipe`, and notes."""
+    rows = encode(table, recipe)
+    assert rows.labels is not None  # encode refuses rows without a label
+    whole = Part(rows.inputs, rows.labels)
+    parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
+    return Client(table.name, parts["train"], parts.get("validation"), parts.get("test")), rows.notes
+
+
+def ready_tables(
     tables: Mapping[str, Table],
     settings: TableSettings,
     rule: Split,

@@ -30,10 +30,19 @@ from typing import Any
 from coterie.core.clients import Clients
 from coterie.data.folder import from_folder
 
-__all__ = ["CLASSES", "FOLDER", "heart_disease"]
+__all__ = ["CLASSES", "FOLDER", "OPTIONS", "heart_disease"]
 
 FOLDER = Path(__file__).parent / "files" / "heart_disease"
 CLASSES = ("no disease", "disease")
+OPTIONS: Mapping[str, Any] = {
+    "label": "num",
+    "above": 0,
+    "classes": CLASSES,
+    "categorical": ("cp", "restecg"),
+    "drop": ("ca", "slope", "thal"),
+    "missing": {"chol": [0], "trestbps": [0]},
+}
+"""How the hospitals' files are read, for whoever holds one of them."""
 
 
 def heart_disease(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
@@ -41,15 +50,4 @@ def heart_disease(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> C
 
     `split` takes `seed` and `parts`; the default is a third for test and a fifth of the rest for validation, stratified.
     """
-    return from_folder(
-        FOLDER,
-        label="num",
-        above=0,
-        classes=CLASSES,
-        categorical=("cp", "restecg"),
-        drop=("ca", "slope", "thal"),
-        missing={"chol": [0], "trestbps": [0]},
-        seed=seed,
-        split=split,
-        name="heart-disease",
-    )
+    return from_folder(FOLDER, seed=seed, split=split, name="heart-disease", **OPTIONS)
