@@ -1,12 +1,15 @@
 # `make demo` and `make test` are all the set-up on a fresh machine.
 PYTHON ?= python3
 VENV   ?= .venv
+# A virtual environment of their own: together the engines' packages take half a gigabyte.
+ENGINES ?= $(VENV)-engines
+EXTRAS  := ray
 BIN    := $(VENV)/bin
 # One thread per process: parallelism is over clients, and two OpenMP threads on busy cores are several times slower than one.
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow claims mean-estimation papers lint format types docs bench wheel clean
+.PHONY: help demo test test-engines test-slow claims mean-estimation papers lint format types docs bench wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +30,15 @@ demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, 
 test: $(VENV)/.dev  ## the fast tests, with warnings as errors (under 5 minutes on 2 cores)
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile -q
 	$(BIN)/python -m pytest --doctest-modules src/coterie -q
+
+$(ENGINES)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ENGINES)
+	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,$(EXTRAS)]'
+	$(ENGINES)/bin/pip check
+	@touch $@
+
+test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray, with processes that are killed (under 10 minutes)
+	$(ENGINES)/bin/python -m pytest tests -m engines -q
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
 	$(BIN)/python -m pytest tests -m slow
@@ -59,4 +71,4 @@ wheel: $(VENV)/.dev  ## build the wheel and try it from an empty folder in a vir
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python
 
 clean:  ## remove what was built
-	rm -rf $(VENV) build dist site runs .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(ENGINES) build dist site runs .pytest_cache .mypy_cache .ruff_cache

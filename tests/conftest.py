@@ -17,6 +17,16 @@ def strict_wire(monkeypatch):
     monkeypatch.setitem(runner.fit.__kwdefaults__, "strict_wire", True)
 
 
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """One Ray cluster and its actors for all tests that need one."""
+    pytest.importorskip("ray", reason="engine ray is not installed: pip install 'coterie[ray]', or make test-engines")
+    from coterie.engines.ray import cluster
+
+    with cluster(3):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers_in_any_order():
     """A model that a test builds itself must not depend on which tests ran before."""

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from coterie.core.clients import Client, Clients, Part, take
 from coterie.core.cohort import Cohort
-from coterie.core.federation import Federation
+from coterie.core.federation import Engine, Federation
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.workspace import Workspace
 from coterie.engines.inprocess import InProcess
@@ -242,12 +242,21 @@ def cohort_of(problem: Problem, names: Any = None, *, seed: int = 0, round: int 
     return Cohort(chosen, workspace, problem.clients, index, MemoryView(Memory(), chosen), seed, round, spent)
 
 
+def engine_of(problem: Problem, where: int | str = 1) -> Engine:
+    """An engine: in process with so many workers, or "ray" with two actors."""
+    if where == "ray":
+        from coterie.engines.ray import RayEngine
+
+        return RayEngine(problem.clients, problem.model)
+    return InProcess(problem.clients, problem.model, workers=where)
+
+
 @contextmanager
 def federation_of(
-    problem: Problem, workers: int = 1, *, strict_wire: bool = True, round: int = 1, **options: Any
+    problem: Problem, where: int | str = 1, *, strict_wire: bool = True, round: int = 1, **options: Any
 ) -> Iterator[Federation]:
     """A federation on an engine of its own, closed afterwards."""
-    engine = InProcess(problem.clients, problem.model, workers=workers)
+    engine = engine_of(problem, where)
     try:
         yield Federation(engine, engine.clients, round=round, strict_wire=strict_wire, **options)
     finally:

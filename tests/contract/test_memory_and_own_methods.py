@@ -169,8 +169,10 @@ def too_few_rows(cohort) -> Note:
     return Note(torch.zeros(len(cohort.names)))
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, 2, pytest.param("ray", marks=pytest.mark.engines)])
 def four(request):
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
     with federation_of(quadratic({n: [0.0] for n in "abcd"}), request.param) as federation:
         yield federation
 

@@ -23,8 +23,12 @@ from federations import SIZES, federation_of, logistic, quadratic
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
 
 
-@pytest.fixture(params=[1, 2], ids=["one-process", "two-workers"])
+@pytest.fixture(
+    params=[1, 2, pytest.param("ray", marks=pytest.mark.engines)], ids=["one-process", "two-workers", "ray"]
+)
 def five(request) -> Federation:
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
     with federation_of(quadratic(CENTRES), request.param) as federation:
         yield federation
 

@@ -12,7 +12,7 @@ import torch
 
 from coterie.core.errors import InputError
 
-__all__ = ["Source", "import_source", "source_of", "user_module"]
+__all__ = ["Source", "import_source", "source_of", "user_module", "user_modules"]
 
 PREFIX = "coterie_user_"
 
@@ -41,6 +41,11 @@ def user_module(path: str) -> ModuleType:
         return import_source(Source(name, str(file), file.read_bytes()))
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def user_modules() -> list[str]:
+    """Names of the modules that were made of a user's files."""
+    return [name for name in sys.modules if name.startswith(PREFIX)]
 
 
 def source_of(name: str) -> Source:

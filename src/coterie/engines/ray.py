@@ -1,0 +1,539 @@
+"""The engine of one organisation's cluster: cohorts of clients live in Ray actors, which keep their rows, model and memory.
+
+Inside an actor is the same `Shard` as in process, so results are equal to the last bit. Ray sends Python pickles under one shared
+token: use it inside one organisation only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie import __version__
+from coterie.core.clients import Clients
+from coterie.core.errors import InputError, RunError, require
+from coterie.core.federation import Answer, ClientCost, Context
+from coterie.core.loss import RowLoss
+from coterie.core.modules import Source, import_source, source_of, user_modules
+from coterie.core.task import Task, adopt_task
+from coterie.core.wire import Each, nbytes, put_together, take_apart, wire_type, wire_types
+from coterie.core.workspace import Workspace
+from coterie.engines.inprocess import MEMORY_LOST, Shard, answer_of, request, serve, split_payload
+from coterie.metrics import METRICS, register
+
+__all__ = ["RayEngine", "cluster"]
+
+TIMEOUT = 600.0
+"""Seconds that an ask may take."""
+_SHARED = 100_000
+"""Bytes from which a payload for several actors is put into Ray's object store once."""
+
+Packed = tuple[str, list[NDArray[Any]]]
+
+
+class Parcel(NamedTuple):
+    """What an actor must know before it can read what it is asked.
+
+    Attributes:
+        path: folders in which this process finds modules.
+        sources: modules with tasks, payload types, models or metrics.
+        own: pickle of the tasks and payload types of a script or notebook (`__main__`), which no other process can import.
+    """
+
+    path: tuple[str, ...]
+    sources: tuple[Source, ...]
+    own: bytes
+
+
+class Actor:
+    """The cohort of some clients, in a process of the cluster."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._shard: Shard | None = None
+        self._before: tuple[Any, ...] = ()
+
+    def place(self, parcel: Parcel | None, pickled: bytes) -> tuple[str, int]:
+        """Take clients over; returns the version of coterie and the number of this process."""
+        from ray import cloudpickle
+
+        _learn(parcel)
+        clients, (model, loss, kernel), metrics = cloudpickle.loads(pickled)
+        for name, metric in metrics.items():
+            register(name, metric)
+        self._shard = Shard(clients, Workspace(model, loss, clients[0], kernel=kernel))
+        return __version__, os.getpid()
+
+    def ask(self, parcel: Parcel | None, shared: Packed, own: Packed) -> Packed:
+        """Answer a request; `shared` is the part of it that all actors get."""
+        shard = self._placed
+        try:
+            _learn(parcel)
+            message = {**_unpack(own), **_unpack(shared)}
+            context = Context(*message["context"])
+            # What an attempt that was given up wrote must be gone before it is decided what `undo` brings back.
+            shard.memory.begin(context.round, context.attempt)
+            self._before = (context, message["names"], shard.memory.kept(message["names"]))
+            return _pack(serve(shard, message))
+        except (InputError, ImportError) as error:
+            return _pack({"input_error": f"{error}"})
+
+    def undo(self, context: Context) -> None:
+        """Forget what an ask wrote that came too late; answering at all says that this actor is free again."""
+        if self._before[:1] == (context,):
+            _, names, kept = self._before
+            self._placed.memory.undo(names, kept)
+
+    def save(self) -> Packed:
+        """What the clients here remember."""
+        return _pack(self._placed.memory.save())
+
+    def load(self, saved: Packed) -> None:
+        """Give the clients here their memory."""
+        self._placed.memory.load(_unpack(saved), self._placed.clients.names)
+
+    def clear(self) -> None:
+        """Let the clients go."""
+        self._shard, self._before = None, ()
+
+    @property
+    def _placed(self) -> Shard:
+        if self._shard is None:
+            raise RunError("this actor has no clients")
+        return self._shard
+
+
+class Host:
+    """The driver's side of an actor: who lives there, and whether it can be asked."""
+
+    def __init__(self, names: tuple[str, ...], clients: Clients, work: tuple[nn.Module, str | RowLoss, str]) -> None:
+        self.names = names
+        self._clients, self._work = clients, work
+        self.saved: dict[str, Tensor] = {}
+        self.asked: Any = None
+        self.late: Any = None
+        self._ended: str | None = None
+        self.start()
+
+    def start(self, fresh: bool = False) -> None:
+        """Take an idle actor or a new one, and place the clients there; `placed` is the promise that they are."""
+        from ray import cloudpickle
+
+        found = None if fresh or not _idle else _idle.pop()
+        self.handle, self._known = found or (_new_actor(), set())
+        own_metrics = {k: m for k, m in METRICS.items() if m.__module__ != "coterie.metrics"}
+        content = (self._clients.subset(self.names), self._work, own_metrics)
+        try:
+            pickled = cloudpickle.dumps(content)
+        except Exception as error:
+            raise InputError(f"the model, the loss or the rows cannot be sent to an actor: {error}") from error
+        parcel = self.parcel({"coterie.algorithms", *user_modules()})
+        self.placed = self.handle.place.remote(parcel, pickled)
+
+    def parcel(self, modules: set[str], task: Task[Any] | None = None) -> Parcel | None:
+        """What the actor does not know yet of these modules, of all payload types and of a task."""
+        from ray import cloudpickle
+
+        types = wire_types()
+        modules = modules | {t.__module__ for t in types}
+        tasks = []
+        if task is not None:
+            modules.add(task.function.__module__)
+            if task.function.__module__ == "__main__" and task.name not in self._known:
+                tasks.append((task.function, task.reply, dict(task.kinds)))
+                self._known.add(task.name)
+        new = sorted(modules - self._known)
+        if not new and not tasks:
+            return None
+        mine = [t for t in types if t.__module__ == "__main__"]
+        self._known.update(new)
+        sources = tuple(source_of(m) for m in new if m != "__main__")
+        return Parcel(tuple(map(os.path.abspath, sys.path)), sources, cloudpickle.dumps((tasks, mine)))
+
+    def excuse(self) -> str | None:
+        """Why it cannot be asked now."""
+        import ray
+
+        if self.late is not None and ray.wait([self.late], timeout=0)[0]:
+            try:
+                ray.get(self.late)
+            except ray.exceptions.RayError:
+                self.lost()
+            self.late = None
+        if self.late is not None:
+            return "it is still busy with an ask that timed out, and is skipped until it is free"
+        why, self._ended = self._ended, None
+        return why
+
+    def lost(self) -> None:
+        """The actor ended: start another with the same rows. `excuse` tells the next ask."""
+        self._end()
+        self.saved, self.asked, self.late = {}, None, None
+        self.start(fresh=True)
+        self._ended = f"its actor ended; {MEMORY_LOST}"
+
+    def give_up(self, context: Context) -> None:
+        """The ask took too long: skip this actor until it has undone what that ask writes."""
+        self.late, self.asked = self.handle.undo.remote(context), None
+
+    def close(self) -> None:
+        """Keep the actor for the next run of this cluster if it is free, else end it."""
+        if _idle is None or self.asked is not None or self.late is not None:
+            self._end()
+            return
+        self.handle.clear.remote()
+        _idle.append((self.handle, self._known))
+
+    def _end(self) -> None:
+        import ray
+
+        ray.kill(self.handle)
+
+
+class RayEngine:
+    """Clients spread over the actors of a Ray cluster; the server's rows and unseen clients stay in this process.
+
+    Attributes:
+        clients: names, sorted; dealt out to the actors in turn.
+        layout: of model vectors.
+        x: initial model [d + b].
+        model: a private copy of the module.
+
+    Args:
+        clients: all rows; each actor gets those of its own clients, once.
+        model, loss, kernel: as for `fit`.
+        actors: processes, each with one CPU and one thread.
+        address: of a cluster, `"host:port"` or `"auto"` (of the cluster on this machine). None: the cluster that this process is
+            connected to; else a local one is started, which listens on loopback only and ends with `close`.
+        timeout: seconds that an ask may take. Whoever takes longer has failed, and is skipped until free; what it does meanwhile
+            is undone.
+
+    Raises:
+        InputError: model, loss and rows do not fit; ray is not installed; the cluster is not there or too small.
+    """
+
+    simulated = False
+
+    def __init__(
+        self,
+        clients: Clients,
+        model: nn.Module,
+        *,
+        loss: str | RowLoss = "auto",
+        actors: int = 2,
+        address: str | None = None,
+        timeout: float = TIMEOUT,
+        kernel: str = "auto",
+    ) -> None:
+        require(timeout > 0, f"timeout must be a number of seconds > 0; got {timeout!r}")
+        workspace = Workspace(model, loss, clients[0], kernel=kernel)
+        self.model = workspace.model
+        self.layout = workspace.layout
+        self.clients = clients.names
+        self.has_server = clients.server is not None
+        self.unseen = clients.unseen.names if clients.unseen is not None else ()
+        self.x = workspace.x.clone()
+        self.timeout = timeout
+        self._rows = clients
+        self._shard = Shard(clients, workspace)
+        self._hosts: list[Host] = []
+        self._exit = ExitStack()
+        self._exit.enter_context(cluster(actors, address))
+        try:
+            parts = [clients.names[i::actors] for i in range(min(actors, len(clients)))]
+            for part in parts:
+                self._hosts.append(Host(part, clients, (model, loss, kernel)))
+            self._home = {name: host for host in self._hosts for name in host.names}
+            self._wait_for_placement()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_for_placement(self) -> None:
+        import ray
+
+        deadline = time.monotonic() + self.timeout
+        for host in self._hosts:
+            try:
+                _get(host.placed, deadline)
+            except ray.exceptions.ActorDiedError:  # an idle one may have died unseen
+                host.start(fresh=True)
+        for done, host in enumerate(self._hosts):
+            try:
+                version, _ = _get(host.placed, deadline)
+            except ray.exceptions.GetTimeoutError as error:
+                raise InputError(
+                    f"{done} of {len(self._hosts)} actors have started within {self.timeout:g} s; each needs a CPU of the Ray "
+                    "cluster to itself: set fewer actors, or wait for the cluster's other jobs"
+                ) from error
+            except ray.exceptions.RayError as error:
+                cause = str(error).strip().splitlines()[-1]
+                raise InputError(
+                    f"an actor cannot be started ({cause}); install the same version of coterie and your modules on every node"
+                ) from error
+            require(
+                version == __version__, f"a node of the Ray cluster has coterie {version}, this process {__version__}"
+            )
+
+    def processes(self) -> dict[str, int]:
+        """Number of the process in which each client lives."""
+        import ray
+
+        where = [(host.names, ray.get(host.placed)[1]) for host in self._hosts]
+        return {name: process for names, process in where for name in names}
+
+    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
+        """Run `task` for `names` (sorted), each in the actor that it lives in; the server and unseen clients are asked here."""
+        import ray
+
+        started = time.monotonic()
+        here = tuple(n for n in names if n not in self._home)
+        groups: dict[int, tuple[str, ...]] = {}
+        for number, host in enumerate(self._hosts):
+            mine = set(host.names)
+            groups[number] = tuple(n for n in names if n in mine)
+        failed: dict[str, str] = {}
+        asked: list[tuple[Host, tuple[str, ...]]] = []
+        shared = self._shared(payload, sum(map(bool, groups.values())))
+        for number, group in groups.items():
+            host = self._hosts[number]
+            why = host.excuse() if group else None
+            if why:
+                failed.update(dict.fromkeys(group, why))
+            elif group:
+                each = {k: v for k, v in payload.items() if isinstance(v, Each)}
+                own = request(group, task, split_payload(each, names, group, keep_each=True), context)
+                host.asked = host.handle.ask.remote(host.parcel(set(), task), shared, _pack(own))
+                asked.append((host, group))
+        answers: list[Answer] = []
+        costs: list[ClientCost] = []
+        refused: InputError | None = None
+        if here:
+            try:
+                mine_only = split_payload(payload, names, here, keep_each=True)
+                answers.append(self._shard.run(here, task, mine_only, context))
+            except InputError as error:  # raised below: no actor may be left with an ask that nobody waits for
+                refused = error
+        seconds = self._wait([host.asked for host, _ in asked], started)
+        for host, group in asked:
+            if host.asked not in seconds:
+                host.give_up(context)
+                failed.update(
+                    dict.fromkeys(
+                        group, f"it did not answer within {self.timeout:g} s, and is skipped until it is free"
+                    )
+                )
+                continue
+            try:
+                packed = ray.get(host.asked)
+                up, took = _bytes(packed) // len(group), seconds[host.asked]
+                answers.append(answer_of(_unpack(packed), task))
+                costs += [ClientCost(n, nbytes(payload), up, took, answers[-1].failed.get(n, "")) for n in group]
+                host.asked = None
+            except InputError as error:
+                host.asked, refused = None, refused or error
+            except ray.exceptions.RayTaskError as error:
+                host.asked = None
+                failed.update(dict.fromkeys(group, f"{type(error.cause).__name__}: {error.cause}"))
+            except ray.exceptions.RayError:
+                host.lost()
+                failed.update(dict.fromkeys(group, str(host.excuse())))
+        if refused is not None:
+            raise refused
+        spent: dict[str, int] = {}
+        for answer in answers:
+            failed.update(answer.failed)
+            for key, count in answer.spent.items():
+                spent[key] = spent.get(key, 0) + count
+        known = {c.client for c in costs}
+        costs += [
+            ClientCost(n, nbytes(payload), 0, time.monotonic() - started, why)
+            for n, why in failed.items()
+            if n not in known
+        ]
+        return Answer([s for a in answers for s in a.shards], failed, spent, costs)
+
+    def _wait(self, calls: list[Any], started: float) -> dict[Any, float]:
+        """Seconds after which each of the calls was answered; those that took too long are left out."""
+        import ray
+
+        seconds: dict[Any, float] = {}
+        while calls:
+            left = max(0.0, started + self.timeout - time.monotonic())
+            done, calls = ray.wait(calls, num_returns=1, timeout=left)
+            if not done:
+                break
+            seconds.update(dict.fromkeys(done, time.monotonic() - started))
+        return seconds
+
+    def _shared(self, payload: Mapping[str, Any], actors: int) -> Any:
+        """What every actor gets: as it is if it is small, else put into the object store once."""
+        import ray
+
+        packed = _pack({f"payload/{k}": v for k, v in payload.items() if not isinstance(v, Each)})
+        large = _bytes(packed) > _SHARED and actors > 1
+        return ray.put(packed) if large else packed
+
+    def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client, unseen ones behind the others."""
+        return self._rows.sizes(part)
+
+    def fingerprint(self) -> str:
+        """A short hash of every row and name."""
+        return self._rows.fingerprint()
+
+    def save_memory(self) -> dict[str, Tensor]:
+        """What all clients remember; of an actor that is still busy with an ask that timed out, what was saved last."""
+        import ray
+
+        saved = self._shard.memory.save()
+        calls = [(host, host.handle.save.remote()) for host in self._hosts if host.late is None]
+        deadline = time.monotonic() + self.timeout
+        for host, call in calls:
+            try:
+                host.saved = _unpack(_get(call, deadline))
+            except ray.exceptions.GetTimeoutError:
+                continue
+            except ray.exceptions.RayError:
+                host.lost()
+        for host in self._hosts:
+            saved.update(host.saved)
+        return saved
+
+    def load_memory(self, saved: dict[str, Tensor]) -> None:
+        """Undo `save_memory`."""
+        self._shard.memory.load(saved, (*self.unseen, "server"))
+        for host in self._hosts:
+            mine = set(host.names)
+            host.saved = {k: v for k, v in saved.items() if k.split("/", 2)[2] in mine}
+            host.handle.load.remote(_pack(host.saved))
+
+    def close(self) -> None:
+        """End the actors, and the cluster if it was started here."""
+        for host in self._hosts:
+            host.close()
+        self._hosts = []
+        self._exit.close()
+
+
+_idle: list[tuple[Any, set[str]]] | None = None
+"""Actors without clients and the modules that they know, kept between the runs of one `cluster`."""
+
+
+@contextmanager
+def cluster(actors: int, address: str | None = None) -> Iterator[None]:
+    """Keep a connection to a Ray cluster and its actors over several runs; where there is one already, this does nothing.
+
+    Args:
+        actors: CPUs of a local cluster, and the least that a cluster must have.
+        address: as for `RayEngine`.
+    """
+    global _idle
+    require(type(actors) is int and actors >= 1, f"actors must be an int of at least 1; got {actors!r}")
+    ray = _ray(address)
+    outermost = not ray.is_initialized()
+    if outermost:
+        _connect(ray, actors, address)
+    try:
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        require(cpus >= actors, f"the Ray cluster has {cpus} CPUs, too few for {actors} actors; set actors = {cpus}")
+        if outermost:
+            _idle = []
+        yield
+    finally:
+        if outermost:
+            _idle = None
+            ray.shutdown()
+
+
+def _ray(address: str | None) -> Any:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if address is None and "ray" not in sys.modules:
+        # Read when ray is imported. A local cluster then binds to 127.0.0.1; without it, to all interfaces.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    try:
+        import ray
+        from ray._private import worker
+    except ImportError as error:
+        raise InputError("engine 'ray' needs the package ray: pip install 'coterie[ray]'") from error
+    # Ray prints the death of a worker to standard output, which belongs to the command's tables and JSON; asks report it.
+    worker._worker_logs_enabled = False
+    return ray
+
+
+def _connect(ray: Any, actors: int, address: str | None) -> None:
+    quiet = {"logging_level": "error", "log_to_driver": False, "configure_logging": False}
+    local = {"num_cpus": actors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    try:
+        ray.init(address=address or "local", **quiet, **({} if address else local))
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        where = (
+            "a local Ray cluster cannot be started" if address is None else f"there is no Ray cluster at {address!r}"
+        )
+        why = " ".join(str(error).split())[:300]
+        raise InputError(f"{where} ({why})") from error
+
+
+def _new_actor() -> Any:
+    import ray
+
+    return ray.remote(Actor).options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD").remote()
+
+
+def _get(call: Any, deadline: float) -> Any:
+    import ray
+
+    return ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
+
+
+def _learn(parcel: Parcel | None) -> None:
+    if parcel is None:
+        return
+    from ray import cloudpickle
+
+    sys.path.extend(p for p in parcel.path if p not in sys.path)
+    for source in parcel.sources:
+        import_source(source)
+    tasks, types = cloudpickle.loads(parcel.own)
+    for cls in types:
+        wire_type(cls)
+    for function, reply, kinds in tasks:
+        adopt_task(function, reply, kinds)
+
+
+def _pack(values: Mapping[str, Any]) -> Packed:
+    """Values as JSON and numpy arrays, which Ray sends without a further copy; it would pickle tensors."""
+    header, tensors = take_apart(values)
+    kinds = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
+    return json.dumps([header, kinds]), [_array(t) for t in tensors.values()]
+
+
+def _bytes(packed: Packed) -> int:
+    return len(packed[0]) + sum(array.nbytes for array in packed[1])
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    # numpy has no bfloat16: the bits travel as integers of the same width.
+    odd = tensor.dtype == torch.bfloat16
+    array: NDArray[Any] = (tensor.view(torch.int16) if odd else tensor).numpy()
+    return array
+
+
+def _unpack(packed: Packed) -> dict[str, Any]:
+    header, kinds = json.loads(packed[0])
+    tensors = {}
+    for (name, kind), array in zip(kinds.items(), packed[1], strict=True):
+        # Copied: what Ray gives out lies read-only in its store, and a task may write into its payload.
+        tensors[name] = torch.from_numpy(np.array(array, copy=True)).view(getattr(torch, kind))
+    return put_together(header, tensors)
