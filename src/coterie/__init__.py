@@ -40,6 +40,7 @@ _NAMES = {
     "VaRSeL": "algorithms",
     "fit": "runner",
     "move": "core.vector",
+    "personalise": "runner",
     "task": "core.task",
     "wire_type": "core.wire",
 }
@@ -80,6 +81,7 @@ __all__ = [
     "metrics",
     "models",
     "move",
+    "personalise",
     "report",
     "solvers",
     "task",
@@ -114,4 +116,4 @@ if TYPE_CHECKING:
     from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
     from coterie.core.vector import move
     from coterie.core.wire import Each, wire_type
-    from coterie.runner import fit
+    from coterie.runner import fit, personalise

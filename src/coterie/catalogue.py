@@ -45,8 +45,9 @@ def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, kind, text, and fields of a method, a data set, a model, or local training."""
+    """Name, kind, text, and fields of a method, a data set, a model, an attack, or local training."""
     from coterie.algorithms import ALGORITHMS
+    from coterie.attacks import ATTACKS
     from coterie.core.training import LocalSGD
     from coterie.data import DATASETS
     from coterie.models import MODELS
@@ -59,6 +60,9 @@ def describe(name: str) -> dict[str, Any]:
     elif name in MODELS or name == "LocalSGD":
         cls = MODELS.get(name, LocalSGD)
         kind, text, fields = "model" if name in MODELS else "local training", _summary(cls), fields_of(cls)
+    elif name in ATTACKS:
+        cls = ATTACKS[name]
+        kind, text, fields = "attack", (inspect.getdoc(cls) or "").partition("\n\nAttributes:")[0], fields_of(cls)
     elif name in DATASETS:
         dataset = DATASETS[name]
         about = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
@@ -67,7 +71,7 @@ def describe(name: str) -> dict[str, Any]:
         fields = [(f"data.{k}", type(v).__name__, repr(v), "") for k, v in options.items()]
         fields += [(f"split.{k}", type(v).__name__, repr(v), "") for k, v in dataset.defaults.get("split", {}).items()]
     else:
-        known = [*ALGORITHMS, *DATASETS, *MODELS, "LocalSGD"]
+        known = [*ALGORITHMS, *DATASETS, *MODELS, *ATTACKS, "LocalSGD"]
         raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}

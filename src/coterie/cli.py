@@ -118,7 +118,7 @@ def _parser() -> _Parser:
         listing = commands.add_parser(name, help=text)
         listing.add_argument("--json", action="store_true", help="print JSON")
         listing.set_defaults(command=command)
-    show = commands.add_parser("show", help="a method (fields, defaults, paper), a data set or a model")
+    show = commands.add_parser("show", help="a method (fields, defaults, paper), a data set, a model or an attack")
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(command=_show)
@@ -155,6 +155,13 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
+    group.add_argument("--attack", metavar="NAME", help="let some clients lie or fail: ipm, alie, noise, dropout, ...")
+    group.add_argument("--attackers", metavar="WHO", help="their names (a,b), or a share of all clients (0.1)")
+    group.add_argument(
+        "--personalise",
+        metavar="PART",
+        help="also tune each client's model after training: all, last (layer) or bias (of the last layer)",
+    )
     group.add_argument("--seeds", help="5 means 0..4; 3,7 means these two")
     group.add_argument("--rounds", type=int)
     group.add_argument("--clients-per-round", type=int, metavar="M")
@@ -268,6 +275,18 @@ def _override(tables: dict[str, Any], args: argparse.Namespace) -> None:
         run["seeds"] = _seeds(args.seeds)
     if args.metrics is not None:
         run["metrics"] = [m for m in args.metrics.split(",") if m]
+    if args.attack is not None:
+        kept = {k: v for k, v in tables.get("attack", {}).items() if k in ("clients", "share")}
+        tables["attack"] = {**kept, "name": args.attack}
+    if args.attackers is not None:
+        who = _value(args.attackers)
+        named = (
+            {"share": who} if isinstance(who, int | float) else {"clients": [n for n in args.attackers.split(",") if n]}
+        )
+        kept = {k: v for k, v in tables.get("attack", {}).items() if k not in ("clients", "share")}
+        tables["attack"] = {**kept, **named}
+    if args.personalise is not None:
+        tables.setdefault("personalise", {})["part"] = args.personalise
     flags = {"lr": args.lr, "steps": args.steps, "batch_size": args.batch_size}
     for key, value in flags.items():
         if value is not None:
@@ -300,12 +319,12 @@ def _set(tables: dict[str, Any], setting: str) -> None:
             _set_local({"methods": []}, target.setdefault("local", {}), rest.removeprefix("local."), value)
         else:
             target[rest] = value
-    elif head in ("data", "split", "model", "run"):
+    elif head in ("data", "split", "model", "run", "attack", "personalise"):
         tables.setdefault(head, {})[rest] = value
     elif head == "tune":
         tables.setdefault("tune", {})[rest] = value
     else:
-        allowed = {*labels, "data", "split", "model", "local", "run", "tune"}
+        allowed = {*labels, "data", "split", "model", "local", "attack", "personalise", "run", "tune"}
         raise InputError(f"--set {setting!r} names no method of this run and no table; {nearest(head, allowed)}")
 
 

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -18,13 +18,14 @@ from coterie.core.errors import InputError, check_field, nearest, require
 from coterie.core.modules import user_module
 from coterie.core.state import write_atomically
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
+from coterie.personalisation import Tuning
 
 if TYPE_CHECKING:
     from coterie.core.clients import Clients
 
 __all__ = ["Experiment", "MethodEntry", "RunSettings", "load_object", "preset", "read_experiment", "write_experiment"]
 
-TABLES = ("data", "split", "model", "local", "methods", "run", "tune")
+TABLES = ("data", "split", "model", "local", "methods", "attack", "personalise", "run", "tune")
 PRESETS = Path(__file__).parent / "presets"
 
 
@@ -107,6 +108,8 @@ class Experiment:
         methods: the [[methods]].
         run: the [run] table.
         tune: the [tune] table: lists of values by METHOD.FIELD or local.FIELD.
+        attack: the [attack] table: `name`, `clients` or `share`, and the attack's fields.
+        personalise: the [personalise] table.
         where: the file or command that it comes from, for errors.
     """
 
@@ -118,13 +121,15 @@ class Experiment:
     run: RunSettings
     tune: Mapping[str, Any]
     where: str
+    attack: Mapping[str, Any] = field(default_factory=dict)
+    personalise: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], where: str) -> Experiment:
         """Check the tables of a TOML file. Raises `InputError` that names file, key, what is allowed and the nearest spelling."""
         for key in tables:
             require(key in TABLES, f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
-        for key in ("data", "split", "model", "local", "run", "tune"):
+        for key in (k for k in TABLES if k != "methods"):
             require(isinstance(tables.get(key, {}), dict), f"{where}: [{key}] must be a table")
         data = dict(tables.get("data", {}))
         require("name" in data or "folder" in data, f"{where}: [data] needs a name or a folder")
@@ -148,9 +153,6 @@ class Experiment:
             f"{where}: there is no [[methods]] entry; name at least one method",
         )
         methods = tuple(_entry(e, where) for e in entries)
-        labels = [m.label for m in methods]
-        twice = next((x for x in labels if labels.count(x) > 1), None)
-        require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
         made = cls(
             data,
             dict(tables.get("split", {})),
@@ -160,8 +162,13 @@ class Experiment:
             run,
             dict(tables.get("tune", {})),
             where,
+            dict(tables.get("attack", {})),
+            {"part": Tuning.part, **tables["personalise"]} if "personalise" in tables else {},
         )
+        twice = next((x for x in made.labels if made.labels.count(x) > 1), None)
+        require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
         made.build_model()
+        made.build_attack()
         for entry in methods:
             made.build_method(entry)
         return made
@@ -188,6 +195,8 @@ class Experiment:
             "local": _plain_local(local_settings(self.local, f"{self.where}, [local]")),
             "run": _plain(self.run),
             "tune": self.tune,
+            "attack": self._attack_table(),
+            "personalise": {} if (tuning := self.tuning) is None else _plain(tuning),
             "methods": methods,
         }
         return {k: v for k, v in _without_none(tables).items() if v or k == "methods"}
@@ -211,6 +220,68 @@ class Experiment:
             raise InputError(
                 f"{where}: {entry.name} cannot be made from {', '.join(fields) or 'nothing'} ({error})"
             ) from error
+
+    def _attack_table(self) -> dict[str, Any]:
+        built = self.build_attack()
+        return {**self.attack, **(_plain(built) if dataclasses.is_dataclass(built) else {})}
+
+    def build_attack(self) -> Any:
+        """The attack of [attack], None if there is none."""
+        if not self.attack:
+            return None
+        from coterie.attacks import ATTACKS
+
+        where = f"{self.where}, [attack]"
+        table = {k: v for k, v in self.attack.items() if k not in ("name", "clients", "share")}
+        name, who = self.attack.get("name"), {"clients", "share"} & set(self.attack)
+        require(isinstance(name, str), f'{where} needs a name, say name = "ipm"')
+        require(len(who) == 1, f'{where}: say who attacks, either clients = ["..."] or share = 0.1')
+        require(self.run.engine == "inprocess", f"{where}: attacks are simulated in process only; set run.engine")
+        if ".py:" in str(name):
+            return _settings(load_object(str(name)), table, where)
+        require(name in ATTACKS, f"{where}: there is no attack {name!r}; {nearest(str(name), ATTACKS)}")
+        return _settings(ATTACKS[str(name)], table, where)
+
+    @property
+    def attackers(self) -> tuple[str, ...] | float:
+        """Names or share of the attackers; () for nobody."""
+        who = self.attack.get("clients", self.attack.get("share", ()))
+        found: tuple[str, ...] | float = tuple(who) if isinstance(who, list) else who
+        return found
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """The settings of [personalise], None if there are none."""
+        made = _settings(Tuning, self.personalise, f"{self.where}, [personalise]") if self.personalise else None
+        return cast("Tuning | None", made)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of all results: of each method, and of its personalised form behind it."""
+        tuning = self.tuning
+        forms = ("",) if tuning is None else ("", f"+{tuning.part}")
+        return tuple(m.label + form for m in self.methods for form in forms)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what is unusual in this experiment, for the report."""
+        said = []
+        if self.attack:
+            who = self.attackers
+            share = (
+                f"a share of {who:g} of the clients, drawn from the seed"
+                if isinstance(who, int | float)
+                else ", ".join(who)
+            )
+            fields = ", ".join(
+                f"{k} = {v}" for k, v in self._attack_table().items() if k not in ("name", "clients", "share")
+            )
+            said.append(
+                f"under attack: {self.attack['name']}{f' ({fields})' if fields else ''} by {share}; evaluation is honest"
+            )
+        if self.tuning is not None:
+            said.append("validation rows choose each client's personalisation, so that no method was trained on them")
+        return said
 
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""
@@ -258,6 +329,7 @@ class Experiment:
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
         named = [self.data.get("name", ""), self.model.get("name", ""), entry.name, *self.run.metrics]
+        named.append(self.attack.get("name", ""))
         init = [Path(self.model["init"])] if "init" in self.model else []
         return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
 

@@ -81,7 +81,7 @@ def predict(run: Path, data: Path, *, client: str, method: str | None = None, se
     recipes = _json(run / "preprocess.json")
     require(str(used) in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
     chosen = method or recommended(run, client)
-    labels = [m.label for m in experiment.methods]
+    labels = experiment.labels
     require(chosen in labels, f"the run has no method {chosen!r}; {nearest(chosen, labels)}")
     encoded = apply_recipe(recipes[str(used)], data)
 

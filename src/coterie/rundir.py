@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.attacks import choose_attackers
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.state import write_atomically
 from coterie.experiment import Experiment, MethodEntry, load_object, read_experiment, write_experiment
 from coterie.metrics import find_metrics, register
 from coterie.models import build_model, outputs_of
-from coterie.runner import Run, fit
+from coterie.personalisation import tunable
+from coterie.runner import Run, fit, personalise
 
 __all__ = ["Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
 
@@ -134,7 +136,7 @@ def run_experiment(
     recipes: dict[str, Any] = {}
     with _opened(folder):
         write_experiment(folder / "experiment.toml", experiment)
-        write_json(folder / "notes.json", list(first.notes))
+        write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
             for seed in seeds:
                 clients = first if seed == seeds[0] else experiment.load_data(seed)
@@ -173,7 +175,7 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
     saved = read_experiment(folder / "experiment.toml")
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
-    for table in ("data", "split", "model", "run"):
+    for table in ("data", "split", "model", "attack", "personalise", "run"):
         was, now = old.get(table, {}), new.get(table, {})
         for key in sorted({*was, *now} - {"seeds", "workers", "out"}):
             require(
@@ -214,6 +216,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     find_metrics(",".join(metric_names(experiment)))
     for entry in experiment.methods:
         check_method(experiment, entry, clients)
+    if experiment.attack:
+        choose_attackers(experiment.attackers, clients.names, 0)
     module = build_model(experiment.build_model(), clients, 0)
     from coterie.core.workspace import Workspace
 
@@ -223,7 +227,14 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         from coterie.runner import start_from
 
         start_from(module, init)
-    Workspace(module, "auto", clients[0])
+    workspace = Workspace(module, "auto", clients[0])
+    if experiment.tuning is not None:
+        tunable(workspace.layout, experiment.tuning.part)
+        held = clients.validation is not None
+        require(
+            held,
+            "[personalise] chooses on validation rows, and there are none; give split.parts a share for validation",
+        )
 
 
 def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
@@ -258,16 +269,33 @@ def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clo
             device=run.device,
             checkpoint=pair.folder,
             resume=resume,
-            fold_validation=run.fold_validation,
+            fold_validation=run.fold_validation and experiment.tuning is None,
             init=initial(experiment),
+            attack=experiment.build_attack(),
+            attackers=experiment.attackers,
             progress=clock.round,
         )
     except RunError as error:
         raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
-    _save_models(pair, result, clients)
-    head = {"method": pair.entry.label, "algorithm": pair.entry.name}
-    rows = [{**head, **row} for row in result.summary]
-    write_json(pair.done, {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures})
+    runs = {pair.entry.label: result}
+    if experiment.tuning is not None:
+        label = f"{pair.entry.label}+{experiment.tuning.part}"
+        runs[label] = personalise(
+            result,
+            clients,
+            **vars(experiment.tuning),
+            metrics=metric_names(experiment),
+            workers=experiment.run.workers,
+            device=experiment.run.device,
+        )
+    rows: list[dict[str, Any]] = []
+    for label, one in runs.items():
+        _save_models(pair, label, one, clients)
+        rows += [{"method": label, "algorithm": pair.entry.name, **row} for row in one.summary]
+    # The history of a personalised form is its last round's; its weights are those of the training that it started from.
+    tuned = {label: one.history for label, one in runs.items() if label != pair.entry.label}
+    done = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures, "tuned": tuned}
+    write_json(pair.done, done)
     clock.finish(pair)
 
 
@@ -283,14 +311,14 @@ def _mark(experiment: Experiment, pair: _Pair, clients: Clients) -> str:
     return digest.hexdigest()
 
 
-def _save_models(pair: _Pair, run: Run, clients: Clients) -> None:
+def _save_models(pair: _Pair, label: str, run: Run, clients: Clients) -> None:
     from safetensors.torch import save
 
     folder = pair.run / "models"
-    about = {"method": pair.entry.label, "seed": pair.seed, "rounds": run.rounds, "data": clients.name}
+    about = {"method": label, "seed": pair.seed, "rounds": run.rounds, "data": clients.name}
     meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
     for client in run.models:
-        name = f"{pair.entry.label}-{pair.seed}" + ("" if client == "*" else f"-{client}")
+        name = f"{label}-{pair.seed}" + ("" if client == "*" else f"-{client}")
         tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
         path = folder / f"{safe_name(name)}.safetensors"
         # `save_file` makes files that only their owner may read; a run directory is for colleagues.
@@ -312,7 +340,7 @@ def safe_name(name: str) -> str:
     >>> safe_name("St. Mary's, ward 1/2")
     'St. Mary%27s%2C ward 1%2F2'
     """
-    return "".join(c if c.isalnum() or c in "-_. " else f"%{ord(c):02X}" for c in name)
+    return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
@@ -382,12 +410,15 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
             pair = _Pair(entry, seed, folder)
             if not pair.done.exists():
                 continue
-            summary += pair.saved()["summary"]
+            saved = pair.saved()
+            summary += saved["summary"]
             head = [entry.label, seed]
+            tuned: dict[str, list[list[Any]]] = saved.get("tuned", {})
             for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
                 history += [[*head, *row] for row in line["history"]]
-                weights += [[*head, *row] for row in line["weights"]]
+                weights += [[label, seed, *row] for label in (entry.label, *tuned) for row in line["weights"]]
                 timing += [[*head, *row] for row in line["seconds"]]
+            history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
     write_json(folder / "summary.json", summary)
     write_csv(folder / "history.csv", ("method", "seed", "round", "client", "split", "metric", "value"), history)
     write_csv(folder / "weights.csv", ("method", "seed", "round", "target", "client", "weight"), weights)

@@ -32,8 +32,9 @@ from coterie.core.wire import Each
 from coterie.engines.inprocess import InProcess, check_free_memory
 from coterie.metrics import baselines, evaluate, find_metrics
 from coterie.models import ModelSpec, build_model
+from coterie.personalisation import Tuning, tunable, tune
 
-__all__ = ["History", "Plan", "Row", "Run", "fit", "run_on"]
+__all__ = ["History", "Plan", "Row", "Run", "fit", "personalise", "run_on"]
 
 logger = logging.getLogger("coterie")
 KERNELS = ("auto", "loop")
@@ -200,6 +201,84 @@ def fit(
             engine.close()
 
 
+def personalise(
+    run: Run,
+    clients: Clients,
+    part: str = "bias",
+    steps: Sequence[int] = (0, 10, 30, 100),
+    lr: Sequence[float] = (0.01, 0.1, 1.0),
+    *,
+    batch_size: int | None = None,
+    loss: str | RowLoss = "auto",
+    metrics: Sequence[str] = ("accuracy", "balanced_accuracy", "auc"),
+    workers: int = 1,
+    device: str = "cpu",
+    strict_wire: bool = False,
+) -> Run:
+    """Tune the model that a run gave each client, seen or unseen, by a few local steps on its training rows.
+
+    Args:
+        run: a finished run with `fold_validation=False`: validation rows choose the number of steps and the learning rate.
+        clients: those of the run.
+        part: `all` parameters, the `last` layer, or the `bias` of the last layer only.
+        steps: numbers of steps to choose from, 0 (the model as it is) among them.
+        lr: learning rates to choose from.
+        batch_size: rows of a step; None: all training rows.
+        loss: as for `fit`, like all that follows.
+        metrics: names of metrics.
+        workers: processes.
+        device: of model and rows.
+        strict_wire: encode and decode everything.
+
+    Returns:
+        A run with a model, and rows in `summary`, for each client that has training rows; `history` has the last round's metrics
+        and each client's `tuning_steps` and `tuning_lr`. Row gradients are those of training and of all that was tried.
+
+    Raises:
+        InputError: bad settings, no validation rows, or a run that was trained on them.
+    """
+    settings = Tuning(part, tuple(steps), tuple(lr), batch_size)
+    plan = Plan(run.rounds, run.seed, metrics=tuple(metrics), strict_wire=strict_wire)
+    with _one_thread():
+        engine = InProcess(clients, run.module, loss=loss, workers=workers, device=device)
+        try:
+            return personalise_on(engine, run, settings, plan)
+        finally:
+            engine.close()
+
+
+def personalise_on(engine: Engine, run: Run, settings: Tuning, plan: Plan) -> Run:
+    """The same on the clients of an engine, which stays open."""
+    tunable(engine.layout, settings.part)
+    trained = engine.sizes("train")
+    require(
+        any(engine.sizes("validation").values()),
+        "personalisation chooses on validation rows, and there are none; give split.parts a share for validation",
+    )
+    folded = next((r["client"] for r in run.summary if r["n_train"] > trained.get(r["client"], r["n_train"])), None)
+    require(
+        folded is None,
+        f"client {folded!r} was trained on validation rows, which then cannot choose; fit with fold_validation=False",
+    )
+    loop = _Loop(run.method, engine, plan)
+    loop.federation.session.spent["row_gradients"] += max((r["row_gradients"] for r in run.summary), default=0)
+    names = [n for n, rows in trained.items() if rows and (n in run.models or "*" in run.models)]
+    models = {n: run.models[n if n in run.models else "*"] for n in names}
+    view = loop.federation.view(engine.clients, run.rounds, loop.attempt)
+    got = view.ask(names, tune, x=Each(torch.stack(list(models.values()))), tuning=settings)
+    models.update(zip(got.clients, got.model, strict=True))
+    loop.look(models, run.rounds, {"tuning_steps": got.named(got.steps), "tuning_lr": got.named(got.lr)})
+    return replace(
+        run,
+        models=models,
+        history=loop.history,
+        summary=loop.summarise(models, run.rounds),
+        seconds=[],
+        asks=loop.federation.session.asks,
+        failures={**run.failures, **loop.federation.session.failures},
+    )
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a run is asked for, whatever the engine.
@@ -347,7 +426,7 @@ class _Loop:
             self.history,
             self.last_weights,
             self.weight_rows,
-            self._summary(models, rounds),
+            self.summarise(models, rounds),
             self.seconds,
             self.federation.session.asks,
             self.federation.session.failures,
@@ -432,6 +511,11 @@ class _Loop:
             else:
                 self.history.append(Row(number, "*", "", key, float(value)))
 
+    def look(self, models: Mapping[str, Tensor], number: int, log: Log) -> None:
+        """Add quantities of a method and the metrics of these models to the history."""
+        self._record(number, log, False)
+        self._evaluate(models, number)
+
     def _evaluate(self, models: Mapping[str, Tensor], number: int) -> None:
         self.history.append(
             Row(number, "*", "", "row_gradients", float(self.federation.session.spent["row_gradients"]))
@@ -458,7 +542,8 @@ class _Loop:
             found[name].update({k: float(got.values[i, j]) if got.defined[i, j] else None for j, k in enumerate(keys)})
         return found
 
-    def _summary(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
+    def summarise(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
+        """Rows as in `summary.json`."""
         trained = self.engine.sizes("train")
         unseen = set(self.engine.unseen)
         spent = self.federation.session.spent["row_gradients"]

@@ -119,7 +119,7 @@ def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -
     result = fit(
         experiment.build_method(entry), clients, module, run.rounds, seed, clients_per_round=run.clients_per_round,
         evaluate=max(1, run.rounds), metrics=(), workers=run.workers, device=run.device, fold_validation=False,
-        init=initial(experiment),
+        init=initial(experiment), attack=experiment.build_attack(), attackers=experiment.attackers,
     )  # fmt: skip
     losses = [row["loss"] for row in result.summary if row["split"] == "validation"]
     if not losses:

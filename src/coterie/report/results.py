@@ -399,5 +399,6 @@ def _mean(values: Vector) -> float:
 def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:
     entries = experiment.get("methods")
     entries = [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
-    planned = [str(e.get("label") or e.get("name")) for e in entries]
+    names = [str(e.get("label") or e.get("name")) for e in entries]
+    planned = [label for name in names for label in (name, *(m for m in algorithms if m.startswith(f"{name}+")))]
     return tuple(dict.fromkeys([*(m for m in planned if m in algorithms), *algorithms]))

@@ -1,0 +1,106 @@
+"""Personalisation after training: a few local steps from a finished model, chosen for each client on its validation rows.
+
+The whole model, its last layer, or the bias of its last layer alone. For one logit the bias corrects how frequent the positive class
+is at a client and leaves the ranking of its rows, and so its AUC, as it is. Steps are plain gradient descent in eval mode, so that
+neither dropout nor the statistics of batch norm move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number
+from coterie.core.task import task
+from coterie.core.vector import Layout
+from coterie.core.wire import wire_type
+
+__all__ = ["PARTS", "Tuned", "Tuning", "tunable", "tune"]
+
+PARTS = ("all", "last", "bias")
+"""What can be tuned."""
+
+
+@wire_type
+@dataclass(frozen=True)
+class Tuning:
+    """Settings of personalisation: the [personalise] table.
+
+    Attributes:
+        part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone.
+        steps: numbers of steps to choose from; 0, the model as it is, is among them.
+        lr: learning rates to choose from, each > 0.
+        batch_size: rows of a step; left out: all training rows.
+    """
+
+    part: str = "bias"
+    steps: tuple[int, ...] = (0, 10, 30, 100)
+    lr: tuple[float, ...] = (0.01, 0.1, 1.0)
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, part=Rules.one_of(*PARTS), batch_size=Rules.OPTIONAL_SIZE)
+        counts = isinstance(self.steps, tuple) and all(type(s) is int and s >= 0 for s in self.steps)
+        check_field(self, "steps", self.steps, counts and 0 in self.steps, "a list of ints >= 0 with 0 among them")
+        rates = isinstance(self.lr, tuple) and bool(self.lr) and all(is_number(v) and v > 0 for v in self.lr)
+        check_field(self, "lr", self.lr, rates, "a list of numbers > 0")
+
+
+class Tuned(NamedTuple):
+    """The chosen model [n, d + b], its number of steps [n] and learning rate [n] (0 for no step)."""
+
+    model: Tensor
+    steps: Tensor
+    lr: Tensor
+
+
+def tunable(layout: Layout, part: str) -> Tensor:
+    """Which entries of a vector [d + b] are tuned. Raises `InputError` if the last layer has no bias.
+
+    >>> layout = Layout.of(torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1)))
+    >>> [int(tunable(layout, part).sum()) for part in PARTS]
+    [7, 3, 1]
+    """
+    last = layout.parameters[-1][0].rpartition(".")[0]
+    found = []
+    for name, shape in layout.parameters:
+        owner, _, leaf = name.rpartition(".")
+        found.append(
+            torch.full((shape.numel(),), part == "all" or (owner == last and (part == "last" or leaf == "bias")))
+        )
+    mask = torch.cat([*found, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
+    if not bool(mask.any()):
+        raise InputError(f"the last layer {last!r} has no bias that could be tuned; personalise part = last or all")
+    return mask
+
+
+@task
+def tune(cohort: Cohort, *, x: Tensor, tuning: Tuning) -> Tuned:
+    """Each client's best of all numbers of steps and learning rates by the loss on its validation rows, fewer steps first.
+
+    x is a model for each client [n, d + b]; it stays where a client has no validation rows to choose by.
+    """
+    held = [i for i in range(len(cohort.names)) if cohort.has(i, "validation")]
+    model, chosen = x.clone(), torch.zeros(len(cohort.names), 2, dtype=torch.float64)
+    if held:
+        some, start = cohort.only(held), x[held]
+        lowest = some.loss(start, part="validation")
+        best, setting = start.clone(), chosen[held]
+        mask = tunable(cohort.layout, tuning.part).to(x.device)
+        for lr in tuning.lr:
+            y = start
+            for step in range(1, max(tuning.steps) + 1):
+                slope = some.gradient(y, batch_size=tuning.batch_size, purpose=f"personalise/{step}")
+                y = torch.where(mask, y - lr * slope, y)
+                if step in tuning.steps:
+                    loss = some.loss(y, part="validation")
+                    better = loss < lowest  # never true of NaN
+                    lowest = torch.where(better, loss, lowest)
+                    best[better] = y[better]
+                    setting[better] = torch.tensor([step, lr], dtype=torch.float64)
+        model[held], chosen[held] = best, setting
+    return Tuned(model, chosen[:, 0], chosen[:, 1])

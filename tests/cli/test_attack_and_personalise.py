@@ -1,0 +1,203 @@
+"""Attacks and personalisation on the command line, in TOML files, in run directories and in what is printed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+
+import pytest
+from commands import ROOT, contents
+
+from coterie.attacks import ATTACKS
+from coterie.report.results import Results
+
+FAST = ("--rounds", "3", "--seeds", "2", "--no-report", "--set", "run.evaluate=3")
+TUNE = ("--personalise", "bias", "--set", "personalise.steps=[0, 20]", "--set", "personalise.lr=[1.0]")
+HEART = ("compare", "heart-disease")
+
+
+def done(ended):
+    assert ended.status == 0, ended.err
+    return ended
+
+
+def tables(run):
+    return tomllib.loads((run / "experiment.toml").read_text())
+
+
+def rows(run):
+    return json.loads((run / "summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def tuned(driver, tmp_path_factory):
+    """A run with personalisation, and what it printed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    ended = done(driver(folder, *HEART, "--methods", "local,fedavg,meritfed", *FAST, *TUNE, "--out", "run"))
+    return folder / "run", ended.out
+
+
+# ---- personalisation
+
+
+def test_a_tuned_method_stands_beside_the_untuned_everywhere(tuned):
+    run, printed = tuned
+    labels = ["local", "local+bias", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias"]
+    assert list(Results.load(run).methods) == labels
+    assert all(f"\n{label} " in printed for label in labels)
+    found = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(run)}
+    for (method, client, seed, split), row in found.items():
+        if "+" in method:
+            untuned = found[method.removesuffix("+bias"), client, seed, split]
+            assert (row["n"], row["n_train"], row["algorithm"]) == (
+                untuned["n"],
+                untuned["n_train"],
+                untuned["algorithm"],
+            )
+            assert row["auc"] == pytest.approx(untuned["auc"], abs=0.02)
+            assert row["own_model"]
+            assert row["row_gradients"] > untuned["row_gradients"]
+    assert any(
+        r["loss"] < found["fedavg", "switzerland", r["seed"], "test"]["loss"] - 0.05
+        for k, r in found.items()
+        if k[0] == "fedavg+bias"
+    )
+    assert (run / "models" / "fedavg+bias-0-switzerland.safetensors").is_file()
+    text = (run / "history.csv").read_text()
+    assert "fedavg+bias,1,3,switzerland,,tuning_steps,20.0" in text
+    weights = (run / "weights.csv").read_text().splitlines()
+    assert [w.replace("+bias", "") for w in weights if w.startswith("meritfed+bias,")] == [
+        w for w in weights if w.startswith("meritfed,")
+    ]
+
+
+def test_settings_are_spelled_out_and_the_report_knows(tuned):
+    run, _ = tuned
+    assert tables(run)["personalise"] == {"part": "bias", "steps": [0, 20], "lr": [1.0]}
+    assert any(
+        "validation rows choose each client's personalisation" in n
+        for n in json.loads((run / "notes.json").read_text())
+    )
+    found = Results.load(run)
+    assert found.baseline == "local"
+    assert found.federated == ("fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
+
+
+def test_predict_takes_a_tuned_model(coterie, tuned):
+    run, _ = tuned
+    own = ROOT / "src" / "coterie" / "data" / "files" / "heart_disease" / "switzerland.csv"
+    flags = ("--client", "switzerland", "--seed", "0")
+    plain = done(coterie("predict", str(run), str(own), "--method", "fedavg", *flags)).out
+    other = done(coterie("predict", str(run), str(own), "--method", "fedavg+bias", *flags)).out
+    assert plain != other
+    assert coterie("predict", str(run), str(own), "--method", "fedavg+last", *flags).status == 2
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
+    arm = {
+        "target": "coterie.core.federation.Federation.ask",
+        "when": "after",
+        "match": "personalisation:tune",
+        "at": 2,
+        "signal_name": "SIGKILL",
+    }
+    arguments = (*HEART, "--methods", "local,fedavg,meritfed", *FAST, *TUNE, "--out", "run")
+    assert driver(tmp_path, *arguments, arm=arm).status == -9
+    done(driver(tmp_path, *arguments, "--resume"))
+    assert contents(tmp_path / "run") == contents(tuned[0])
+
+
+def test_other_settings_are_not_resumed(coterie, tuned, tmp_path):
+    shutil.copytree(tuned[0], tmp_path / "run")
+    ended = coterie("run", "run/experiment.toml", "--resume", "--set", "personalise.steps=[0, 5]")
+    assert ended.status == 2
+    assert "was made with personalise.steps = [0, 20], not [0, 5]" in ended.err
+
+
+# ---- attacks
+
+IPM = ("--attack", "ipm", "--attackers", "hungary", "--set", "attack.eps=.5")
+
+
+def test_an_attack_is_spelled_out_repeats_itself_and_changes_results(driver, tmp_path):
+    arguments = (*HEART, "--methods", "fedavg", *FAST)
+    done(driver(tmp_path, *arguments, "--out", "honest"))
+    done(driver(tmp_path, *arguments, *IPM, "--out", "one"))
+    assert tables(tmp_path / "one")["attack"] == {
+        "name": "ipm",
+        "clients": ["hungary"],
+        "eps": 0.5,
+        "statistics": "honest",
+    }
+    assert rows(tmp_path / "one") != rows(tmp_path / "honest")
+    done(driver(tmp_path, "run", "one/experiment.toml", "--workers", "2", "--no-report", "--out", "two"))
+    assert rows(tmp_path / "one") == rows(tmp_path / "two")
+    notes = json.loads((tmp_path / "one" / "notes.json").read_text())
+    assert "under attack: ipm (eps = 0.5, statistics = honest) by hungary; evaluation is honest" in notes
+    other = driver(tmp_path, *arguments, *IPM, "--set", "attack.eps=.7", "--out", "one", "--resume")
+    assert other.status == 2
+    assert "attack.eps = 0.5, not 0.7" in other.err
+    none = driver(tmp_path, *arguments, "--out", "one", "--resume")
+    assert none.status == 2
+    assert "attack.clients" in none.err
+
+
+def test_a_share_is_drawn_for_each_seed(driver, tmp_path):
+    done(
+        driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, "--attack", "nan", "--attackers", ".25", "--out", "run")
+    )
+    assert tables(tmp_path / "run")["attack"] == {"name": "nan", "share": 0.25}
+    failed = [
+        json.loads((tmp_path / "run" / "checkpoint" / f"fedavg-{s}" / "done.json").read_text())["failures"]
+        for s in (0, 1)
+    ]
+    assert [len(f) for f in failed] == [1, 1]
+    assert all("NaN or Inf" in reason for f in failed for reason in f.values())
+
+
+def test_an_attack_from_a_file(driver, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "class Zero:\n    def rewrite(self, kind, rows, attackers, rngs):\n        return 0 * rows[attackers]\n"
+    )
+    attack = ("--attack", "own.py:Zero", "--attackers", "hungary,switzerland")
+    done(driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, *attack, "--out", "run"))
+    assert tables(tmp_path / "run")["attack"] == {"name": "own.py:Zero", "clients": ["hungary", "switzerland"]}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_show_explains_each_attack(coterie, name):
+    told = json.loads(done(coterie("show", name, "--json")).out)
+    assert told["kind"] == "attack"
+    assert len(told["text"]) > 50
+    assert all(field["explanation"] for field in told["fields"])
+
+
+ERRORS = {
+    "unknown attack": (("--attack", "imp", "--attackers", ".5"), "there is no attack 'imp'; did you mean 'ipm'?"),
+    "nobody": (("--attack", "ipm"), "say who attacks"),
+    "attackers alone": (("--attackers", "hungary"), "[attack] needs a name"),
+    "unknown client": (("--attack", "ipm", "--attackers", "budapest"), "there is no client 'budapest' to attack"),
+    "share of nobody": (("--attack", "ipm", "--attackers", "0.01"), "is no attacker"),
+    "share": (("--attack", "ipm", "--attackers", "2"), "share in (0, 1]"),
+    "unknown field": (
+        ("--attack", "ipm", "--attackers", ".5", "--set", "attack.epz=1"),
+        "unknown key 'epz'; did you mean 'eps'?",
+    ),
+    "bad field": (
+        ("--attack", "noise", "--attackers", ".5", "--set", "attack.sigma=-1"),
+        "Noise.sigma must be a number > 0",
+    ),
+    "no such part": (("--personalise", "head"), "Tuning.part must be all | last | bias; got 'head'"),
+    "no zero": (("--personalise", "bias", "--set", "personalise.steps=[5]"), "with 0 among them"),
+    "unknown key": (("--set", "personalise.step=[0]"), "unknown key 'step'; did you mean 'steps'?"),
+}
+
+
+@pytest.mark.parametrize("what", ERRORS)
+def test_errors_are_one_sentence(coterie, what):
+    arguments, sentence = ERRORS[what]
+    ended = coterie(*HEART, "--methods", "fedavg", *arguments, "--out", "run")
+    assert ended.status == 2
+    assert ended.err.count("\n") == 1
+    assert sentence in ended.err
