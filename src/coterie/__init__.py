@@ -19,6 +19,7 @@ _NAMES = {
     "Each": "core.wire",
     "Epochs": "core.training",
     "FedAvg": "algorithms",
+    "FedFomo": "algorithms",
     "FedProx": "algorithms",
     "Federation": "core.federation",
     "Gap": "core.task",
@@ -28,12 +29,17 @@ _NAMES = {
     "LipschitzSampler": "algorithms",
     "Local": "algorithms",
     "LocalSGD": "core.training",
+    "MOON": "algorithms",
+    "MWFed": "algorithms",
     "MaxFL": "algorithms",
     "MeritFed": "algorithms",
     "Part": "core.clients",
+    "PerFedAvg": "algorithms",
+    "QFFL": "algorithms",
     "Quadratic": "core.training",
     "Rng": "core.rng",
     "RunError": "core.errors",
+    "Scaffold": "algorithms",
     "Schedule": "core.training",
     "Steps": "core.training",
     "Update": "core.task",
@@ -48,6 +54,8 @@ _MODULES = ("attacks", "data", "metrics", "models", "report", "solvers")
 
 __all__ = [
     "ISFL",
+    "MOON",
+    "QFFL",
     "Centralised",
     "Client",
     "Clients",
@@ -56,6 +64,7 @@ __all__ = [
     "Each",
     "Epochs",
     "FedAvg",
+    "FedFomo",
     "FedProx",
     "Federation",
     "Gap",
@@ -64,12 +73,15 @@ __all__ = [
     "LipschitzSampler",
     "Local",
     "LocalSGD",
+    "MWFed",
     "MaxFL",
     "MeritFed",
     "Part",
+    "PerFedAvg",
     "Quadratic",
     "Rng",
     "RunError",
+    "Scaffold",
     "Schedule",
     "Steps",
     "Update",
@@ -106,7 +118,22 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from coterie import attacks, data, metrics, models, report, solvers
-    from coterie.algorithms import ISFL, Centralised, FedAvg, FedProx, LipschitzSampler, Local, MaxFL, MeritFed
+    from coterie.algorithms import (
+        ISFL,
+        MOON,
+        QFFL,
+        Centralised,
+        FedAvg,
+        FedFomo,
+        FedProx,
+        LipschitzSampler,
+        Local,
+        MaxFL,
+        MeritFed,
+        MWFed,
+        PerFedAvg,
+        Scaffold,
+    )
     from coterie.core.clients import Client, Clients, Part
     from coterie.core.cohort import Cohort
     from coterie.core.errors import CoterieError, InputError, RunError

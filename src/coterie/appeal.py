@@ -20,14 +20,14 @@ from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, RunError, check_field, is_number, nearest
 from coterie.core.federation import Federation
-from coterie.core.task import task
+from coterie.core.task import Gap, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import Each
 from coterie.metrics import accuracy
 from coterie.solvers import appeal
 
 __all__ = [
-    "Requirements", "check_names", "check_requirements", "measure_appeal", "requirement", "requirement_payload", "solved",
+    "Requirements", "check_names", "check_requirements", "gaps", "measure_appeal", "requirement", "requirement_payload", "solved",
     "still_ready", "with_steps",
 ]  # fmt: skip
 
@@ -89,11 +89,23 @@ def still_ready(ready: tuple[str, ...], replied: tuple[str, ...], failed: set[st
     return tuple(sorted((set(ready) | set(replied)) - failed))
 
 
+class Gaps(NamedTuple):
+    """F_k(x) - rho_k [n]."""
+
+    gap: Gap
+
+
 class Measured(NamedTuple):
     """The quantities `_MEASURED` [n, m] and which of them are defined [n, m]."""
 
     values: Tensor
     defined: Tensor
+
+
+@task
+def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Gaps:
+    """Whom the model appeals to: F_k(x) on all training rows, minus rho_k."""
+    return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
 @task

@@ -56,6 +56,10 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {"targets": ("a", "c"), "md_step": "line-search"},
         {"validation": "server"},
     ],
+    "moon": [{}],
+    "mwfed": [{"rate": 2.0, "warmup_steps": 1}],
+    "perfedavg": [{"alpha": 0.1}, {"alpha": 0.1, "variant": "hf"}],
+    "qffl": [{}, {"q": 0.0}],
     "varsel": [
         {"internal": ("a", "b"), "preselect": "smallest"},
         {"internal": ("a", "c", "d"), "internal_splits": 2, "unbiased_variance": True},
@@ -118,6 +122,11 @@ def samples_by_class(case: Case) -> bool:
     return case[0] == "isfl"
 
 
+def is_bounded(case: Case) -> bool:
+    """Whether a method takes no step that raises losses much, whatever the learning rate."""
+    return case == ("qffl", {}) or case[0] == "fedfomo"
+
+
 def is_pooled(case: Case) -> bool:
     return bool(getattr(ALGORITHMS[case[0]], "pooled", False))
 
@@ -151,6 +160,10 @@ def test_any_problem_gives_the_same_bits_on_any_number_of_workers(case, problem)
     made = PROBLEMS[problem]()
     if samples_by_class(case) and problem in ("regression", "segmentation"):
         with pytest.raises(InputError, match="samples by class"):
+            run(case, made)
+        return
+    if case[0] == "moon" and problem == "segmentation":
+        with pytest.raises(InputError, match="this model calls none; end it with torch.nn.Linear"):
             run(case, made)
         return
     before = {k: v.clone() for k, v in made.model.state_dict().items()}
@@ -261,8 +274,9 @@ def test_saving_and_loading_the_state_changes_no_bit_of_the_next_round(case, tmp
         before = tuple(v.clone() if isinstance(v, Tensor) else v for v in state)
         save_state(tmp_path / "state.safetensors", state)
         loaded = load_state(tmp_path / "state.safetensors", type(state))
-        view, rng = federation.view("bcde", 3, 0), Rng.named(0, "server", 3)
-        (plain, log), (other, other_log) = method.round(state, view, rng), method.round(loaded, view, rng)
+        first, again = (federation.view("bcde", 3, attempt) for attempt in (0, 1))  # the second forgets the first one's memory
+        rng = Rng.named(0, "server", 3)
+        (plain, log), (other, other_log) = method.round(state, first, rng), method.round(loaded, again, rng)
     assert type(loaded) is type(state)
     assert log == other_log
     for a, b, old, new in zip(plain, other, before, state, strict=True):
@@ -295,7 +309,8 @@ def test_zero_rounds_give_the_initial_model(case):
     problem = logistic()
     found = run(case, problem, rounds=0)
     initial = torch.cat([p.detach().reshape(-1) for p in problem.model.parameters()])
-    assert all(torch.equal(x, initial) for x in found.models.values())
+    given = found.models.values() if "*" not in found.models else [found.x]  # a step from there makes a client's own
+    assert all(torch.equal(x, initial) for x in given)
 
 
 # ---- clients that fail
@@ -446,6 +461,13 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
     if case[0] == "maxfl":
         per_step = training // local.steps.count
         return rounds * (training + method.tuning_steps * per_step) + method.warmup_steps * per_step
+    if case[0] == "mwfed":
+        steps = [(n, int(s)) for n in SIZES for _, s in found.history.select("steps", n)]
+        assert len(steps) == rounds * len(SIZES)
+        assert len({s for _, s in steps}) > 1
+        return sum(s * (SIZES[n] + HELD) for n, s in steps) + method.warmup_steps * training // local.steps.count
+    if case[0] == "perfedavg":
+        return rounds * training * {"fo": 2, "hf": 4}[method.variant]
     if case[0] == "varsel":
         target = method.check(tuple(SIZES))[0]
         chosen = [c for _, t, c, _ in found.weight_rows if t == target and c not in method.internal]
@@ -491,19 +513,21 @@ def test_summary_has_a_row_per_client_and_split_with_the_models_own_numbers(case
             loss = torch.nn.functional.softplus(-logits * (2 * part.labels - 1)).mean()
             assert row["loss"] == pytest.approx(float(loss), rel=1e-12)
             assert row["accuracy"] == pytest.approx(float(((logits > 0) == part.labels).double().mean()), rel=1e-12)
-            assert (row["n"], row["own_model"]) == (HELD, "*" not in found.models)
+            assert (row["n"], row["own_model"]) == (HELD, row["client"] in found.models)
 
 
 @each_method
 def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp_path):
     if samples_by_class(case):
         pytest.skip("its own test in tests/laws: this problem has no classes")
+    if is_bounded(case) or case[0] == "moon":
+        pytest.skip("its steps stay small at any learning rate, or it needs a linear layer")
     problem = quadratic({n: [float(i + 1), 2.0] for i, n in enumerate("abc")}, dtype=torch.float32)
     server = (torch.zeros(2, 1), torch.tensor([[1.0, 2.0]] * 2))
     local = LocalSGD(lr=1e15, steps=Steps(1), batch_size=None)
     done = []
     names = {**dict.fromkeys("abcde", "b"), "a": "a", "c": "c"}
-    warms_up = case[0] == "maxfl"  # so it learns of divergence before the first round
+    warms_up = case[0] in ("maxfl", "mwfed")  # so it learns of divergence before the first round
     with pytest.raises(Exception, match="round 0" if warms_up else r"round [23]") as caught:
         fit(
             method_of(case, local, names), problem.clients, problem.model, 5,

@@ -33,6 +33,7 @@ from coterie.appeal import (
     Requirements,
     check_names,
     check_requirements,
+    gaps,
     measure_appeal,
     requirement,
     requirement_payload,
@@ -53,23 +54,11 @@ from coterie.solvers import appeal
 __all__ = ["MaxFL", "State"]
 
 
-class Gaps(NamedTuple):
-    """F_k(x) - rho_k [n]."""
-
-    gap: Gap
-
-
 class LocalUpdates(NamedTuple):
     """Gap [n] and update [n, d + b]."""
 
     gap: Gap
     delta: Update
-
-
-@task
-def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Gaps:
-    """Whom the model appeals to: F_k(x) on all training rows, minus rho_k."""
-    return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
 @task

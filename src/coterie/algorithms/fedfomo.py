@@ -1,0 +1,169 @@
+"""FedFomo: each client moves towards those models that do better on its own validation rows.
+
+Paper: M. Zhang, K. Sapra, S. Fidler, S. Yeung, J. M. Alvarez, "Personalized Federated Learning with First Order Model Optimization",
+ICLR 2021, Eqs. 4 to 7.
+
+Symbols: previous = theta_i^{l(t-1)}, trained = theta_n^{l(t)}: the model of client n after local training from its own, losses = L_i on
+the client's validation rows, w_n ~ max(0, (L_i(previous) - L_i(trained_n)) / ||trained_n - previous||),
+x_i = previous + sum_n w_n (trained_n - previous).
+
+Differences from the paper: all participants are candidates, the client's own trained model among them, where the paper draws some by
+learned affinities; weights are of the present round alone.
+
+Who sees what: each target is sent the trained models of all participants of the round, in the order of their names, and returns n + 1
+losses; the server holds every client's model. So this excludes secure aggregation. A model at which a loss is not finite pulls nobody.
+A client without validation rows judges by its training rows, which favours its own model. Targets that do not take part keep theirs.
+
+Laws (tests/laws): a client with the target's rows pulls it as its own does, an opposite one gets weight 0; a client that exists twice
+counts twice; a federation of one client is local training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.core.wire import Each
+
+__all__ = ["FedFomo", "State"]
+
+
+class OwnUpdate(NamedTuple):
+    """delta [n, d + b]."""
+
+    delta: Update
+
+
+class Judged(NamedTuple):
+    """Losses [n, 1 + m] of the client's own model before the round, and of the m candidates."""
+
+    losses: Tensor
+
+
+@task
+def own_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> OwnUpdate:
+    """Go on from the client's own model, x [n, d + b]."""
+    return OwnUpdate(cohort.train(x, local) - x)
+
+
+@task
+def judge(cohort: Cohort, *, previous: Tensor, candidates: Tensor, rows: str) -> Judged:
+    """L_i at `previous` [n, d + b] and at the candidates [m, d + b] that everybody is shown."""
+    found = []
+    for i, x in enumerate(previous):
+        own = cohort.only([i])
+        part = "validation" if rows != "train" and cohort.has(i, "validation") else "train"
+        found.append(own.losses(torch.cat([x[None], candidates]), part=part))
+    highest = torch.finfo(torch.float64).max
+    return Judged(torch.cat(found).nan_to_num(nan=highest, posinf=highest))
+
+
+class State(NamedTuple):
+    """Names of the targets and of all N clients, and their models [N, d + b]."""
+
+    targets: tuple[str, ...]
+    names: tuple[str, ...]
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class FedFomo:
+    """Give each target a model of its own, moved towards the models that lower its loss most per distance.
+
+    Attributes:
+        targets: "all", the name of one client, or several names: who combines models; the others go on with their own alone.
+        local: settings of local training.
+        validation: rows of L_i: the target's "validation" rows (its training rows if it has none), or its "train" rows.
+
+    >>> import coterie as ct, torch
+    >>> x = torch.linspace(-1, 1, 60)[:, None]
+    >>> clients = ct.data.from_tensors({"a": (x, x[:, 0]), "b": (x, x[:, 0]), "c": (x, -x[:, 0])})
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.zero_()
+    >>> run = ct.fit(ct.FedFomo(validation="train"), clients, model=model, rounds=1)
+    >>> {k: round(w, 1) for k, w in run.weights["a"].items()}  # c goes the other way
+    {'a': 0.5, 'b': 0.5, 'c': 0.0}
+    """
+
+    targets: str | tuple[str, ...] = "all"
+    local: LocalSGD = LocalSGD()
+    validation: str = "validation"
+
+    def __post_init__(self) -> None:
+        given: Any = self.targets
+        names = (given,) if isinstance(given, str) else given
+        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
+        check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
+        check_fields(self, validation=Rules.one_of("validation", "train"))
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The targets among these clients. Raises `InputError` for one that does not exist."""
+        chosen = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
+        targets = everyone if chosen == ("all",) else tuple(sorted(set(chosen)))
+        for name in targets:
+            if name not in everyone:
+                raise InputError(f"FedFomo.targets names {name!r}, which is no client; {nearest(name, everyone)}")
+        return targets
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Everybody starts from x."""
+        everyone = federation.everyone
+        return State(self.check(everyone), everyone, x.repeat(len(everyone), 1))
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        number = {name: i for i, name in enumerate(state.names)}
+        mine = torch.tensor([number[n] for n in federation.clients])
+        got = federation.ask(federation.clients, own_update, x=Each(state.x[mine]), local=self.local)
+        here = torch.tensor([number[n] for n in got.clients])
+        trained = state.x[here] + got.delta
+        x = state.x.clone()
+        alone = torch.tensor([n not in state.targets for n in got.clients])
+        x[here[alone]] = trained[alone]
+        judges = tuple(n for n in got.clients if n in state.targets)
+        if not judges:
+            return state._replace(x=x), {}
+        before = Each(state.x[torch.tensor([number[n] for n in judges])])
+        said = federation.ask(judges, judge, previous=before, candidates=trained, rows=self.validation)
+        weights: dict[str, dict[str, float]] = {}
+        for name, losses in zip(said.clients, said.losses, strict=True):
+            away = trained - state.x[number[name]]
+            pull = _pulls(losses, torch.linalg.vector_norm(away[:, : federation.dim], dim=1, dtype=torch.float64).cpu())
+            if float(pull.sum()) > 0:
+                pull = pull / pull.sum()
+                x[number[name]] = move(state.x[number[name]], pull, away, dim=federation.dim)  # Eq. 6
+                weights[name] = got.named(pull)
+        log: Log = {"kept": len(said) - len(weights)}
+        if weights:
+            log["weights"] = weights
+        return state._replace(x=x), log
+
+    def models(self, state: State) -> dict[str, Tensor]:
+        """A model for each target."""
+        return {n: x for n, x in zip(state.names, state.x, strict=True) if n in state.targets}
+
+    def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Targets whose validation rows weigh the others and so are not trained on."""
+        return self.check(names) if self.validation == "validation" else ()
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds."""
+        return 2 * clients + 3 * participants
+
+
+def _pulls(losses: Tensor, distances: Tensor) -> Tensor:
+    """max(0, (L(previous) - L(candidate)) / distance) [m], 0 at distance 0 (Eq. 7 before it is normalised)."""
+    gain = (losses[0] - losses[1:]).clamp(min=0)
+    found = gain / gain.max() / distances  # divided by the largest, since a loss may be near the end of the range
+    return torch.where((gain > 0) & (distances > 0), found, torch.zeros_like(found))

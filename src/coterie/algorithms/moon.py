@@ -1,0 +1,158 @@
+"""MOON: local training is held near the global model's representations, and away from those of the last local model.
+
+Paper: Q. Li, B. He, D. Song, "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1 and Eq. 3; Eqs. 19 and 20 of the ISFL
+paper.
+
+Symbols: x = w^t, y = w_i^t in training, previous = w_i^{t-1}; z, z_glob, z_prev: a row's representations by y, x and previous; mu,
+temperature = tau, sim the cosine; the contrastive loss is the mean over rows of
+`-log(exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)))`.
+
+Differences from the paper: z is the input of the linear layer that is called last, found by a hook, in place of the output of a
+projection head that the authors add to their models. A model with no layer before it has constant z, so that MOON is FedAvg; a
+model without a linear layer is an error. Reference models run in eval mode. The client keeps its last local model; in its first round,
+and if it lost it, the global model stands in, whose two terms cancel.
+
+Laws (tests/laws): mu = 0 is FedAvg, bit by bit; so is the first round of each client, to rounding; the penalty's slope vanishes as
+the temperature grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD, Step
+from coterie.core.vector import move, unflatten
+
+__all__ = ["MOON", "State"]
+
+
+class ContrastiveUpdate(NamedTuple):
+    """delta [n, d + b], training rows [n], and whether the client had a local model of an earlier round [n]."""
+
+    delta: Update
+    sizes: Tensor
+    had: Tensor
+
+
+@task
+def contrastive_update(
+    cohort: Cohort, *, x: Tensor, local: LocalSGD, mu: float, temperature: float
+) -> ContrastiveUpdate:
+    """Lines 12 to 22."""
+    had = cohort.memory.known("moon")
+    if not mu:
+        return ContrastiveUpdate(cohort.train(x, local) - x, cohort.sizes, had)
+    previous = cohort.memory.get("moon", x)
+    with _representations(cohort.workspace.model) as seen:
+        own = cohort.train(x, local, penalty=_contrast(cohort, x, previous, seen, mu, temperature))
+    cohort.memory.put("moon", own)
+    return ContrastiveUpdate(own - x, cohort.sizes, had)
+
+
+@contextmanager
+def _representations(model: nn.Module) -> Iterator[list[Tensor]]:
+    """A list that holds, after a forward pass, the input of the linear layer that was called last."""
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        seen[:] = [inputs[0].flatten(1)]
+
+    hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _contrast(
+    cohort: Cohort, x: Tensor, previous: Tensor, seen: list[Tensor], mu: float, temperature: float
+) -> Callable[[Step], Tensor]:
+    """Mu times the contrastive loss (Eq. 20) of a step."""
+
+    def at(step: Step, vector: Tensor) -> Tensor:
+        step.model.eval()
+        with torch.no_grad():
+            torch.func.functional_call(step.model, unflatten(vector, cohort.layout), (step.inputs,))
+        step.model.train()
+        cohort.spent["row_losses"] += len(step.labels)
+        return seen[0]
+
+    def penalty(step: Step) -> Tensor:
+        if not seen:
+            raise InputError(
+                "MOON compares the inputs of the last linear layer, and this model calls none; end it with torch.nn.Linear"
+            )
+        z = seen[0]
+        towards, away = (functional.cosine_similarity(z, at(step, v)) for v in (x, previous[step.client]))
+        return mu * functional.softplus((away - towards) / temperature).mean()
+
+    return penalty
+
+
+class State(NamedTuple):
+    """The global model [d + b]."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class MOON:
+    """Average by size the updates of clients whose representations are drawn to the global model's.
+
+    Attributes:
+        local: settings of local training.
+        mu: weight >= 0 of the contrastive loss (Eq. 19; 1 for CIFAR-10).
+        temperature: tau > 0 (Eq. 20; .5 for CIFAR-10, .2 for CIFAR-100).
+        lr: server learning rate > 0.
+
+    >>> import coterie as ct, torch
+    >>> x = torch.linspace(-1, 1, 60)[:, None]
+    >>> clients = ct.data.from_tensors({"a": (x, (x[:, 0] > 0).long()), "b": (x, (x[:, 0] > 0.5).long())})
+    >>> runs = [ct.fit(ct.MOON(mu=mu), clients, model=ct.models.MLP(), rounds=r) for r in (1, 2) for mu in (0.0, 1.0)]
+    >>> [(one.x - other.x).norm().item() > 1e-4 for one, other in (runs[:2], runs[2:])]  # from the second round on
+    [False, True]
+    """
+
+    local: LocalSGD = LocalSGD()
+    mu: float = 1.0
+    temperature: float = 0.5
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, mu=Rules.NOT_NEGATIVE, temperature=Rules.POSITIVE, lr=Rules.POSITIVE)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        got = federation.ask(
+            federation.clients, contrastive_update, x=state.x, local=self.local, mu=self.mu,
+            temperature=self.temperature,
+        )  # fmt: skip
+        weights = got.sizes / got.sizes.sum()
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)  # line 8
+        return State(x), {"weights": got.named(weights), "with_previous": float(got.had.sum())}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds, with the local models of two rounds that clients keep."""
+        return 3 * participants + 2 * clients

@@ -1,0 +1,149 @@
+"""MW-Fed: multiplicative weights; clients whose requirement is not met take more local steps and count more.
+
+Paper: A. Blum, N. Haghtalab, R. L. Phillips, H. Shao, "One for One, or All for All: Equilibria and Optimality of Collaboration in
+Federated Learning", ICML 2021, as a comparator of Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning".
+
+Symbols: weights = w on the simplex of all N clients, gap_k = F_k(x) - rho_k, tau = number of steps of `local`, n = participants.
+
+Differences from the paper: the MaxFL paper only names the method. Our reading: w_k *= exp(rate [gap_k > 0]) for the participants,
+normalised; each takes max(1, round(tau n w_k)) local steps, w_k as a share of the participants'; updates are weighted by w_k. Absent
+clients keep what they have. Requirements are MaxFL's (`coterie/appeal.py`).
+
+Steps of all participants sum to about tau n, so budgets are those of other methods; what is rounded up to one step comes on top.
+
+Laws (tests/laws): rate = 0 is uniform averaging with tau steps each; equal gaps too; a client whose requirement is never met ends
+with all the weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.appeal import (
+    Requirements,
+    check_names,
+    check_requirements,
+    gaps,
+    measure_appeal,
+    requirement_payload,
+    still_ready,
+    with_steps,
+)
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD, Steps
+from coterie.core.vector import move
+from coterie.core.wire import Each
+
+__all__ = ["MWFed", "State"]
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b]."""
+
+    delta: Update
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, steps: Tensor) -> LocalUpdate:
+    """Local training with a number of steps of its own for each client, `steps` [n]."""
+    return LocalUpdate(cohort.train(x, local, steps=steps.tolist()) - x)
+
+
+class State(NamedTuple):
+    """Global and initial model [d + b], log of the weights of all N clients, and the names of those that have their requirement."""
+
+    x: Tensor
+    start: Tensor
+    log_weights: Tensor
+    ready: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MWFed:
+    """Let clients whose loss is above what they require train longer and count more, from round to round.
+
+    Attributes:
+        local: settings of local training; its `Steps(tau)` are what a client takes on average.
+        rate: w_k grows by exp(rate) >= 1 in each round in which F_k(x) > rho_k.
+        lr: server learning rate > 0.
+        warmup_steps: local steps from the initial model to the client's own, whose loss is the requirement rho_k.
+        requirements: rho_k: rows of that loss, "train" or "validation" (training rows where there are none); or requirements of your
+            own, {client: loss}; clients that are not named keep that of their warm-up.
+
+    >>> import coterie as ct, torch
+    >>> labels = {"a": 0.0, "b": 0.0, "c": 3.0}
+    >>> clients = ct.data.from_tensors({k: (torch.ones(30, 1), torch.full((30,), v)) for k, v in labels.items()})
+    >>> local = ct.LocalSGD(lr=0.05, batch_size=None, steps=ct.Steps(4))
+    >>> need = {"a": 4.0, "b": 4.0, "c": 1.0}
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> run = ct.fit(ct.MWFed(local=local, requirements=need), clients, model=model, rounds=60)
+    >>> bool(run.x > 1.95)  # the average is 1; only from 2 on c has what it requires
+    True
+    """
+
+    local: LocalSGD = LocalSGD()
+    rate: float = 0.1
+    lr: float = 1.0
+    warmup_steps: int = 100
+    requirements: Requirements = "train"
+
+    def __post_init__(self) -> None:
+        check_requirements(self)
+        check_fields(self, rate=Rules.NOT_NEGATIVE, lr=Rules.POSITIVE, warmup_steps=Rules.SIZE)
+        if not isinstance(self.local.steps, Steps):
+            raise InputError(
+                f"MWFed shares out local steps among the clients and cannot do so with {self.local.steps}; give local steps"
+            )
+
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raises `InputError` for a requirement of a client that does not exist."""
+        check_names(self, everyone)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Uniform weights; requirements are computed when clients are first asked."""
+        self.check(federation.everyone)
+        return State(x, x, torch.zeros(len(federation.everyone), dtype=torch.float64), ())
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`: first their gaps, then training."""
+        number = {name: i for i, name in enumerate(federation.everyone)}
+        warm = with_steps(self.local, self.warmup_steps)
+        payload: dict[str, Any] = requirement_payload(
+            self.requirements, federation.clients, state.start, state.ready, warm
+        )
+        asked = federation.ask(federation.clients, gaps, x=state.x, **payload)
+        here = torch.tensor([number[n] for n in asked.clients])
+        log_weights = state.log_weights.clone()
+        log_weights[here] += self.rate * (asked.gap > 0)
+        log_weights -= log_weights.logsumexp(0)
+        share = log_weights[here].softmax(0)
+        steps = (self.local.steps.count * len(here) * share).round().clamp(min=1).long()
+        got = federation.ask(asked.clients, local_update, x=state.x, local=self.local, steps=Each(steps))
+        weights = log_weights[torch.tensor([number[n] for n in got.clients])].softmax(0)
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)
+        log: Log = {"weights": got.named(weights), "gap": asked.named(asked.gap), "steps": asked.named(steps)}
+        ready = still_ready(state.ready, asked.clients, {*asked.failed, *got.failed})
+        return State(x, state.start, log_weights, ready), log
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+    def measure(self, state: State, federation: Federation) -> Log:
+        """Appeal to seen and unseen clients, see `measure_appeal`."""
+        return measure_appeal(
+            state.x, state.start, federation, self.local, warmup_steps=self.warmup_steps, requirements=self.requirements
+        )
+
+    def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Everybody, where requirements are losses on validation rows."""
+        return names if self.requirements == "validation" else ()
