@@ -12,14 +12,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Clients, Inputs, Rows, rows, take
+from coterie.core.clients import Clients, Inputs, Part, Rows, rows, take
 from coterie.core.errors import InputError, require
+from coterie.core.kernels import Batched, Rule, chunks
 from coterie.core.loss import Kind
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng, batches
@@ -103,16 +105,22 @@ class Cohort:
         """
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
         chosen = sampler or local.sampler
-        with self._training():
-            for i in range(len(self.names)):
-                start = _of(x, i)
-                self.workspace.load(start)
-                self._begin(i, purpose)
-                own = None if correction is None else _of(correction, i)
-                hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
-                mine = local if steps is None else replace(local, steps=Steps(steps[i]))
-                self._train_one(i, mine, hooks, chosen, purpose)
-                result[i] = self.workspace.x
+        if hasattr(chosen, "at"):
+            chosen = chosen.at(self, x)
+        settings = [local if steps is None else replace(local, steps=Steps(steps[i])) for i in range(len(self.names))]
+        plain = local.optimiser == "sgd" and not local.momentum and local.clip is None and gradient_rule is None
+        if self.workspace.batched is not None and plain and (penalty is None or isinstance(penalty, Quadratic)):
+            self._train_batched(self.workspace.batched, x, settings, penalty, correction, chosen, purpose, result)
+        else:
+            with self._training():
+                for i in range(len(self.names)):
+                    start = _of(x, i)
+                    self.workspace.load(start)
+                    self._begin(i, purpose)
+                    own = None if correction is None else _of(correction, i)
+                    hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
+                    self._train_one(i, settings[i], hooks, chosen, purpose)
+                    result[i] = self.workspace.x
         if hasattr(chosen, "trained"):
             chosen.trained(self, result)
         return result
@@ -134,6 +142,45 @@ class Cohort:
         drawn = math.ceil(getattr(sampler, "sample_ratio", 1.0) * self._size(i, "train"))
         smallest = 1 if sampler is None else self.workspace.smallest_batch
         return drawn, max(smallest, min(local.batch_size or drawn, drawn))
+
+    def _train_batched(
+        self,
+        kernel: Batched,
+        x: Tensor,
+        settings: Sequence[LocalSGD],
+        penalty: Quadratic | None,
+        correction: Tensor | None,
+        sampler: Sampler | None,
+        purpose: str,
+        result: Tensor,
+    ) -> None:
+        part, lr = self.clients.train, settings[0].rate(self.round)
+        mu = 0.0 if penalty is None else penalty.mu
+        shift = None
+        if penalty is not None:
+            shift = lr * mu * _each(x if penalty.anchor is None else penalty.anchor)
+        if correction is not None:
+            pull = _each(correction) * -lr
+            shift = pull if shift is None else shift + pull
+        rule = Rule(lr, 1 - lr * (settings[0].weight_decay + mu), shift)
+        where = [part.positions(number) for number in self.index]
+
+        def place(i: int, own: NDArray[np.int64]) -> NDArray[np.int64]:
+            at = where[i]
+            return own + at.start if isinstance(at, slice) else at[own]
+
+        def gather(numbers: Tensor) -> tuple[Tensor, Tensor]:
+            inputs, labels = self._gather_at(part, numbers)
+            assert isinstance(inputs, Tensor)
+            return inputs, labels
+
+        chosen = [self._chosen(i, own, sampler, purpose) for i, own in enumerate(settings)]
+        for chunk in chunks(chosen, kernel.width, place):
+            kernel.train(_each(x), chunk, gather, rule, result)
+            self.spent["row_gradients"] += int(chunk.counts.sum())
+        if not bool(torch.isfinite(result.sum())):
+            for name, model in zip(self.names, result, strict=True):
+                self._check_finite(name, model, lr)
 
     @contextlib.contextmanager
     def _training(self) -> Iterator[None]:
@@ -173,28 +220,31 @@ class Cohort:
                 head.grad = grad
                 optimiser.step()
         head.grad = None
-        # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
-        if not math.isfinite(workspace.x.sum().item()) and not bool(torch.isfinite(workspace.x).all()):
-            raise FloatingPointError(
-                f"training of client {self.names[i]!r} diverged (NaN or Inf); lower local lr = {lr}"
-            )
+        self._check_finite(self.names[i], workspace.x, lr)
 
-    def _steps(self, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> Iterator[Batch]:
-        part, count = self.clients.train, self._size(i, "train")
+    def _check_finite(self, name: str, model: Tensor, lr: float) -> None:
+        # A sum is finite only if its terms are, and much cheaper than looking at each of them; it may overflow alone.
+        if not math.isfinite(model.sum().item()) and not bool(torch.isfinite(model).all()):
+            raise FloatingPointError(f"training of client {name!r} diverged (NaN or Inf); lower local lr = {lr}")
+
+    def _chosen(self, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> list[NDArray[np.int64]]:
+        """Row numbers of every step, among the client's own rows."""
+        count = self._size(i, "train")
         smallest = self.workspace.smallest_batch
         if min(count, local.batch_size or count) < smallest:
             raise InputError(
                 f"client {self.names[i]!r} has {count} training rows in batches of {local.batch_size}; "
                 "a model with batch norm needs at least 2 in a batch: use group norm or larger batches"
             )
-        chosen: list[NDArray[np.int64]]
         if sampler is not None:
             drawn, size = self._drawn(i, local, sampler)
             steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-drawn // size)
-            chosen = list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
-        else:
-            many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
-            chosen = list(batches(self.rng(i, purpose), count, local.batch_size, smallest=smallest, **many))
+            return list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
+        many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
+        return list(batches(self.rng(i, purpose), count, local.batch_size, smallest=smallest, **many))
+
+    def _steps(self, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> Iterator[Batch]:
+        part, chosen = self.clients.train, self._chosen(i, local, sampler, purpose)
         tensors = part.inputs.values() if isinstance(part.inputs, dict) else [part.inputs]
         per_row = max(1, sum(v.shape[1:].numel() for v in tensors))
         group = max(1, _BLOCK // (per_row * max(len(c) for c in chosen)))
@@ -225,7 +275,7 @@ class Cohort:
 
         Args:
             x: model [d + b], or one per client [n, d + b].
-            part: `train`, `validation` or `test`.
+            part: `train`, `validation` or `test`; or `fresh`: rows that are drawn for this batch where the data can (`Clients.draw`).
             batch_size: rows of a random batch; None: all rows.
             purpose: name of the random batch: the same purpose gives the same batch in every ask of a round.
             mode: `eval`, or `train` for layers that behave differently in training.
@@ -335,7 +385,7 @@ class Cohort:
     ) -> dict[str, Tensor]:
         """Loss and metrics of x, per client.
 
-        The forward pass is done per client; losses are computed flat and summed per client in float64.
+        Losses are summed in float64.
 
         Args:
             x: model [d + b], or one per client [n, d + b].
@@ -352,14 +402,15 @@ class Cohort:
             return result
         within = self.only(has)
         outputs, labels, offsets = within.outputs(x if x.ndim == 1 else x[has], part=part)
-        values = self.workspace.loss.rows(outputs, labels).double().cpu()
-        owner = torch.repeat_interleave(torch.arange(len(has)), offsets.diff())
-        sums = torch.zeros(len(has), dtype=torch.float64).index_add_(0, owner, values)
-        result["loss"][has] = sums / offsets.diff()
+        # Per client: the vector units of a CPU round a row otherwise than the few left over at the end, so that a loss of all rows
+        # at once would depend on who shares the cohort.
+        spans = [slice(int(low), int(high)) for low, high in pairwise(offsets.tolist())]
+        for i, span in zip(has, spans, strict=True):
+            values = self.workspace.loss.rows(outputs[span], labels[span]).double().cpu()
+            result["loss"][i] = values.sum() / len(values)
         for name, metric in metrics.items():
             for j, i in enumerate(has):
-                where = slice(int(offsets[j]), int(offsets[j + 1]))
-                value = metric(outputs[where], labels[where], self.workspace.loss.kind)
+                value = metric(outputs[spans[j]], labels[spans[j]], self.workspace.loss.kind)
                 if value is not None:
                     result[name][i] = value
         return result
@@ -368,7 +419,7 @@ class Cohort:
 
     def has(self, client: int, part: str) -> bool:
         """Whether the client at position `client` has rows of this part."""
-        return self._size(client, part) > 0
+        return self.clients.draw is not None if part == "fresh" else self._size(client, part) > 0
 
     def labels(self, client: int, part: str = "train") -> Tensor:
         """Labels of the client at position `client`."""
@@ -395,6 +446,8 @@ class Cohort:
         return 0 if found is None else int(found.offsets[at + 1] - found.offsets[at])
 
     def _count(self, client: int, part: str, batch_size: int | None) -> int:
+        if part == "fresh" and batch_size is not None:
+            return batch_size
         size = self._size(client, part)
         return size if batch_size is None else min(size, batch_size)
 
@@ -402,10 +455,12 @@ class Cohort:
         where = part.positions(self.index[i])
         at = where if chosen is None else chosen + where.start if isinstance(where, slice) else where[chosen]
         if isinstance(at, slice):
-            inputs, labels = take(part.inputs, at), part.labels[at]
-        else:
-            numbers = torch.from_numpy(at)
-            inputs, labels = _select(part.inputs, numbers), part.labels.index_select(0, numbers)
+            return self.workspace.prepare(take(part.inputs, at)), part.labels[at].to(self.workspace.device)
+        return self._gather_at(part, torch.from_numpy(at))
+
+    def _gather_at(self, part: Rows, numbers: Tensor) -> Batch:
+        numbers = numbers.to(part.labels.device)
+        inputs, labels = _select(part.inputs, numbers), part.labels.index_select(0, numbers)
         return self.workspace.prepare(inputs), labels.to(self.workspace.device)
 
     def _chunks(
@@ -416,19 +471,33 @@ class Cohort:
         if x.ndim == 1:
             self.workspace.load(x)
         for i in range(len(self.names)):
-            where = self._rows(part, i)
-            chosen = None
-            if share is not None or (batch_size is not None and batch_size < self._size(i, part)):
-                chosen = self.rng(i, purpose).child(part).permutation(self._size(i, part), batch_size)
-                chosen = chosen if share is None else chosen[share]
             if x.ndim > 1:
                 self.workspace.load(x[i])
             if mode == "train":
                 self._begin(i, purpose if share is None else f"{purpose}/{share.start}")
-            inputs, labels = self._gather(where, i, chosen)
+            inputs, labels = self._batch(i, part, batch_size, purpose, share)
             for low in range(0, len(labels), _CHUNK):
                 some = slice(low, low + _CHUNK)
                 yield i, (inputs if rows(inputs) <= _CHUNK else take(inputs, some)), labels[some]
+
+    def _batch(self, i: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Batch:
+        if part == "fresh":
+            drawn = self._fresh(i, batch_size, self.rng(i, purpose).child(part))
+            drawn = drawn if share is None else drawn.select(share)
+            return self.workspace.prepare(drawn.inputs), drawn.labels.to(self.workspace.device)
+        where, chosen = self._rows(part, i), None
+        if share is not None or (batch_size is not None and batch_size < self._size(i, part)):
+            chosen = self.rng(i, purpose).child(part).permutation(self._size(i, part), batch_size)
+            chosen = chosen if share is None else chosen[share]
+        return self._gather(where, i, chosen)
+
+    def _fresh(self, i: int, batch_size: int | None, rng: Rng) -> Part:
+        if self.clients.draw is None or batch_size is None:
+            raise InputError(
+                f"fresh rows of client {self.names[i]!r} cannot be drawn: that takes data whose distribution is known, as "
+                "mean-estimation or clients made with `with_draw`, and a batch size; take validation or train rows"
+            )
+        return self.clients.draw(self.names[i], batch_size, rng)
 
 
 @dataclass(frozen=True)
@@ -498,6 +567,10 @@ def _split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:
         pieces = zip(*(v.split(sizes) for v in inputs.values()), strict=True)
         return [dict(zip(inputs, some, strict=True)) for some in pieces]
     return list(inputs.split(sizes))
+
+
+def _each(value: Tensor) -> Tensor:
+    return value[None] if value.ndim == 1 else value
 
 
 def _of(value: Tensor, client: int) -> Tensor:

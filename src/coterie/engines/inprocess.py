@@ -122,10 +122,11 @@ class InProcess:
         loss: str | RowLoss = "auto",
         workers: int = 1,
         device: str = "cpu",
+        kernel: str = "auto",
     ) -> None:
         require(workers >= 1, f"workers must be an int of at least 1; got {workers!r}")
         require(workers == 1 or device == "cpu", "workers are processes that share the CPU; use workers=1 on a GPU")
-        workspace = Workspace(model, loss, clients[0], device)
+        workspace = Workspace(model, loss, clients[0], device, kernel)
         self.model = workspace.model
         self.loss = workspace.loss
         self.layout = workspace.layout

@@ -1,0 +1,277 @@
+"""Batched kernels: equal to the plain loop, and the same bits whoever shares a chunk."""
+
+from __future__ import annotations
+
+import logging
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from coterie.algorithms import FedAvg
+from coterie.core import kernels
+from coterie.core.clients import Client, Clients, Part
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError
+from coterie.core.kernels import Layer, recognise
+from coterie.core.memory import Memory, MemoryView
+from coterie.core.training import Epochs, LocalSGD, Quadratic, Steps
+from coterie.core.vector import Layout
+from coterie.core.workspace import Workspace
+from coterie.models import CNN, MLP, Logistic, Mean
+from coterie.runner import fit
+from federations import Problem, assert_close, seeded
+
+SIZES = [12, 37, 12, 5, 64, 33, 1, 40, 12, 37, 21, 12, 12]
+"""More clients than a chunk takes; ragged last batches; one with a single row."""
+
+MODELS = {
+    "linear": (lambda: nn.Linear(6, 3), (6,)),
+    "no-bias": (lambda: nn.Linear(6, 1, bias=False), (6,)),
+    "one-logit": (lambda: Logistic().build((6,), 1), (6,)),
+    "one-input": (lambda: MLP((4,)).build((1,), 3), (1,)),
+    "mlp": (lambda: MLP((7, 5)).build((2, 3), 3), (2, 3)),
+    "mlp-one-logit": (lambda: MLP((17,)).build((13,), 1), (13,)),
+    "narrow": (lambda: MLP((1, 4)).build((6,), 3), (6,)),
+    "no-activation": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Identity(), nn.Sequential(nn.Linear(5, 3))), (6,)),
+    "dropout-off": (lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Dropout(0.0), nn.Linear(5, 3)), (6,)),
+    "mean": (lambda: Mean().build((6,), 3), (6,)),
+    "mean-of-one": (lambda: Mean().build((6,), 1), (6,)),
+}
+
+
+def problem(model: str, dtype: torch.dtype = torch.float64, kind: str = "") -> Problem:
+    """Clients of unequal sizes for a model; labels as its outputs ask for, or of this kind."""
+    make, shape = MODELS[model]
+    net = seeded(make, dtype)
+    outputs = net(torch.zeros(2, *shape, dtype=dtype)).shape[1]
+    kind = kind or ("binary" if outputs == 1 else "classes")
+    draw = torch.Generator().manual_seed(5)
+    clients = []
+    for number, size in enumerate(SIZES):
+        inputs = torch.randn(size, *shape, generator=draw, dtype=dtype)
+        labels = torch.randint(0, max(2, outputs), (size,), generator=draw)
+        if kind == "regression":
+            labels = torch.randn(size, *([outputs] if outputs > 1 else []), generator=draw, dtype=dtype)
+        clients.append(Client(f"c{number:02d}", Part(inputs, labels)))
+    return Problem(Clients(clients), net)
+
+
+KINDS = [(m, k) for m in MODELS for k in ("regression", "") if k or not m.startswith("mean")]
+
+
+def cohort(given: Problem, kernel: str = "auto", names: tuple[str, ...] | None = None, **options) -> Cohort:
+    names = names or given.clients.names
+    workspace = Workspace(given.model, "auto", given.clients[0], kernel=kernel)
+    index = tuple(given.clients.number(n) for n in names)
+    spent = {"row_gradients": 0, "row_losses": 0}
+    return Cohort(names, workspace, given.clients, index, MemoryView(Memory(), names), 0, 1, spent, **options)
+
+
+def randoms(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 9) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+LOCALS = [
+    LocalSGD(lr=0.1, steps=Steps(7), batch_size=8),
+    LocalSGD(lr=0.1, steps=Epochs(2), batch_size=16, weight_decay=0.1),
+    LocalSGD(lr=0.05, steps=Steps(4), batch_size=None),
+]
+
+
+@pytest.mark.parametrize(("model", "kind"), KINDS)
+def test_the_kernel_equals_the_loop(model, kind):
+    given = problem(model, torch.float64, kind)
+    fast, loop = cohort(given), cohort(given, "loop")
+    assert fast.workspace.batched is not None
+    assert loop.workspace.batched is None
+    x = fast.workspace.x.clone()
+    count, dim = len(fast.names), len(x)
+    xs, correction = x + 0.1 * randoms(count, dim), randoms(count, dim, seed=1)
+    hooks = [
+        {},
+        {"penalty": Quadratic(0.3)},
+        {"penalty": Quadratic(0.3, xs), "correction": correction},
+        {"correction": correction[0], "steps": [1 + i % 4 for i in range(count)]},
+    ]
+    for local in LOCALS:
+        for hook, start in zip(hooks, (x, xs, x, xs), strict=True):
+            assert_close(fast.train(start, local, **hook), loop.train(start, local, **hook))
+    assert_close(fast.gradient(xs), loop.gradient(xs))
+    assert fast.spent == loop.spent
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("model", "kind"), KINDS)
+def test_a_client_s_bits_do_not_depend_on_who_shares_its_chunk(model, kind, dtype):
+    given = problem(model, dtype, kind)
+    everybody = cohort(given)
+    count, x = len(everybody.names), everybody.workspace.x
+    xs = x + 0.1 * randoms(count, len(x), dtype=dtype)
+    for local in LOCALS:
+        whole = everybody.train(xs, local, penalty=Quadratic(0.2))
+        for group in [[0], [5], [6], [0, 2], [1, 4, 9], [3, 4, 5, 6, 7], [0, 1, 2, 11, 12]]:
+            few = cohort(given, names=tuple(everybody.names[i] for i in group))
+            assert torch.equal(few.train(xs[group], local, penalty=Quadratic(0.2)), whole[group]), group
+
+
+def test_widths_and_blocks_do_not_change_a_bit(monkeypatch):
+    """Twenty-three clients of one size, of a shape as in practice, in chunks of every width and blocks of every length."""
+    net = seeded(lambda: MLP((30, 10)).build((40,), 10), torch.float32)
+    rows = [(randoms(70, 40, dtype=torch.float32, seed=i), torch.arange(70) % 10) for i in range(23)]
+    given = Problem(Clients([Client(f"{i:02d}", Part(*part)) for i, part in enumerate(rows)]), net)
+    local = LocalSGD(lr=0.1, steps=Steps(6), batch_size=32)
+    everybody = cohort(given)
+    x = everybody.workspace.x.clone()
+    expected = everybody.train(x, local)
+    for width, block in [(1, 1), (2, 1 << 18), (3, 4000), (7, 1 << 18), (10, 3000), (23, 1)]:
+        monkeypatch.setattr(kernels.Batched, "width", lambda self, batch, w=width: w)
+        monkeypatch.setattr(kernels, "_BLOCK", block)
+        assert torch.equal(cohort(given).train(x, local), expected), (width, block)
+
+
+def test_on_a_gpu_every_chunk_has_the_same_width(monkeypatch):
+    """What a GPU would do, done here: dummies fill a chunk up and change nothing."""
+    given = problem("mlp")
+    plain, padded = cohort(given), cohort(given)
+    monkeypatch.setattr(padded.workspace.batched, "_least", 10)
+    x = plain.workspace.x.clone()
+    for local in LOCALS:
+        expected = plain.train(x, local, correction=randoms(len(plain.names), len(x)))
+        assert_close(padded.train(x, local, correction=randoms(len(plain.names), len(x))), expected)
+        assert padded.spent == plain.spent
+
+
+def test_uint8_images_are_scaled_where_they_are_used():
+    images = torch.randint(0, 256, (40, 4, 4), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    net = seeded(lambda: MLP((5,)).build((4, 4), 3), torch.float64)
+    clients = [Client(n, Part(images[i * 20 : i * 20 + 20], torch.arange(20) % 3)) for i, n in enumerate("ab")]
+    fast, loop = cohort(Problem(Clients(clients), net)), cohort(Problem(Clients(clients), net), "loop")
+    assert fast.clients.train.inputs.dtype == torch.uint8
+    x, local = fast.workspace.x.clone(), LocalSGD(lr=0.5, steps=Steps(5), batch_size=7)
+    assert_close(fast.train(x, local), loop.train(x, local))
+
+
+def test_results_belong_to_the_caller():
+    fast = cohort(problem("mlp"))
+    x, local = fast.workspace.x.clone(), LOCALS[0]
+    first = fast.train(x, local)
+    kept, start = first.clone(), x.clone()
+    fast.train(x + 1, local)
+    assert torch.equal(first, kept)
+    assert torch.equal(x, start)
+
+
+def test_one_client_that_diverges_is_named_and_harms_nobody():
+    given = problem("mlp", torch.float32)
+    wild = Part(given.clients[3].train.inputs * 1e30, given.clients[3].train.labels)
+    clients = Clients([Client(c.name, wild if i == 3 else c.train) for i, c in enumerate(given.clients)])
+    fast = cohort(given.with_clients(clients))
+    with pytest.raises(FloatingPointError, match=r"client 'c03' diverged .*local lr = 0.1"):
+        fast.train(fast.workspace.x.clone(), LOCALS[0])
+
+
+# ---- what is recognised
+
+
+class Own(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) * 2
+
+
+def hooked() -> nn.Module:
+    net = nn.Sequential(nn.Linear(6, 3))
+    net[0].register_forward_hook(lambda *_: None)
+    return net
+
+
+def shared() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def partly_frozen() -> nn.Module:
+    net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    net[0].bias.requires_grad_(False)
+    return net
+
+
+UNKNOWN = {
+    "convolution": (lambda: CNN().build((8, 8), 10), (8, 8)),
+    "dropout": (lambda: MLP((4,), dropout=0.5).build((6,), 3), (6,)),
+    "batch norm": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3)), (6,)),
+    "tanh": (lambda: nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)), (6,)),
+    "own forward": (lambda: nn.Sequential(Own(6, 3)), (6,)),
+    "hook": (hooked, (6,)),
+    "shared": (shared, (6,)),
+    "frozen": (partly_frozen, (6,)),
+    "relu at the end": (lambda: nn.Sequential(nn.Linear(6, 3), nn.ReLU()), (6,)),
+    "relu first": (lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, 3)), (6,)),
+    "last dimension only": (lambda: nn.Linear(6, 3), (2, 6)),
+    "half precision": (lambda: nn.Linear(6, 3).to(torch.bfloat16), (6,)),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_other_models_stay_with_the_loop(name):
+    make, shape = UNKNOWN[name]
+    net = make()
+    assert recognise(net, Layout.of(net), torch.zeros(1, *shape)) is None
+
+
+def test_layers_are_read_from_the_model():
+    net = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(6, 4, bias=False), nn.ReLU()), nn.Linear(4, 3))
+    assert recognise(net, Layout.of(net), torch.zeros(1, 2, 3)) == (Layer(4, 6, False, True), Layer(3, 4, True, False))
+    assert recognise(net, Layout.of(net), torch.zeros(1, 2, 4)) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"momentum": 0.9}, {"clip": 0.5}, {"optimiser": "adam"}],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_optimisers_stay_with_the_loop(change, monkeypatch):
+    given = problem("mlp")
+    fast, loop = cohort(given), cohort(given, "loop")
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(kernels.Batched, "train", never)
+    x, local = fast.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(3), batch_size=8, **change)
+    assert_close(fast.train(x, local), loop.train(x, local))
+    for hook in ({"penalty": lambda step: step.outputs.square().mean()}, {"gradient_rule": lambda g, y: 2 * g(y, 0)}):
+        assert_close(fast.train(x, LOCALS[0], **hook), loop.train(x, LOCALS[0], **hook), 1e-11)
+
+
+def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
+    given, method = problem("mlp", torch.float32), FedAvg(LocalSGD(steps=Steps(1)))
+    with caplog.at_level(logging.INFO, "coterie"):
+        fit(method, given.clients, deepcopy(given.model), 2, evaluate=2, metrics=())
+        said = [r.getMessage() for r in caplog.records if "kernel" in r.getMessage()]
+        assert len(said) == 1
+        assert "batched kernel" in said[0]
+        caplog.clear()
+        fit(method, given.clients, deepcopy(given.model), 2, evaluate=2, metrics=(), kernel="loop")
+        assert not [r for r in caplog.records if "kernel" in r.getMessage()]
+    with pytest.raises(InputError, match="kernel must be one of auto, loop"):
+        fit(method, given.clients, given.model, 1, kernel="fast")
+
+
+def test_where_a_product_depends_on_its_company_the_loop_trains(monkeypatch, caplog):
+    monkeypatch.setattr(kernels.Batched, "steady", lambda self: False)
+    with caplog.at_level(logging.INFO, "coterie"):
+        assert cohort(problem("mlp")).workspace.batched is None
+    assert "the loop trains" in caplog.text
+
+
+def test_company_that_changes_a_bit_is_seen(monkeypatch):
+    honest = kernels.Batched._slope
+    assert cohort(problem("mlp")).workspace.batched.steady()
+
+    def crowded(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
+        return honest(self, outputs, labels, scale).mul_(1 + 1e-7 * len(outputs))
+
+    monkeypatch.setattr(kernels.Batched, "_slope", crowded)
+    assert cohort(problem("mlp")).workspace.batched is None
