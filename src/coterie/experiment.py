@@ -213,7 +213,7 @@ class Experiment:
         elif entry.local:
             raise InputError(f"{where}: {entry.name} has no local training to set")
         try:
-            return method(**{k: _tuple(v) for k, v in fields.items()})
+            return method(**{k: _tuple(v) for k, v in _scheduled(fields, method).items()})
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         except TypeError as error:
@@ -365,6 +365,15 @@ def _parameters(method: Callable[..., Any]) -> set[str] | None:
     """Names that `method` can be called with; None for any."""
     found = inspect.signature(method).parameters.values()
     return None if any(p.kind is p.VAR_KEYWORD for p in found) else {p.name for p in found}
+
+
+def _scheduled(fields: Mapping[str, Any], method: Callable[..., Any]) -> dict[str, Any]:
+    """`fields` of a method, with a `Schedule` for a table {start, at, factor} wherever its signature allows one."""
+    kinds = {p.name: str(p.annotation) for p in inspect.signature(method).parameters.values()}
+    return {
+        k: _settings(Schedule, v, k) if isinstance(v, dict) and "Schedule" in kinds.get(k, "") else v
+        for k, v in fields.items()
+    }
 
 
 def _check_keys(table: Mapping[str, Any], known: set[str] | None, where: str) -> None:

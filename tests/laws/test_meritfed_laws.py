@@ -14,14 +14,18 @@ from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.rng import Rng
 from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Steps
+from coterie.core.training import LocalSGD, Schedule, Steps
+from coterie.data import load
+from coterie.experiment import Experiment
 from coterie.runner import fit
 from federations import (
     SIZES,
     Problem,
+    Vector,
     assert_close,
     assert_same_bits,
     batch_norm,
+    cohort_of,
     federation_of,
     logistic,
     quadratic,
@@ -43,11 +47,12 @@ CENTRES = {"a": [1.0, -2.0], "b": [0.8, -1.5], "c": [-3.0, 1.0]}
 LR, STEP, STEPS, LOCAL_LR = 0.7, 0.9, 3, 0.1
 
 
-def by_hand(target, rounds, *, damping=False, reset=False):
+def by_hand(target, rounds, *, damping=False, reset=False, rate=lambda number: LR):
     """Algorithm 1 on f_k(x) = mean over 2 entries of (x - centre_k)^2, with python's own numbers."""
     names = list(CENTRES)
     x, w = [0.0, 0.0], [1 / 3] * 3
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
+        lr = rate(number)
         if reset:
             w = [1 / 3] * 3
         deltas = []
@@ -57,12 +62,12 @@ def by_hand(target, rounds, *, damping=False, reset=False):
                 y = [v - LOCAL_LR * (v - c) for v, c in zip(y, CENTRES[name], strict=True)]
             deltas.append([a - b for a, b in zip(y, x, strict=True)])
 
-        def at(weights, x=x, deltas=deltas):
-            return [x[j] + LR * sum(wi * d[j] for wi, d in zip(weights, deltas, strict=True)) for j in range(2)]
+        def at(weights, x=x, deltas=deltas, lr=lr):
+            return [x[j] + lr * sum(wi * d[j] for wi, d in zip(weights, deltas, strict=True)) for j in range(2)]
 
         for t in range(STEPS):
             gradient = [v - c for v, c in zip(at(w), CENTRES[target], strict=True)]
-            slope = [LR * sum(g * d for g, d in zip(gradient, delta, strict=True)) for delta in deltas]
+            slope = [lr * sum(g * d for g, d in zip(gradient, delta, strict=True)) for delta in deltas]
             moved = [wi * math.exp(-STEP * s) for wi, s in zip(w, slope, strict=True)]
             moved = [m / sum(moved) for m in moved]
             share = 1 / (t + 1) if damping else 1.0
@@ -82,6 +87,30 @@ def test_a_run_follows_the_papers_recursion(damping, oracle):
             x, w = by_hand(target, rounds, damping=damping)
             assert found.models[target].tolist() == pytest.approx(x, rel=1e-11)
             assert list(found.weights[target].values()) == pytest.approx(w, rel=1e-11)
+
+
+def test_the_rate_of_the_server_may_be_a_schedule():
+    local, schedule = LocalSGD(lr=LOCAL_LR, steps=Steps(2), batch_size=None), Schedule(0.9, (2, 4), 0.5)
+    found = run(MeritFed("a", local, schedule, STEPS, STEP, validation="train"), quadratic(CENTRES), 5)
+    x, w = by_hand("a", 5, rate=lambda number: {1: 0.9, 2: 0.45, 3: 0.45}.get(number, 0.225))
+    assert found.models["a"].tolist() == pytest.approx(x, rel=1e-11)
+    assert list(found.weights["a"].values()) == pytest.approx(w, rel=1e-11)
+
+
+def test_a_schedule_in_a_toml_file_is_a_table_and_survives_being_written():
+    tables = {
+        "data": {"name": "digits"},
+        "methods": [{"name": "meritfed", "lr": {"start": 0.5, "at": [3], "factor": 0.2}}],
+    }
+    for _ in range(2):
+        experiment = Experiment.from_tables(tables, "x.toml")
+        assert experiment.build_method(experiment.methods[0]).lr == Schedule(0.5, (3,), 0.2)
+        tables = experiment.tables()
+    tables["methods"][0]["lr"] = {"begin": 0.5}
+    with pytest.raises(
+        InputError, match=r"x\.toml, method 'meritfed': lr: unknown key 'begin'; .*allowed: at, factor, start"
+    ):
+        Experiment.from_tables(tables, "x.toml")
 
 
 def test_weights_persist_over_rounds():
@@ -135,6 +164,20 @@ def test_a_step_of_zero_is_no_descent(options):
 
 # ---- the same numbers by another way
 
+
+def drawn(log=None):
+    """Clients of which fresh rows can be drawn; each draw is noted."""
+    problem = logistic()
+
+    def draw(name, count, rng):
+        if log is not None:
+            log.append((name, count, rng.key))
+        x = torch.randn(count, 3, generator=rng.generator(), dtype=torch.float64)
+        return Part(x, (x[:, 0] + x[:, "abcde".index(name) % 3] > 0).long())
+
+    return problem.with_clients(problem.clients.with_draw(draw))
+
+
 DELEGATED = {
     "one target": (logistic, {"targets": "c"}),
     "all targets": (logistic, {}),
@@ -143,6 +186,10 @@ DELEGATED = {
     "server rows": (logistic, {"validation": "server"}),
     "training rows": (logistic, {"validation": "train", "oracle_batch_size": 5}),
     "batch norm": (batch_norm, {"lr": 0.5}),
+    "adam": (batch_norm, {"server_optimiser": "adam", "lr": 0.05}),
+    "adam of one": (logistic, {"server_optimiser": "adam", "lr": Schedule(0.1, (2,)), "targets": "d"}),
+    "shared uploads": (batch_norm, {"shared_uploads": True}),
+    "fresh": (drawn, {"validation": "fresh", "oracle_batch_size": 6}),
 }
 
 
@@ -163,18 +210,20 @@ def test_the_delegated_descent_is_the_gradient_descent_bit_by_bit(name, workers)
 
 @pytest.mark.parametrize("options", [
     {}, {"oracle_batch_size": 3, "damping": True}, {"oracle": "delegated"}, {"md_step": "line-search", "md_steps": 3},
-    {"oracle": "loss", "directions": 3},
+    {"oracle": "loss", "directions": 3}, {"server_optimiser": "adam", "lr": 0.05},
+    {"server_optimiser": "adam", "lr": 0.05, "oracle": "loss", "directions": 3},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 def test_all_targets_at_once_are_each_target_alone_bit_by_bit(options, make):
     problem = make()
-    method = MeritFed(local=MINI, lr=0.8, **{"md_step": 2.0, **options})
+    method = MeritFed(local=MINI, **{"lr": 0.8, "md_step": 2.0, **options})
     together = run(method, problem)
     for target in "ae":
         alone = run(replace(method, targets=target), problem)
         assert torch.equal(together.models[target], alone.models[target])
         assert together.weights[target] == alone.weights[target]
-        assert together.history.select("phi_after", target) == alone.history.select("phi_after", target)
+        for key in ("phi_after", "gap_bound"):
+            assert together.history.select(key, target) == alone.history.select(key, target) != []
     some = run(replace(method, targets=("e", "b", "e")), problem)
     assert list(some.models) == ["b", "e"]
     assert torch.equal(some.models["e"], together.models["e"])
@@ -220,7 +269,7 @@ def label_skew(seed=0):
 
 @pytest.mark.parametrize("options", [
     {}, {"damping": True}, {"oracle": "delegated"}, {"oracle": "loss", "directions": 8}, {"md_step": "line-search"},
-    {"oracle_batch_size": 10},
+    {"oracle_batch_size": 10}, {"server_optimiser": "adam", "lr": 0.2, "eps": 1e-2},
 ], ids=str)  # fmt: skip
 def test_flipped_labels_lose_weight_and_a_twin_gains(options):
     method = MeritFed("t", replace(FULL, lr=0.5, steps=Steps(5)), **{"md_step": 2.0, **options})
@@ -267,6 +316,171 @@ def test_the_loss_oracle_points_along_the_gradient_oracle():
     assert float(estimate.norm() / slope.norm()) == pytest.approx(1, abs=0.15)
     one = descent(problem, replace(method, oracle="loss"))
     assert not torch.allclose(one, slope, rtol=0.1)
+
+
+# ---- Adam at the server
+
+
+@pytest.mark.parametrize("make", [logistic, batch_norm])
+def test_without_memory_and_with_a_large_eps_adam_is_sgd(make):
+    problem, eps = make(), 1e9
+    method = MeritFed(local=MINI, lr=0.6, md_step=2.0)
+    plain = run(method, problem)
+    adam = run(replace(method, server_optimiser="adam", betas=(0.0, 0.0), eps=eps, lr=0.6 * eps), problem)
+    for name, x in plain.models.items():
+        assert_close(adam.models[name], x, 1e-7)
+        assert adam.weights[name] == pytest.approx(plain.weights[name], rel=1e-6)
+    assert max(plain.weights["a"].values()) > 0.25
+
+
+def test_the_first_step_of_adam_has_one_length_whatever_the_weights():
+    problem = logistic()
+    adam, plain = (run(MeritFed("a", MINI, 0.1, server_optimiser=o), problem, 1) for o in ("adam", "sgd"))
+    moved = adam.models["a"] - start(problem)
+    assert_close(moved, 0.1 * (plain.models["a"] - start(problem)).sign(), 1e-6)
+    assert adam.weights["a"] == pytest.approx(dict.fromkeys(SIZES, 0.2), abs=1e-6)
+    second = run(MeritFed("a", MINI, 0.1, server_optimiser="adam"), problem, 2)
+    assert max(abs(w - 0.2) for w in second.weights["a"].values()) > 1e-4
+
+
+def test_statistics_in_buffers_take_no_step_of_adam():
+    problem = batch_norm()
+    dim = sum(p.numel() for p in problem.model.parameters())
+    adam, plain = (run(MeritFed("a", MINI, 0.01, 0, server_optimiser=o), problem, 1) for o in ("adam", "sgd"))
+    assert_close(adam.models["a"][dim:], plain.models["a"][dim:])
+    assert (adam.models["a"][dim:] - start(problem)[dim:]).abs().min() > 1e-4
+
+
+# ---- one upload for all targets
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"server_optimiser": "adam", "lr": 0.05}, {"validation": "server"}, {"oracle": "delegated", "damping": True},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("make", [logistic, batch_norm])
+def test_with_one_target_sharing_uploads_changes_no_bit(options, make):
+    problem = make()
+    held = problem.clients["c"].validation
+    method = MeritFed("c", MINI, **options)
+    settings = {"server_data": (held.inputs, held.labels), "clients_per_round": 4}
+    assert_same_bits(run(method, problem, **settings), run(replace(method, shared_uploads=True), problem, **settings))
+
+
+def test_shared_uploads_start_from_the_mean_of_the_targets_models():
+    problem = quadratic(CENTRES)
+    local = LocalSGD(lr=LOCAL_LR, steps=Steps(1), batch_size=None)
+    method = MeritFed(("a", "c"), local, LR, 1, STEP, validation="train", shared_uploads=True)
+    found = run(method, problem, 4)
+    x, w = {t: [0.0, 0.0] for t in "ac"}, {t: [1 / 3] * 3 for t in "ac"}
+    for _ in range(4):
+        anchor = [(x["a"][j] + x["c"][j]) / 2 for j in range(2)]
+        deltas = [[LOCAL_LR * (c - v) for v, c in zip(anchor, centre, strict=True)] for centre in CENTRES.values()]
+        for t in "ac":
+            for update in (True, False):
+                moved = [x[t][j] + LR * sum(wi * d[j] for wi, d in zip(w[t], deltas, strict=True)) for j in range(2)]
+                if update:
+                    slope = [
+                        LR * sum((m - c) * v for m, c, v in zip(moved, CENTRES[t], d, strict=True)) for d in deltas
+                    ]
+                    grown = [wi * math.exp(-STEP * s) for wi, s in zip(w[t], slope, strict=True)]
+                    w[t] = [g / sum(grown) for g in grown]
+            x[t] = moved
+    for t in "ac":
+        assert found.models[t].tolist() == pytest.approx(x[t], rel=1e-11)
+        assert list(found.weights[t].values()) == pytest.approx(w[t], rel=1e-11)
+    assert x["a"][0] - x["c"][0] > 0.1
+
+
+def test_shared_uploads_cost_one_training_per_client_and_not_one_per_target():
+    problem = logistic()
+    rows = {}
+    for shared in (False, True):
+        method = MeritFed(local=MINI, md_steps=0, shared_uploads=shared)
+        rows[shared] = [count for _, count in run(method, problem, 3).history.select("row_gradients")]
+    once = sum(min(MINI.batch_size, n) for n in SIZES.values()) * MINI.steps.count
+    assert rows[True] == [0, once, 2 * once, 3 * once]
+    assert rows[False] == [0, once, once + 5 * once, once + 10 * once]  # models are equal in the first round
+
+
+def test_statistics_of_shared_uploads_are_means_over_clients():
+    problem = batch_norm()
+    dim = sum(p.numel() for p in problem.model.parameters())
+    method = MeritFed(("a", "c", "e"), MINI, md_step=20.0, shared_uploads=True)
+    with federation_of(problem) as federation:
+        state = method.init(start(problem), federation)
+        for number in (1, 2):
+            anchor = state.x.mean(0)
+            view = federation.view(federation.everyone, number, 0)
+            state, log = method.round(state, view, Rng.named(0, "server", number))
+    trained = cohort_of(problem, round=2).train(anchor, MINI)[:, dim:]
+    for target, x in method.models(state).items():
+        weights = torch.tensor(list(log["weights"][target].values()), dtype=torch.float64)
+        assert_close(x[dim:], weights @ trained)
+    assert (state.x[0, dim:] - state.x[1, dim:]).abs().max() > 1e-3
+
+
+# ---- fresh rows
+
+
+def test_fresh_rows_are_drawn_by_name_anew_for_each_round_target_and_step():
+    log = []
+    problem = drawn(log)
+    method = MeritFed(("a", "c"), MINI, md_steps=3, validation="fresh", oracle_batch_size=7)
+    found = run(method, problem, 2)
+    assert {(name, count) for name, count, _ in log} == {("a", 7), ("c", 7)}
+    assert len({key for *_, key in log}) == 2 * 2 * 4  # rounds, targets, steps and one more draw for phi
+    assert_same_bits(found, run(method, drawn(), 2, workers=2))
+    assert method.keeps_validation(problem.clients.names) == ()
+    other = run(replace(method, validation="train"), problem, 2)
+    assert other.weights["a"] != found.weights["a"]
+
+
+def test_mean_estimation_draws_fresh_samples_of_a_clients_distribution():
+    clients = load("mean-estimation", groups=(2, 3, 3), samples=20, test=20, mu=0.1)
+    for name, mean in (("d1-001", 0.0), ("d3-002", 1.0)):
+        part = clients.draw(name, 4000, Rng.named(0, "x"))
+        assert part.inputs.shape == (4000, 10)
+        assert float(part.inputs.mean(0).norm()) == pytest.approx(mean, abs=0.08)
+        assert torch.equal(part.inputs, clients.draw(name, 4000, Rng.named(0, "x")).inputs)
+        assert not torch.equal(part.inputs[:20], clients[name].train.inputs)
+    method = MeritFed("d1-000", replace(MINI, steps=Steps(1)), 1.0, 5, 100.0, validation="fresh", oracle_batch_size=50)
+    weights = fit(method, clients, Vector(10), 30).weights["d1-000"]
+    assert sum(w for n, w in weights.items() if n.startswith("d3")) < 0.1
+
+
+def test_fresh_rows_of_other_data_are_refused_before_any_training():
+    done = []
+    with pytest.raises(
+        InputError, match=r"validation = \"fresh\" draws new rows of 'a', .*take \"validation\" or \"train\""
+    ):
+        fit(
+            MeritFed("a", validation="fresh", oracle_batch_size=5),
+            logistic().clients,
+            logistic().model,
+            2,
+            progress=done.append,
+        )
+    assert done == []
+    with pytest.raises(InputError, match='validation = "fresh" needs oracle_batch_size'):
+        MeritFed(validation="fresh")
+
+
+# ---- the bound on what the descent has left
+
+
+def test_the_gap_bound_is_above_the_gap_and_tight_where_phi_is_a_line():
+    problem = quadratic({"a": [1.0, -2.0], "b": [2.8, -1.5], "c": [-3.0, 1.0], "d": [0.0, -4.0]})
+    ratios = {}
+    for lr in (1e-4, 0.7):
+        found = run(MeritFed("a", FULL, lr, 2, 0.2 / lr, validation="train"), problem, 3)
+        best = run(MeritFed("a", FULL, lr, 4000, 5.0 / lr, validation="train"), problem, 1)
+        left = found.history.select("phi_after", "a")[0][1] - best.history.select("phi_after", "a")[0][1]
+        bound = found.history.select("gap_bound", "a")[0][1]
+        assert bound >= left > 1e-7
+        ratios[lr] = bound / left
+    assert ratios[1e-4] == pytest.approx(1, abs=1e-3)
+    assert ratios[0.7] < 3
+    assert run(MeritFed("a", FULL, md_steps=0), problem, 1).history.select("gap_bound", "a") == []
 
 
 # ---- partial participation, the server's rows, failures
@@ -317,10 +531,10 @@ def fail(monkeypatch, name, tasks, rounds=(1, 2, 3)):
     ("gradient", ["target_gradient"]), ("gradient", ["target_losses"]), ("delegated", ["target_descent"]),
     ("loss", ["target_losses"]),
 ])  # fmt: skip
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_target_that_fails_keeps_its_model_and_the_others_go_on(monkeypatch, oracle, tasks, workers):
+@pytest.mark.parametrize(("workers", "options"), [(1, {}), (2, {}), (1, {"server_optimiser": "adam", "lr": 0.1})])
+def test_a_target_that_fails_keeps_its_model_and_the_others_go_on(monkeypatch, oracle, tasks, workers, options):
     problem = logistic()
-    method = MeritFed("all", MINI, oracle=oracle)
+    method = MeritFed("all", MINI, oracle=oracle, **options)
     undisturbed = run(method, problem)
     fail(monkeypatch, "b", tasks, rounds=(1, 2))
     early, found = run(method, problem, 2, workers=workers), run(method, problem, workers=workers)
@@ -328,6 +542,10 @@ def test_a_target_that_fails_keeps_its_model_and_the_others_go_on(monkeypatch, o
     assert early.weights["b"] == pytest.approx(dict.fromkeys(SIZES, 0.2), abs=1e-15)
     assert list(found.failures) == ["b"]
     assert not torch.equal(found.models["b"], start(problem))
+    assert found.state.taken.tolist() == [3, 1, 3, 3, 3]
+    assert not early.state.moments[1].any()
+    assert [r for r, _ in found.history.select("phi_after", "b")] == [3]
+    assert [r for r, _ in found.history.select("gap_bound", "c")] == [1, 2, 3]
     for name in "acde":
         assert torch.equal(found.models[name], undisturbed.models[name])
         assert found.weights[name] == undisturbed.weights[name]
@@ -363,6 +581,7 @@ def test_a_target_that_does_not_exist_is_named_before_any_training():
 @pytest.mark.parametrize(("field", "value"), [
     ("targets", ()), ("targets", 3), ("lr", 0), ("md_steps", -1), ("md_steps", 1.5), ("md_step", -0.1), ("md_step", "linesearch"),
     ("oracle", "hessian"), ("oracle_batch_size", 0), ("validation", "test"), ("damping", 1), ("directions", 0), ("radius", 0.0),
+    ("server_optimiser", "adamw"), ("betas", (0.9, 1.0)), ("betas", (0.9,)), ("betas", 0.9), ("eps", 0), ("shared_uploads", 1),
 ])  # fmt: skip
 def test_every_field_refuses_bad_values(field, value):
     with pytest.raises(InputError, match=rf"MeritFed\.{field} must be .*got"):

@@ -1,25 +1,41 @@
 """MeritFed: each target learns with those whose updates lower its own loss.
 
 Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024, Algorithm 1
-and Eqs. 7 to 9; and its newer text "Selective Collaboration for Robust Federated Learning".
+and Eqs. 7 to 9; and its newer text "Selective Collaboration for Robust Federated Learning", whose line numbers are given here and
+whose appendix D.4 has MeritFedA.
 
-Symbols: x = x^t, delta_i = -g_i(x^t, xi_i) (an update, added), weights = w^{t+1} on the simplex, lr = gamma,
-phi(w) = f_target(x + lr * sum_i w_i delta_i) (Eq. 7), md_step = alpha and md_steps = T of the mirror descent (Eq. 8).
+Symbols: x = x^t, delta_i = x_{i,K} - x^t (an update, added; -g_i for K = 1 and a local rate of 1), weights = w^{t+1} on the simplex,
+lr = gamma, phi(w) = f_target(x + lr * sum_i w_i delta_i) (Eq. 7), md_step = alpha and md_steps = T of the mirror descent (Eq. 8).
+
+MeritFedA (`server_optimiser = "adam"`): phi(w) = f_target(x + a(sum_i w_i delta_i)), where a is the step of Adam that follows from the
+target's moments. Adam takes gradients and an update points the other way, so it is given g = -sum_i w_i delta_i and its step is added
+to x. The descent goes through the step: dphi/dw_i = <grad f * (-da/dg), delta_i>, entry by entry, bias correction included. Adam's
+first step has the length lr whatever g is, so that in the first round weights hardly move. Moments are kept at the server, one pair
+of vectors per target, and are those of the weighted updates; buffers are averaged as ever.
 
 Differences from the paper: weights persist over rounds (warm start; a reset each round stays at the level of plain averaging);
 updates may be several local steps; one run serves one target, several or all, each with its own model and weights; with partial
 participation the descent runs over the renormalised weights of those who replied, and absent clients keep theirs; the zeroth-order
 estimator multiplies by the direction that the printed formula drops. A step multiplies a gradient that already contains `lr`.
 
-The server holds n updates per target. Models differ after the first round, so T targets cost each client T local trainings a round.
-Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them to the target.
+The server holds n updates per target. Models differ after the first round, so T targets cost each client T local trainings a round;
+`shared_uploads` (ours) makes it one: clients train from one anchor, the mean of the targets' models, and each target moves its own
+model, x_t <- x_t + lr * sum_i w_ti delta_i, with these deltas and weights of its own; statistics in buffers start from the anchor's.
+Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
-Laws (tests/laws): md_steps = 0 is uniform averaging; delegated = gradient, bit by bit; all targets = each target alone.
+Logged for each target: phi before and after the descent, 1 / sum w^2, and `gap_bound`, which is at least phi(w) - min phi at the new
+weights if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all rows; else an estimate.
+It is phi(w) - phi(w0) + max_i <w0 - e_i, dphi/dw(w0)>: the Frank-Wolfe gap at the weights w0 before the descent, where its first step
+takes the gradient anyway, less what the descent has gained. It costs nothing, is exact where phi is linear, and bounds the delta of
+Theorems 1 and 2. Without a step (md_steps = 0) there is none, and a target that fails has no such numbers in that round.
+
+Laws (tests/laws): md_steps = 0 is uniform averaging; delegated = gradient, bit by bit; all targets = each target alone; with one
+target `shared_uploads` changes no bit; Adam with betas = (0, 0) and lr = eps * c is SGD with lr = c as eps grows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple
@@ -29,13 +45,14 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, nearest
+from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, is_number, nearest
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
-from coterie.core.training import LocalSGD
+from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
 from coterie.core.vector import dot, move
 from coterie.core.wire import Each
+from coterie.solvers import adam
 from coterie.solvers.mirror import entropic_descent, two_point_candidates, two_point_estimate
 
 __all__ = ["MeritFed", "State"]
@@ -60,14 +77,21 @@ class TargetLosses(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """Weights after mirror descent at the target."""
+    """Weights after mirror descent at the target, and the gap <w0 - e_i, dphi/dw> at the first."""
 
     weights: Tensor  # [n, m]
+    gap: Tensor  # [n]
+
+
+class Ready(NamedTuple):
+    """1 where the target has the rows that it is to answer with."""
+
+    ready: Tensor  # [n]
 
 
 @task
 def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
-    """Line 5: local training from each of the models x [T, d + b], one after the other to save memory."""
+    """Lines 4 to 8: local training from each of the models x [T, d + b], one after the other to save memory."""
     return LocalUpdates(torch.stack([cohort.train(model, local) - model for model in x], dim=1))
 
 
@@ -89,48 +113,109 @@ def target_losses(cohort: Cohort, *, xs: Tensor, rows: str, batch: int | None, s
 
 @task
 def target_descent(
-    cohort: Cohort, *, x: Tensor, deltas: Tensor, weights: Tensor, lr: float, steps: int, step: float, damping: bool,
-    rows: str, batch: int | None,
+    cohort: Cohort, *, x: Tensor, deltas: Tensor, weights: Tensor, moments: Tensor, taken: Tensor, lr: float,
+    betas: tuple[float, float] | None, eps: float, steps: int, step: float, damping: bool, rows: str, batch: int | None,
 ) -> Descent:  # fmt: skip
-    """The whole descent at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]."""
+    """The whole descent at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]; Adam's moments [n, 2, d], taken [n]."""
 
     def gradient(candidate: Tensor, k: int) -> Tensor:
         return target_gradient(cohort, x=candidate, rows=rows, batch=batch, step=k).gradient
 
-    slopes = _slopes(x, deltas, lr, cohort.layout.dim, gradient)
-    return Descent(entropic_descent(slopes, weights, steps=steps, step=step, damping=damping))
+    server = _Server(x, deltas, moments, taken, lr, betas, eps, cohort.layout.dim)
+    return Descent(*_descend(server.slopes(gradient), weights, steps=steps, step=step, damping=damping))
+
+
+@task
+def target_rows(cohort: Cohort, *, rows: str) -> Ready:
+    """Asked before the first round. Raises `InputError` if there is no distribution to draw fresh rows from."""
+    for i in range(len(cohort.names)):
+        if rows == "fresh" and not cohort.has(i, "fresh"):
+            raise InputError(
+                f'MeritFed.validation = "fresh" draws new rows of {cohort.names[i]!r}, which only data of a known distribution '
+                'can (mean-estimation, or clients made with `with_draw`); take "validation" or "train"'
+            )
+    return Ready(torch.ones(len(cohort.names)))
 
 
 def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
     for i in range(len(cohort.names)):
-        yield i, cohort.only([i]), "validation" if rows != "train" and cohort.has(i, "validation") else "train"
+        held = rows in ("validation", "server") and cohort.has(i, "validation")
+        yield i, cohort.only([i]), "fresh" if rows == "fresh" else "validation" if held else "train"
 
 
-def _candidates(x: Tensor, weights: Tensor, deltas: Tensor, lr: float, dim: int) -> Tensor:
-    # One target at a time: a product over all targets at once would round differently with their number.
-    return torch.stack([move(*row, lr, dim) for row in zip(x, weights, deltas, strict=True)])
+@dataclass(frozen=True)
+class _Server:
+    """How weights move the targets' models: known to the server and, with the delegated oracle, to each target.
+
+    x [T, d + b], deltas [T, n, d + b]; Adam's moments [T, 2, d] after `taken` [T] steps; betas None: plain SGD.
+    """
+
+    x: Tensor
+    deltas: Tensor
+    moments: Tensor
+    taken: Tensor
+    lr: float
+    betas: tuple[float, float] | None
+    eps: float
+    dim: int
+
+    def step(self, weights: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """With weights [T, n]: the models [T, d + b], d model / d update [T, d] (None: lr everywhere), and the moments."""
+        # One target at a time: a product over all targets at once would round differently with their number.
+        rows = list(zip(self.x, weights, self.deltas, strict=True))
+        if self.betas is None:
+            return torch.stack([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
+        moved, slopes, moments = zip(*[self._adam(t, *row) for t, row in enumerate(rows)], strict=True)
+        return torch.stack(moved), torch.stack(slopes), torch.stack(moments)
+
+    def _adam(self, t: int, x: Tensor, weights: Tensor, deltas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean = move(torch.zeros_like(x), weights, deltas, 1.0, self.dim)
+        betas = self.betas or (0.0, 0.0)
+        found = adam.step(-mean[: self.dim], self.moments[t], int(self.taken[t]), lr=self.lr, betas=betas, eps=self.eps)
+        pulled = torch.cat([found.change, mean[self.dim :]])
+        return move(x, x.new_ones(1), pulled[None], 1.0, self.dim), -found.slope, found.moments
+
+    def slopes(self, gradient: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Function weights [T, n] -> dphi/dw = <grad f(x(w)), dx/dw_i> [T, n]; its k-th call is the k-th step."""
+        steps = count()
+
+        def slopes(weights: Tensor) -> Tensor:
+            moved, bend, _ = self.step(weights)
+            rows = zip(self.deltas, gradient(moved, next(steps)), strict=True)
+            if bend is None:
+                return torch.stack([self.lr * dot(d, g, self.dim) for d, g in rows]).double()
+            found = [dot(d, b * g[: self.dim], self.dim) for (d, g), b in zip(rows, bend, strict=True)]
+            return torch.stack(found).double()
+
+        return slopes
 
 
-def _slopes(
-    x: Tensor, deltas: Tensor, lr: float, dim: int, gradient: Callable[[Tensor, int], Tensor]
-) -> Callable[[Tensor], Tensor]:
-    """Function weights [T, m] -> dphi/dw = lr <grad f(x + lr w'Delta), delta_i> [T, m]; its k-th call is the k-th step."""
-    steps = count()
+def _descend(slopes: Callable[[Tensor], Tensor], weights: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
+    """Eq. 8 from the weights w0 [T, n]; with the new ones, max_i <w0 - e_i, dphi/dw(w0)> [T] (0 without a step)."""
+    gaps: list[Tensor] = []
 
-    def slopes(weights: Tensor) -> Tensor:
-        found = gradient(_candidates(x, weights, deltas, lr, dim), next(steps))
-        return torch.stack([lr * dot(d, g, dim) for d, g in zip(deltas, found, strict=True)]).double()
+    def watched(w: Tensor) -> Tensor:
+        slope = slopes(w)
+        if not gaps:
+            gaps.append(torch.stack([torch.dot(a, s) - s.min() for a, s in zip(w.double(), slope, strict=True)]))
+        return slope
 
-    return slopes
+    found = entropic_descent(watched, weights, **settings)
+    return found, gaps[0] if gaps else weights.new_zeros(len(weights))
 
 
 class State(NamedTuple):
-    """Targets, their models [T, d + b] ([1, d + b] while they are equal), and weights over all N clients [T, N]."""
+    """Targets, their models [T, d + b] ([1, d + b] while they are equal), and weights over all N clients [T, N].
+
+    Adam's moments [T, 2, d] ([T, 2, 0] with SGD), and how many steps each target's model has taken [T].
+    """
 
     targets: tuple[str, ...]
     x: Tensor
     weights: Tensor
+    moments: Tensor
+    taken: Tensor
 
 
 @dataclass(frozen=True)
@@ -138,19 +223,25 @@ class MeritFed:
     """Learn, for each target, with whom to learn.
 
     Attributes:
-        targets: "all", the name of one client, or several names: who gets a model of its own.
-        local: settings of local training at every client.
-        lr: server learning rate gamma > 0 on the weighted sum of updates.
-        md_steps: steps of mirror descent a round, >= 0 (T of the papers' experiments).
-        md_step: its step size alpha >= 0 (Eq. 8), or "line-search".
-        oracle: what is asked of the target: its "gradient"; its "loss" alone (zeroth order, Eq. 9); or "delegated": the
-            target descends itself and sees all updates.
-        oracle_batch_size: rows of a fresh minibatch per step ("SMD"); None: all rows ("MD").
-        validation: rows of f_target: the target's "validation" rows (its training rows if it has none), its "train" rows, or
-            rows held by the "server", which then serve one model for everybody.
-        damping: average the weights over the steps, as the authors' code does on non-quadratic tasks.
-        directions: random directions per step with the loss oracle (1 in Eq. 9).
+        targets: "all", the name of one client, or several names: who gets a model of its own (the papers: client 1, Eq. 1).
+        local: settings of local training at every client: K and gamma_l of Algorithm 1, lines 5 to 7 (K = 1 and gamma_l = 1 in the
+            papers' experiments).
+        lr: server learning rate gamma > 0 on the weighted sum of updates (line 10), or a `Schedule` by round.
+        md_steps: steps of mirror descent a round, >= 0 (T of the papers' experiments; k = 0..T-1 in Eq. 8).
+        md_step: its step size alpha >= 0 (Eq. 8), or "line-search" (ours).
+        oracle: what is asked of the target about phi (Eq. 7): its "gradient"; its "loss" alone (zeroth order, Eq. 9); or
+            "delegated": the target descends itself and sees all updates.
+        oracle_batch_size: rows of a minibatch xi^k per step (Eq. 9; "MeritFed SMD"); None: all rows ("MeritFed MD").
+        validation: rows of f_target in line 9: the target's "validation" rows (its training rows if it has none), its "train" rows,
+            "fresh" samples, `oracle_batch_size` of them per step, where the task can draw them, or rows held by the "server", which
+            then serve one model for everybody.
+        damping: average the weights over the steps, w <- t/(t+1) w + 1/(t+1) MD(w), as the authors' code does on non-quadratic tasks.
+        directions: random directions e per step with the loss oracle (1 in Eq. 9).
         radius: h of Eq. 9, the distance of the loss queries, > 0.
+        server_optimiser: "sgd" (line 10), or "adam" (MeritFedA, appendix D.4): lr is then Adam's.
+        betas: decay beta_1 and beta_2 of Adam's moments, each in [0, 1).
+        eps: epsilon > 0 in Adam's denominator.
+        shared_uploads: one local training per client and round for all targets, from the mean of their models (ours).
 
     >>> import coterie as ct, torch
     >>> x = torch.linspace(-1, 1, 60)[:, None]
@@ -162,7 +253,7 @@ class MeritFed:
 
     targets: str | tuple[str, ...] = "all"
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
+    lr: float | Schedule = 1.0
     md_steps: int = 5
     md_step: float | str = 1.0
     oracle: str = "gradient"
@@ -171,6 +262,10 @@ class MeritFed:
     damping: bool = False
     directions: int = 1
     radius: float = 0.01
+    server_optimiser: str = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    shared_uploads: bool = False
 
     def __post_init__(self) -> None:
         given: Any = self.targets
@@ -178,15 +273,23 @@ class MeritFed:
         good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
         check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
         check_fields(
-            self, lr=Rules.POSITIVE, md_steps=Rules.COUNT, oracle=Rules.one_of("gradient", "loss", "delegated"),
-            oracle_batch_size=Rules.OPTIONAL_SIZE, validation=Rules.one_of("validation", "train", "server"),
+            self, lr=RATE, md_steps=Rules.COUNT, oracle=Rules.one_of("gradient", "loss", "delegated"),
+            oracle_batch_size=Rules.OPTIONAL_SIZE, validation=Rules.one_of("validation", "train", "fresh", "server"),
             damping=Rules.FLAG, directions=Rules.SIZE, radius=Rules.POSITIVE,
+            server_optimiser=Rules.one_of("sgd", "adam"), eps=Rules.POSITIVE, shared_uploads=Rules.FLAG,
         )  # fmt: skip
+        pair: Any = self.betas
+        good = isinstance(pair, tuple) and len(pair) == 2 and all(is_number(b) and 0 <= b < 1 for b in pair)
+        check_field(self, "betas", pair, good, "two numbers in [0, 1)")
         search = self.md_step == "line-search"
         good = search or Rules.NOT_NEGATIVE[0](self.md_step)
         check_field(self, "md_step", self.md_step, good, 'a number >= 0 or "line-search"')
         if search and (self.oracle != "gradient" or self.oracle_batch_size is not None):
             raise InputError('MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None')
+        if self.validation == "fresh" and self.oracle_batch_size is None:
+            raise InputError(
+                'MeritFed.validation = "fresh" needs oracle_batch_size, the number of rows to draw per step'
+            )
 
     def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients. Raises `InputError` for one that does not exist."""
@@ -200,35 +303,57 @@ class MeritFed:
         return targets
 
     def init(self, x: Tensor, federation: Federation) -> State:
-        """Uniform weights, once."""
+        """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
         targets, total = self.check(federation.everyone), len(federation.everyone)
-        return State(targets, x[None], torch.full((len(targets), total), 1 / total, dtype=torch.float64))
+        if self.validation in ("fresh", "server"):
+            federation.ask(targets, target_rows, rows=self.validation)
+        moments = x.new_zeros(len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0)
+        weights = torch.full((len(targets), total), 1 / total, dtype=torch.float64)
+        return State(targets, x[None], weights, moments, torch.zeros(len(targets), dtype=torch.int64))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`; targets answer the oracle whether they participate or not."""
-        got = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)  # lines 3-7
-        total = len(state.targets)
-        x, deltas = state.x.expand(total, -1), got.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
+        anchor = state.x.mean(0, keepdim=True) if self.shared_uploads else state.x
+        got = federation.ask(federation.clients, local_updates, x=anchor, local=self.local)  # lines 3-8
+        total, dim = len(state.targets), federation.dim
+        deltas = got.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
+        x = torch.cat([state.x[:, :dim].expand(total, -1), anchor[:, dim:].expand(total, -1)], dim=1)
         number = {name: i for i, name in enumerate(federation.everyone)}
         here = torch.tensor([number[n] for n in got.clients])
         mass = state.weights[:, here].sum(1, keepdim=True)
         before = state.weights[:, here] / mass
 
-        oracle = _Oracle(self, state.targets, federation, x, deltas, rng)
-        after = oracle.descend(before)  # line 8
-        phi = oracle.losses([oracle.candidates(w) for w in (before, after)])
+        lr, betas = rate_of(self.lr, federation.round), self.betas if self.server_optimiser == "adam" else None
+        server = _Server(x, deltas, state.moments, state.taken, lr, betas, self.eps, dim)
+        oracle = _Oracle(self, state.targets, federation, server, rng)
+        try:
+            after, gap = oracle.descend(before)  # line 9
+            phi = oracle.phi(before, after)
+            moved, _, moments = server.step(after)  # line 10
+        except InputError:
+            raise
+        except ValueError as error:  # finite updates and gradients whose product overflows
+            cure = f"the descent of MeritFed diverged ({error}); lower the learning rates"
+            raise RunError(f"round {federation.round}: {cure}") from error
+        counts = state.taken + 1
         lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
-        after[lost] = before[lost]
-        moved = oracle.candidates(after)  # line 9
-        moved[lost] = x[lost]
+        for new, old in (
+            (after, before),
+            (moved, state.x.expand(total, -1)),
+            (moments, state.moments),
+            (counts, state.taken),
+        ):
+            new[lost] = old[lost]
         weights = state.weights.clone()
         weights[:, here] = after * mass
 
         names = tuple("*" if t == "server" else t for t in state.targets)
         found = {"phi_before": phi[:, 0], "phi_after": phi[:, 1], "effective_collaborators": 1 / after.square().sum(1)}
-        log: Log = {key: dict(zip(names, values.tolist(), strict=True)) for key, values in found.items()}
+        if self.md_steps:
+            found["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
+        log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in found.items()}
         log["weights"] = {t: got.named(w) for t, w in zip(names, after, strict=True)}
-        return State(state.targets, moved, weights), log
+        return State(state.targets, moved, weights, moments, counts), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
         """A model per target; one for everybody where the server's rows are the target."""
@@ -243,7 +368,9 @@ class MeritFed:
     def vectors(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
-        return participants * (clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets))
+        targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)
+        moments = 2 * targets if self.server_optimiser == "adam" else 0
+        return participants * (1 if self.shared_uploads else targets) + moments
 
 
 @dataclass
@@ -253,59 +380,54 @@ class _Oracle:
     method: MeritFed
     targets: tuple[str, ...]
     federation: Federation
-    x: Tensor
-    deltas: Tensor
+    server: _Server
     rng: Rng
     failed: set[str] = field(default_factory=set)
 
-    def candidates(self, weights: Tensor) -> Tensor:
-        return _candidates(self.x, weights, self.deltas, self.method.lr, self.federation.dim)
+    def phi(self, *weights: Tensor) -> Tensor:
+        """Values of phi at each of some weights [T, n] by the same rows, all of them where they can be had [T, q]."""
+        fresh = self.method.validation == "fresh"
+        return self._losses(weights, self.method.oracle_batch_size if fresh else None, self.method.md_steps)
 
-    def losses(self, candidates: list[Tensor], batch: int | None = None, step: int = 0) -> Tensor:
-        return self._ask(target_losses, "losses", xs=Each(torch.stack(candidates, dim=1)), batch=batch, step=step)
-
-    def descend(self, weights: Tensor) -> Tensor:  # Eq. 8
-        m = self.method
+    def descend(self, weights: Tensor) -> tuple[Tensor, Tensor]:  # Eq. 8
+        m, server = self.method, self.server
+        settings: dict[str, Any] = {"steps": m.md_steps, "step": m.md_step, "damping": m.damping}
         if m.oracle == "delegated":
-            return self._ask(
-                target_descent, "weights", weights, x=Each(self.x), deltas=Each(self.deltas), weights=Each(weights),
-                lr=m.lr, steps=m.md_steps, step=m.md_step, damping=m.damping, batch=m.oracle_batch_size,
+            after, gap = self._ask(
+                target_descent, x=Each(server.x), deltas=Each(server.deltas), weights=Each(weights),
+                moments=Each(server.moments), taken=Each(server.taken), lr=server.lr, betas=server.betas, eps=server.eps,
+                batch=m.oracle_batch_size, **settings,
             )  # fmt: skip
-        slopes = _slopes(self.x, self.deltas, m.lr, self.federation.dim, self._gradient)
+            return after, gap
+        slopes = server.slopes(self._gradient)
         if m.oracle == "loss":
             steps = count()
             slopes = lambda w: self._zeroth_order(w, next(steps))  # noqa: E731
-        value = lambda w: self.losses([self.candidates(w)])[:, 0]  # noqa: E731
-        try:
-            return entropic_descent(slopes, weights, steps=m.md_steps, step=m.md_step, value=value, damping=m.damping)
-        except InputError:
-            raise
-        except ValueError as error:  # finite updates and gradients whose product overflows
-            sentence = (
-                f"round {self.federation.round}: the descent of MeritFed diverged ({error}); lower the learning rates"
-            )
-            raise RunError(sentence) from error
+        return _descend(slopes, weights, value=lambda w: self.phi(w)[:, 0], **settings)
 
     def _gradient(self, candidates: Tensor, step: int) -> Tensor:
         batch = self.method.oracle_batch_size
-        return self._ask(target_gradient, "gradient", x=Each(candidates), batch=batch, step=step)
+        return self._ask(target_gradient, x=Each(candidates), batch=batch, step=step)[0]
+
+    def _losses(self, weights: Iterable[Tensor], batch: int | None, step: int) -> Tensor:
+        candidates = torch.stack([self.server.step(w)[0] for w in weights], dim=1)
+        return self._ask(target_losses, xs=Each(candidates), batch=batch, step=step)[0]
 
     def _zeroth_order(self, weights: Tensor, step: int) -> Tensor:
         h, q = self.method.radius, self.method.directions
         streams = [self.rng.child("direction", step, name).generator() for name in self.targets]
         drawn = [two_point_candidates(w, h=h, directions=q, generator=g) for w, g in zip(weights, streams, strict=True)]
         points = torch.stack([points for points, _ in drawn], dim=1)  # [2q, T, n]
-        losses = self.losses([self.candidates(w) for w in points], self.method.oracle_batch_size, step)
+        losses = self._losses(points, self.method.oracle_batch_size, step)
         return torch.stack([two_point_estimate(row, e, h) for row, (_, e) in zip(losses, drawn, strict=True)])  # Eq. 9
 
-    def _ask(self, what: Task[Any], field_: str, default: Tensor | None = None, **payload: Any) -> Tensor:
+    def _ask(self, what: Task[Any], **payload: Any) -> list[Tensor]:
         # A single target must answer. Of several, one that fails keeps its model and the others go on.
         need = 1 / len(self.targets)
         got = self.federation.ask(self.targets, what, need=need, rows=self.method.validation, **payload)
         self.failed |= set(got.failed)
-        values: Tensor = getattr(got, field_)
+        values: list[Tensor] = [getattr(got, name) for name in what.reply._fields]
         if not got.failed:
             return values
-        full = values.new_zeros(len(self.targets), *values.shape[1:]) if default is None else default.clone()
-        full[torch.tensor([self.targets.index(n) for n in got.clients])] = values
-        return full
+        at = torch.tensor([self.targets.index(n) for n in got.clients])
+        return [v.new_zeros(len(self.targets), *v.shape[1:]).index_copy(0, at, v) for v in values]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.rng import Rng
 
 __all__ = ["Client", "Clients", "Inputs", "Part", "Rows", "joint_fingerprint", "rows", "take"]
 
@@ -180,6 +181,8 @@ class Clients(Sequence[Client]):
         notes: sentences about how the data was handled, for the report.
         server: rows held by the server (client `server` of the federation), or None.
         unseen: clients that never train and are only evaluated, or None.
+        draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
+            data, see `with_draw`), or None. The same rng must give the same rows.
 
     Raises `InputError` for no clients, names that repeat, a client called `server`, or inputs of different shapes.
 
@@ -262,6 +265,7 @@ class Clients(Sequence[Client]):
         self.names = tuple(names)
         self.name, self.classes, self.recipe = name, tuple(classes), recipe
         self.notes, self.server, self.unseen = tuple(notes), server, unseen
+        self.draw: Callable[[str, int, Rng], Part] | None = None
         self._number = {n: i for i, n in enumerate((*self.names, *(unseen.names if unseen else ())))}
         if len(self._number) < len(self.names) + (len(unseen) if unseen else 0):
             repeated = sorted(
@@ -340,6 +344,12 @@ class Clients(Sequence[Client]):
         """The same clients beside a server that holds these rows."""
         made = copy(self)
         made.server = part
+        return made
+
+    def with_draw(self, draw: Callable[[str, int, Rng], Part]) -> Clients:
+        """The same clients, of whose distributions `draw` gives fresh rows."""
+        made = copy(self)
+        made.draw = draw
         return made
 
     def sizes(self, part: str) -> dict[str, int]:

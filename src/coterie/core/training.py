@@ -10,11 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import check_field, is_number, require
+from coterie.core.errors import Rule, check_field, check_fields, is_number, require
 from coterie.core.rng import Rng
 from coterie.core.wire import wire_type
 
-__all__ = ["Epochs", "GradientRule", "LocalSGD", "Penalty", "Quadratic", "Sampler", "Schedule", "Step", "Steps"]
+__all__ = [
+    "RATE",
+    "Epochs",
+    "GradientRule",
+    "LocalSGD",
+    "Penalty",
+    "Quadratic",
+    "Sampler",
+    "Schedule",
+    "Step",
+    "Steps",
+    "rate_of",
+]
 
 
 @wire_type
@@ -63,6 +75,15 @@ class Schedule:
         return self.start * self.factor ** sum(round >= r for r in self.at)
 
 
+RATE: Rule = (lambda v: isinstance(v, Schedule) or (is_number(v) and v > 0), "a number > 0")
+"""What a learning rate may be; a `Schedule` is checked when it is made."""
+
+
+def rate_of(lr: float | Schedule, round: int) -> float:
+    """The learning rate of round `round` (counted from 1)."""
+    return lr.rate(round) if isinstance(lr, Schedule) else lr
+
+
 class Sampler(Protocol):
     """Chooses the rows of every local step in place of epochs.
 
@@ -109,8 +130,7 @@ class LocalSGD:
     sampler: Any = None
 
     def __post_init__(self) -> None:
-        start = self.lr.start if isinstance(self.lr, Schedule) else self.lr
-        check_field(self, "lr", start, is_number(start) and start > 0, "a number > 0")
+        check_fields(self, lr=RATE)
         check_field(self, "steps", self.steps, isinstance(self.steps, Steps | Epochs), "Steps(n) or Epochs(n)")
         size = self.batch_size
         check_field(
@@ -130,7 +150,7 @@ class LocalSGD:
 
     def rate(self, round: int) -> float:
         """The learning rate of round `round`."""
-        return self.lr.rate(round) if isinstance(self.lr, Schedule) else self.lr
+        return rate_of(self.lr, round)
 
 
 _OPTIMISERS = ("sgd", "adam", "adamw")

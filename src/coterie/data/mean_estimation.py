@@ -21,8 +21,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients, Rows
+from coterie.core.clients import Clients, Part, Rows
 from coterie.core.errors import require
+from coterie.core.rng import Rng
 from coterie.data.split_table import Split
 from coterie.data.splits import generator, is_number, numbered, whole
 
@@ -55,6 +56,8 @@ def mean_estimation(
     centres: Sequence[float] | None = None,
 ) -> Clients:
     """Clients d1-000 (the target), d1-001, ..., d2-000, ..., d3-000, ...; inputs and labels are both the samples.
+
+    Fresh samples of any client can be drawn while a run goes on (`Clients.draw`), apart from all that are stored.
 
     Args:
         seed: of the samples; a client's samples depend on nothing but seed and name.
@@ -91,9 +94,14 @@ def mean_estimation(
         xi = torch.from_numpy(np.concatenate(rows))
         return Rows(xi, xi, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
+    def fresh(name: str, count: int, rng: Rng) -> Part:
+        noise = torch.randn(count, dim, generator=rng.generator())
+        xi = noise + torch.from_numpy(centre[int(name[1]) - 1])
+        return Part(xi, xi)
+
     train = draw("train", [samples] * len(names))
     assert train is not None  # samples and groups[0] are at least 1
-    return Clients.indexed(
+    made = Clients.indexed(
         names,
         train,
         draw("validation", [validation if n == TARGET else 0 for n in names]),
@@ -101,6 +109,7 @@ def mean_estimation(
         name="mean-estimation",
         notes=[f"the target is {TARGET}; the mean that it looks for is 0"],
     )
+    return made.with_draw(fresh)
 
 
 def _scalars(centres: Any, seed: int) -> Clients:
