@@ -42,7 +42,9 @@ LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=4)
 FULL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=None)
 
 ARGUMENTS: dict[str, list[dict[str, Any]]] = {
+    "fedadp": [{}, {"reference": "b", "by_size": False, "running_mean": False}],
     "fedprox": [{"mu": 0.5}],
+    "isfedavg": [{}, {"sample_ratio": 0.5}],
     "isfl": [{}, {"exact": True, "sample_ratio": 0.5}, {"where": "client", "floor": 0.5}],
     "maxfl": [
         {},
@@ -61,6 +63,16 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "mwfed": [{"rate": 2.0, "warmup_steps": 1}],
     "perfedavg": [{"alpha": 0.1}, {"alpha": 0.1, "variant": "hf"}],
     "qffl": [{}, {"q": 0.0}],
+    "multi-krum": [{}, {"byzantine": 0}],
+    "pj-is": [{}, {"sample_ratio": 0.5}],
+    "selective": [{"internal": ("a", "b")}, {"internal": "d"}],
+    "sgd-full": [{}, {"server_optimiser": "adam", "lr": 0.1}],
+    "sgd-ideal": [{"members": tuple("abcde")}, {"members": "*", "server_optimiser": "adam", "lr": 0.1}],
+    "skew": [{}, {"loss_batch_size": 4}],
+    "target-only": [{"target": "c"}],
+    "tawt": [{}, {"targets": "b"}, {"targets": ("a", "c"), "step": 0.3}],
+    "trimmed-mean": [{}, {"trim": 0.4}],
+    "uniform-is": [{}, {"sample_ratio": 0.5}],
     "varsel": [
         {"internal": ("a", "b"), "preselect": "smallest"},
         {"internal": ("a", "c", "d"), "internal_splits": 2, "unbiased_variance": True},
@@ -115,12 +127,17 @@ def run(case: Case, problem: Problem | None = None, rounds: int = 3, **options: 
 
 def is_selfish(case: Case) -> bool:
     """Whether certain clients cannot be done without, and the method chooses the others itself."""
-    return case[0] == "varsel"
+    return case[0] in ("varsel", "selective", "target-only")
 
 
 def samples_by_class(case: Case) -> bool:
     """Whether a method needs rows with one class each."""
-    return case[0] == "isfl"
+    return case[0] in ("isfl", "uniform-is", "pj-is")
+
+
+def draws_rows(case: Case) -> bool:
+    """Whether rows are drawn with replacement by the name of the client."""
+    return samples_by_class(case) or case[0] == "isfedavg"
 
 
 def is_bounded(case: Case) -> bool:
@@ -206,7 +223,7 @@ def test_permuting_clients_permutes_models_and_weights(case):
         pytest.skip("random directions over the clients have no meaning of their own")
     if case[1].get("internal_splits", 1) > 1:
         pytest.skip("the parts of a batch are drawn by the name of the client")
-    if samples_by_class(case):
+    if draws_rows(case):
         pytest.skip("rows are drawn with replacement by the name of the client")
     problem = logistic()
     names = dict(zip("abcde", "dbeac", strict=True))
@@ -275,7 +292,9 @@ def test_saving_and_loading_the_state_changes_no_bit_of_the_next_round(case, tmp
         before = tuple(v.clone() if isinstance(v, Tensor) else v for v in state)
         save_state(tmp_path / "state.safetensors", state)
         loaded = load_state(tmp_path / "state.safetensors", type(state))
-        first, again = (federation.view("bcde", 3, attempt) for attempt in (0, 1))  # the second forgets the first one's memory
+        first, again = (
+            federation.view("bcde", 3, attempt) for attempt in (0, 1)
+        )  # the second forgets the first one's memory
         rng = Rng.named(0, "server", 3)
         (plain, log), (other, other_log) = method.round(state, first, rng), method.round(loaded, again, rng)
     assert type(loaded) is type(state)
@@ -363,7 +382,7 @@ def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how
         return
     sabotage(monkeypatch, ("c",), how)
     if is_selfish(case):
-        if how != "huge" or case[1]["internal"] != "c":
+        if how != "huge" or case[1].get("internal", "c") != "c":
             with pytest.raises(QuorumError, match=r"round 1, .* all of them are needed.* c \(.*" + REASONS[how]):
                 run(case)
         return
@@ -411,7 +430,7 @@ def test_one_client_is_enough(case, workers):
     problem = logistic()
     alone = dict.fromkeys(SIZES, "b")
     options = {"clients": subset(problem.clients, "b"), "method": method_of(case, LOCAL, alone), "workers": workers}
-    if is_selfish(case) and options["method"].internal_splits == 1:
+    if getattr(options["method"], "internal_splits", 2) == 1:
         with pytest.raises(InputError, match="set internal_splits = 2"):
             run(case, problem, **options)
         return
@@ -423,6 +442,14 @@ def test_one_client_is_enough(case, workers):
 @each_method
 def test_only_the_clients_of_a_round_take_part(case):
     one = run(case, clients_per_round=2, rounds=6, evaluate=1)
+    asked = [r.clients for r in one.asks if r.round and "update" in r.task]
+    if case[0] == "selective":
+        assert asked == [2] * 6
+        return
+    if case[0] == "ocs":  # 2 are expected
+        assert len(set(asked)) > 1
+        assert 6 <= sum(asked) <= 18
+        return
     if is_selfish(case) or case[0] == "local":  # who works alone need not wait to be drawn
         assert_same_bits(one, run(case, rounds=6, evaluate=1))
         return
@@ -433,7 +460,6 @@ def test_only_the_clients_of_a_round_take_part(case):
         assert set(by_round) == set(range(1, 7))
         assert all(len(clients) == 2 for clients in by_round.values())
         assert len({frozenset(clients) for clients in by_round.values()}) > 2
-    asked = [r.clients for r in one.asks if r.round and "update" in r.task]
     assert asked == [1 if is_pooled(case) else 2] * 6
 
 
@@ -473,9 +499,14 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
         target = method.check(tuple(SIZES))[0]
         chosen = [c for _, t, c, _ in found.weight_rows if t == target and c not in method.internal]
         return rounds * training + local.steps.count * sum(SIZES[c] + HELD for c in chosen)
-    if case[0] == "isfl":  # the average and the local models at the server's rows
+    if draws_rows(case):  # ISFL: the average and the local models at the server's rows; ISFedAvg: all rows once more
         drawn = sum(math.ceil(method.sample_ratio * (n + HELD)) for n in SIZES.values())
-        return rounds * (local.steps.count * drawn + (len(SIZES) + 1) * HELD)
+        more = {"isfl": (len(SIZES) + 1) * HELD, "isfedavg": training // local.steps.count}.get(case[0], 0)
+        return rounds * (local.steps.count * drawn + more)
+    if case[0] == "target-only":
+        return rounds * local.steps.count * (SIZES[method.target] + HELD)
+    if case[0] == "tawt":
+        return (1 + (rounds - 1) * len(method.check(tuple(SIZES)))) * training
     if case[0] != "meritfed":
         return rounds * training
     targets = 1 if method.validation == "server" else len(method.check(tuple(SIZES)))

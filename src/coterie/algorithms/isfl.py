@@ -3,6 +3,10 @@
 Paper: Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local Importance
 Sampling", 2022, Algorithms 1 and 2, Eqs. 8 and 13 to 17.
 
+Optimises: the mean loss over all rows, on rows that are sampled by class.
+Sends: d + 1 up, d down (local_update); d up, 0 down (local_models); 0 up, C down (keep: C classes).
+Memory: 2 C numbers, and the last local model for a moment.
+
 Symbols: x = the new average, x_k = local models, D_L = rows held by the server, lipschitz = L_{k,i} (Eq. 8), p and p_k = global and
 local class shares, floor = varpi, gamma and a of Theorem 3 in `solvers/waterfill.py`, q_k = p_k w^k = sampling probabilities.
 
@@ -36,6 +40,7 @@ from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.core.wire import Each, wire_type
 from coterie.solvers import waterfill
+from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["ISFL", "LipschitzSampler", "State"]
 
@@ -211,11 +216,10 @@ class LipschitzSampler:
         """Row numbers [steps, batch_size], with replacement: a class by q_k, then one of its rows; before the first q_k any row."""
         labels = cohort.labels(client).long().cpu()
         q = cohort.only([client]).memory.get(SHARES, torch.zeros(0, dtype=torch.float64))[0]
-        weights = torch.ones(len(labels), dtype=torch.float64)  # Algorithm 2: w = 1
-        if len(q) and float(q[labels].sum()) > 0:
-            weights = q[labels] / torch.bincount(labels, minlength=len(q))[labels]
-        edges = weights.cumsum(0)
-        drawn = np.searchsorted((edges / edges[-1]).numpy(), rng.uniform(steps * batch_size), side="right")
+        weights = (
+            row_weights(labels, q) if len(q) else torch.ones(len(labels), dtype=torch.float64)
+        )  # Algorithm 2: w = 1
+        drawn: NDArray[np.int64] = with_replacement(weights, rng.uniform(steps * batch_size)).numpy()
         return drawn.reshape(steps, batch_size)
 
     def trained(self, cohort: Cohort, models: Tensor) -> None:

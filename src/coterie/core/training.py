@@ -89,6 +89,8 @@ class Sampler(Protocol):
 
     A sampler is a registered frozen dataclass. Optional attributes:
         sample_ratio: share of the rows that an epoch draws (1 if absent).
+        at(cohort, x): called where the client is, with the models that training starts from, [d + b] or [n, d + b]; returns the sampler
+            of this training.
         trained(cohort, models): called where the client is, with the local models [n, d + b] after training.
         check(federation): called by the run loop before anything else; raises `InputError` for settings that do not fit.
         after_round(x, federation): called by the run loop after each aggregation with the model [d + b] for everybody (None if there

@@ -7,6 +7,6 @@ of its first argument: of that argument's dtype if that is a floating-point tens
 
 from __future__ import annotations
 
-from coterie.solvers import adam, appeal, mirror, simplex, variance, waterfill
+from coterie.solvers import adam, angles, appeal, mirror, robust, sampling, simplex, variance, waterfill
 
-__all__ = ["adam", "appeal", "mirror", "simplex", "variance", "waterfill"]
+__all__ = ["adam", "angles", "appeal", "mirror", "robust", "sampling", "simplex", "variance", "waterfill"]

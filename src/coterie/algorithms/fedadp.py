@@ -1,0 +1,154 @@
+"""FedAdp: weigh clients by how well their update points along with everybody's, or with a target's.
+
+Paper: H. Wu, P. Wang, "Fast-Convergent Federated Learning with Adaptive Weighting", IEEE Transactions on Cognitive Communications
+and Networking 2021, Algorithm 1; as a comparator of "Selective Collaboration for Robust Federated Learning" (MeritFed), Appendix
+A.3.
+
+Symbols: x = w(t), delta_i = Delta_i(t) (an update, added), sizes = D_i, angle = theta_i(t) between delta_i and the reference, its
+running mean = the smoothed angle, gompertz = f, alpha.
+
+weights_i ~ D_i exp(gompertz(mean angle_i)), gompertz(t) = alpha (1 - exp(-exp(-alpha (t - 1)))); the reference is sum_i D_i
+delta_i / D.
+
+Differences from the paper: `reference` can be one client, whose own update is then the reference (asked of it also in rounds in
+which it takes no part); `by_size` and `running_mean` can be turned off; the mean goes over the rounds in which a client took
+part. Several local steps give accumulated updates. The MeritFed paper prints the map without the - 1; its authors' code has it.
+
+A client that trains on different batches in each round has an angle near pi / 2 to anything in many dimensions. Individual
+updates are needed, which excludes secure aggregation.
+
+Laws (tests/laws): equal angles = FedAvg; a client that points away from the reference counts less, whatever its size; without the
+running mean nothing is remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.solvers.angles import angles, gompertz
+
+__all__ = ["FedAdp", "State"]
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b] and training rows [n]."""
+
+    delta: Update
+    sizes: Tensor
+
+
+class Direction(NamedTuple):
+    """The reference client's update [1, d + b]."""
+
+    delta: Update
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """Local training from x."""
+    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+
+
+@task
+def direction(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Direction:
+    """The same for a reference client that takes no part in this round."""
+    return Direction(cohort.train(x, local) - x)
+
+
+class State(NamedTuple):
+    """The global model [d + b]; by client, the sum of its angles and how many there were, float64 [2, N]."""
+
+    x: Tensor
+    angles: Tensor
+
+
+@dataclass(frozen=True)
+class FedAdp:
+    """Average updates by size and by their angle to a reference.
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0; 1 is the paper's average.
+        alpha: the constant of the Gompertz map > 0 (5 in the paper): the largest ratio of two clients' factors is exp(alpha).
+        reference: "global" (the average update by size), or the name of a client whose update is the reference.
+        by_size: multiply weights by training rows D_i.
+        running_mean: use the mean of a client's angles so far (the paper's smoothed angle), not the present one alone.
+
+    >>> import coterie as ct, torch
+    >>> x = torch.linspace(-1, 1, 60)[:, None]
+    >>> clients = ct.data.from_tensors({"a": (x, x[:, 0]), "b": (x, x[:, 0]), "c": (x, -x[:, 0])})
+    >>> run = ct.fit(ct.FedAdp(), clients, model=ct.models.Logistic(), rounds=1)
+    >>> round(run.weights["*"]["c"], 2)  # c pulls the other way
+    0.0
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    alpha: float = 5.0
+    reference: str = "global"
+    by_size: bool = True
+    running_mean: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self, lr=Rules.POSITIVE, alpha=Rules.POSITIVE, by_size=Rules.FLAG, running_mean=Rules.FLAG,
+        )  # fmt: skip
+        named = isinstance(self.reference, str) and bool(self.reference)
+        check_field(self, "reference", self.reference, named, '"global" or a client\'s name')
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """Who is asked apart from participants. Raises `InputError` for a reference that does not exist."""
+        if self.reference == "global":
+            return ()
+        if self.reference not in everyone:
+            hint = nearest(self.reference, ("global", *everyone))
+            raise InputError(f"FedAdp.reference names {self.reference!r}, which is no client; {hint}")
+        return (self.reference,)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x, without any angle."""
+        self.check(federation.everyone)
+        return State(x, torch.zeros(2, len(federation.everyone), dtype=torch.float64))
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        got = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        sizes = got.sizes if self.by_size else torch.ones_like(got.sizes)
+        heads = got.delta[:, : federation.dim].double()
+        now = angles(heads, self._reference(state, federation, got.clients, heads, sizes)).cpu()
+        here = torch.tensor([federation.everyone.index(n) for n in got.clients])
+        seen = state.angles.clone()
+        if self.running_mean:
+            seen[:, here] += torch.stack([now, torch.ones_like(now)])
+            now = seen[0, here] / seen[1, here]
+        weights = torch.softmax(gompertz(now, self.alpha) + sizes.log(), 0)
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)
+        return State(x, seen), {"weights": got.named(weights), "angle": got.named(now)}
+
+    def _reference(
+        self, state: State, federation: Federation, clients: tuple[str, ...], heads: Tensor, sizes: Tensor
+    ) -> Tensor:
+        """The update [d] that angles are measured to."""
+        if self.reference == "global":
+            return (sizes / sizes.sum()).to(heads.device) @ heads
+        if self.reference in clients:
+            return heads[clients.index(self.reference)]
+        got = federation.ask((self.reference,), direction, need="all", x=state.x, local=self.local)
+        own: Tensor = got.delta[0, : federation.dim].double()
+        return own
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x

@@ -1,0 +1,131 @@
+"""OCS: draw clients by the norms of their updates so that the estimated average has the least variance.
+
+Paper: W. Chen, S. Horváth, P. Richtárik, "Optimal Client Sampling for Federated Learning", TMLR 2022 (arXiv 2020), Algorithm 1
+and Eq. 7; a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL).
+
+Symbols: delta_k = the update of client k, w_k = its share of all rows, u_k = ||w_k delta_k||, p_k = its inclusion probability
+(`solvers/sampling.py`), clients_per_round = m = sum_k p_k, the EXPECTED number of clients that send an update; the number of one
+round varies, and can be 0. x <- x + lr * sum_{k drawn} w_k / p_k delta_k, an unbiased estimate of FedAvg's step.
+
+Differences from the paper: exact probabilities, not the approximation for secure aggregation (Algorithm 2). Where a drawn client
+then fails, the coefficients of the others are scaled up to the sum that all drawn ones had. Where nobody is drawn, the model
+stays.
+
+What it costs: EVERYBODY trains in every round and sends u_k, one number. The drawn clients are then asked for their update, which
+they compute once more on the same batches by name, so that nobody has to keep a model vector between two messages; that work is
+counted (n + m trainings a round). It saves uploads (m vectors in place of n), not work. With m = n everybody is drawn, so norms
+are not asked for. Coefficients do not sum to 1; buffers are averaged with their shares.
+
+Laws (tests/laws): m = n is FedAvg, bit by bit; the estimate is unbiased, by enumeration of all subsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import Rules, check_fields
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.solvers.sampling import inclusion_probabilities
+
+__all__ = ["OCS", "State"]
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b] and training rows [n]."""
+
+    delta: Update
+    sizes: Tensor
+
+
+class Norms(NamedTuple):
+    """||delta_k|| over the parameters, float64 [n], and training rows [n]."""
+
+    norms: Tensor
+    sizes: Tensor
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """Line 3: local training from x."""
+    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+
+
+@task
+def norms(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Norms:
+    """Line 4: the same training, of which only the norm is told."""
+    heads = (cohort.train(x, local) - x)[:, : cohort.layout.dim].double()
+    found = [torch.linalg.vector_norm(row).cpu() for row in heads]
+    return Norms(torch.stack(found), cohort.sizes)
+
+
+class State(NamedTuple):
+    """The global model [d + b]."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class OCS:
+    """Draw clients independently by the norms of their updates, and correct for it.
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0.
+
+    >>> import coterie as ct, torch
+    >>> labels = {"a": 0.0, "b": 0.5, "c": 8.0}
+    >>> clients = ct.data.from_tensors({k: (torch.ones(9, 1), torch.full((9,), v)) for k, v in labels.items()})
+    >>> run = ct.fit(ct.OCS(), clients, ct.models.Logistic(), rounds=1, clients_per_round=1)
+    >>> [round(run.history.select("inclusion_probability", name)[0][1], 2) for name in "abc"]
+    [0.0, 0.06, 0.94]
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+
+    participation = "own"
+
+    def __post_init__(self) -> None:
+        check_fields(self, lr=Rules.POSITIVE)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round: norms of everybody, updates of the drawn."""
+        everyone, m = federation.everyone, federation.clients_per_round
+        if m is None or m >= len(everyone):
+            got = federation.ask(everyone, local_update, x=state.x, local=self.local)
+            weights = got.sizes / got.sizes.sum()
+            x = move(state.x, weights, got.delta, self.lr, federation.dim)
+            return State(x), {"weights": got.named(weights), "selected": len(got)}
+        told = federation.ask(everyone, norms, x=state.x, local=self.local)
+        shares = told.sizes / told.sizes.sum()  # w_k
+        p = inclusion_probabilities(shares * told.norms, min(m, len(told)))  # line 5, Eq. 7
+        uniform = [rng.child("draw", n).uniform(1)[0] for n in told.clients]
+        coefficients = {
+            n: w / q for n, w, q, u in zip(told.clients, shares.tolist(), p.tolist(), uniform, strict=True) if u < q
+        }  # line 6
+        log: Log = {"inclusion_probability": told.named(p), "selected": len(coefficients)}
+        if not coefficients:
+            return state, log
+        got = federation.ask(tuple(coefficients), local_update, x=state.x, local=self.local)
+        weights = torch.tensor([coefficients[n] for n in got.clients], dtype=torch.float64)
+        weights = weights * (sum(coefficients.values()) / weights.sum()) if got.failed else weights
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)  # line 7
+        return State(x), {**log, "weights": got.named(weights), "sum_weights": float(weights.sum())}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x

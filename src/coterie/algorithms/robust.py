@@ -1,0 +1,289 @@
+"""Robust averages: rules that a few arbitrary updates cannot move far, as yardsticks under attack.
+
+Papers: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+ICML 2018 (median, trimmed-mean); K. Pillutla, S. M. Kakade, Z. Harchaoui, "Robust Aggregation for Federated Learning", IEEE
+Transactions on Signal Processing 2022 (geometric-median); P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine
+Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017 (multi-krum).
+
+Symbols: x = model, delta_k = the update of client k (added), lr = server learning rate; trim = beta, byzantine = f, keep = m.
+
+x <- x + lr * rule(delta_1, ..., delta_n). The rules themselves are in `solvers/robust.py`.
+
+Differences from the papers: clients count alike also in the geometric median, which weighs them by rows in the paper, since a
+size can be a lie; updates may be several local steps. Float buffers (statistics of batch norm): median and trimmed mean treat
+them as further coordinates, which keeps variances >= 0; geometric median and multi-Krum look at the parameters alone and average
+buffers with the weights that they found. Without an attacker all four are biased where clients are unlike: they leave out the
+unusual ones.
+
+Individual updates are needed, which excludes secure aggregation. Multi-Krum takes O(n^2 d) operations, the others O(n d) up to
+logarithms.
+
+Laws (tests/laws): equal updates come through whole; trim = 0, and byzantine = 0 with all kept, is the uniform average; permuting
+clients changes nothing; fewer than f wild updates move the model by no more than the honest ones spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rule, Rules, RunError, check_field, check_fields
+from coterie.core.federation import Federation, Replies
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.solvers import robust
+
+__all__ = ["GeometricMedian", "Median", "MultiKrum", "State", "TrimmedMean"]
+
+NUMBER_OR_SHARE: Rule = (
+    lambda v: (type(v) is int and v >= 0) or (type(v) is float and 0 <= v < 0.5),
+    "an int >= 0 (clients) or a share in [0, 0.5)",
+)
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b]."""
+
+    delta: Update
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """Local training from x."""
+    return LocalUpdate(cohort.train(x, local) - x)
+
+
+class State(NamedTuple):
+    """The global model [d + b]."""
+
+    x: Tensor
+
+
+def _count(given: float, clients: int) -> int:
+    """A number of clients, or a share of them rounded down (up to the rounding of the share itself)."""
+    return given if isinstance(given, int) else math.floor(given * clients + 1e-9)
+
+
+def _least(
+    owner: object, field: str, needed: Callable[[int], int], clients: int, error: type[Exception], where: str
+) -> int:
+    """The count of `field` among `clients`; an error unless at least `needed(count)` clients are there."""
+    given = getattr(owner, field)
+    found = _count(given, clients)
+    if clients < needed(found):
+        raise error(
+            f"{where}{type(owner).__name__}.{field} = {given} needs at least {needed(found)} clients in a round, and there are "
+            f"{clients}; lower it, or take more clients"
+        )
+    return found
+
+
+def _participants(federation: Federation) -> int:
+    return federation.clients_per_round or len(federation.everyone)
+
+
+def _moved(x: Tensor, aggregate: Tensor, lr: float, dim: int) -> State:
+    """A whole step along one vector; its buffers are taken as they are."""
+    return State(move(x, torch.ones(1), aggregate[None], lr, dim))
+
+
+def _ask(state: State, federation: Federation, local: LocalSGD) -> Replies[LocalUpdate]:
+    return federation.ask(federation.clients, local_update, x=state.x, local=local)
+
+
+@dataclass(frozen=True)
+class Median:
+    """Move by the median of the updates in each coordinate.
+
+    Paper: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+    ICML 2018, Definition 1.
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0.
+
+    >>> import coterie as ct, torch
+    >>> rows = [(torch.ones(9, 1), torch.full((9,), v)) for v in (1.0, 2.0, 100.0)]
+    >>> run = ct.fit(ct.Median(ct.LocalSGD(lr=0.1)), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=10)
+    >>> round(float(run.x.sum()), 1)
+    2.0
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, lr=Rules.POSITIVE)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        got = _ask(state, federation, self.local)
+        return _moved(state.x, robust.median(got.delta), self.lr, federation.dim), {}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """Move by the mean of the updates without the smallest and largest values in each coordinate.
+
+    Paper: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+    ICML 2018, Definition 2.
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0.
+        trim: values left out at each end: a number of clients >= 0, or a share of those who replied in [0, 0.5), rounded down.
+
+    >>> import coterie as ct, torch
+    >>> rows = [(torch.ones(9, 1), torch.full((9,), v)) for v in (1.0, 2.0, 4.0, 100.0)]
+    >>> method = ct.TrimmedMean(ct.LocalSGD(lr=0.1), trim=1)
+    >>> run = ct.fit(method, ct.data.from_tensors(rows), ct.models.Logistic(), rounds=10)
+    >>> round(float(run.x.sum()), 1)
+    3.0
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    trim: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_fields(self, lr=Rules.POSITIVE, trim=NUMBER_OR_SHARE)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x. Raises `InputError` if a round has too few clients to trim."""
+        _least(self, "trim", lambda k: 2 * k + 1, _participants(federation), InputError, "")
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        got = _ask(state, federation, self.local)
+        where = f"round {federation.round}: "
+        trim = _least(self, "trim", lambda k: 2 * k + 1, len(got), RunError, where)
+        return _moved(state.x, robust.trimmed_mean(got.delta, trim), self.lr, federation.dim), {"trimmed": 2 * trim}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+
+@dataclass(frozen=True)
+class GeometricMedian:
+    """Move by the point whose distances to the updates have the least sum.
+
+    Paper: K. Pillutla, S. M. Kakade, Z. Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal Processing
+    2022, Algorithm 2.
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0.
+        smoothing: nu > 0 of the smoothed Weiszfeld algorithm, relative to the mean distance of the updates from their mean.
+        tolerance: > 0, length of the last step, relative to the same distance.
+
+    >>> import coterie as ct, torch
+    >>> rows = [(torch.ones(9, 1), torch.full((9,), v)) for v in (1.0, 2.0, 100.0)]
+    >>> method = ct.GeometricMedian(ct.LocalSGD(lr=0.1))
+    >>> run = ct.fit(method, ct.data.from_tensors(rows), ct.models.Logistic(), rounds=10)
+    >>> round(float(run.x.sum()), 1)
+    2.0
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    smoothing: float = 1e-6
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_fields(self, lr=Rules.POSITIVE, smoothing=Rules.POSITIVE, tolerance=Rules.POSITIVE)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        got = _ask(state, federation, self.local)
+        heads = got.delta[:, : federation.dim].double()
+        _, weights = robust.geometric_median(heads, smoothing=self.smoothing, tolerance=self.tolerance)
+        return State(move(state.x, weights, got.delta, self.lr, federation.dim)), {"weights": got.named(weights)}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+
+@dataclass(frozen=True)
+class MultiKrum:
+    """Move by the mean of those updates that are nearest to their neighbours.
+
+    Paper: P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+    Descent", NeurIPS 2017, Sections 4 and 5.
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0.
+        byzantine: f, how many clients may be arbitrary: a number >= 0, or a share of those who replied in [0, 0.5), rounded down. A
+            round needs 2 f + 3 clients; f = 0 suspects nobody.
+        keep: m, how many updates are averaged, from 1 (Krum) to n - f; None: n - f.
+
+    >>> import coterie as ct, torch
+    >>> rows = [(torch.ones(9, 1), torch.full((9,), v)) for v in (1.0, 2.0, 3.0, 4.0, 100.0)]
+    >>> method = ct.MultiKrum(ct.LocalSGD(lr=0.1), byzantine=1)
+    >>> run = ct.fit(method, ct.data.from_tensors(rows), ct.models.Logistic(), rounds=10)
+    >>> round(float(run.x.sum()), 1)
+    2.5
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    byzantine: float = 0.2
+    keep: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, lr=Rules.POSITIVE, byzantine=NUMBER_OR_SHARE)
+        check_field(
+            self, "keep", self.keep, self.keep is None or Rules.SIZE[0](self.keep), "None (n - f) or an int > 0"
+        )
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x. Raises `InputError` if a round has too few clients for f or m."""
+        self._suspected(_participants(federation), InputError, "")
+        return State(x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        got = _ask(state, federation, self.local)
+        f = self._suspected(len(got), RunError, f"round {federation.round}: ")
+        chosen = robust.multi_krum(got.delta[:, : federation.dim], f, self.keep)
+        weights = torch.zeros(len(got), dtype=torch.float64)
+        weights[chosen.cpu()] = 1 / len(chosen)
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)
+        return State(x), {"weights": got.named(weights), "byzantine": f}
+
+    def _suspected(self, clients: int, error: type[Exception], where: str) -> int:
+        f = _least(self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where)
+        if self.keep is not None and self.keep > clients - f:
+            raise error(
+                f"{where}MultiKrum.keep = {self.keep} is more than the {clients - f} of {clients} clients that byzantine = "
+                f"{self.byzantine} leaves; lower it"
+            )
+        return f
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x

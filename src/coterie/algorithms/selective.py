@@ -1,0 +1,151 @@
+"""SL: the internal clients learn with those external ones whose loss is lowest.
+
+Paper: Y. Song, L. Yu, B. Lei, K.-S. Choi, J. Qin, "Selective Learning from External Data for CT Image Segmentation", MICCAI 2021;
+as a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL), whose reading is built: external
+clients with a high loss under the model are left out.
+
+Symbols: internal = the M clients that matter, budget = K external ones kept in a round.
+
+x <- x + lr * (average by rows of the updates of the internal clients and of the K external ones with the lowest loss at x).
+
+Differences from the paper: it weighs single images of an external set while it trains, and alternates between weights and model;
+here a client is kept or not, in every round anew, by the mean loss of the present model on all its training rows. `budget` None
+leaves what the run's `clients_per_round` does not need for the internal clients.
+
+A round asks the N external clients for one number (a forward pass over their rows), and M + K clients for an update. A low loss
+also means that there is little to learn: SL prefers clients that the model serves already.
+
+Laws (tests/laws): K = N is FedAvg; K = 0 is FedAvg among the internal clients; an external client with a high loss never counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+
+__all__ = ["SelectiveLearning", "State"]
+
+
+class Losses(NamedTuple):
+    """Mean loss at x, float64 [n]."""
+
+    loss: Tensor
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b] and training rows [n]."""
+
+    delta: Update
+    sizes: Tensor
+
+
+@task
+def losses(cohort: Cohort, *, x: Tensor) -> Losses:
+    """How well the model serves an external client already."""
+    return Losses(cohort.loss(x))
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """Local training from x."""
+    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+
+
+class State(NamedTuple):
+    """Names of the internal clients and their model [d + b]."""
+
+    internal: tuple[str, ...]
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class SelectiveLearning:
+    """Learn one model for a few internal clients, with the external ones that it serves best.
+
+    Attributes:
+        internal: name or names of the internal clients, who always train; the model is evaluated on them only.
+        budget: K >= 0, how many external clients train in a round; None: as many as the run's clients_per_round leaves.
+        local: settings of local training.
+        lr: server learning rate > 0.
+
+    >>> import coterie as ct, torch
+    >>> rows = {name: (torch.ones(9, 1), torch.full((9,), label)) for name, label in {"a": 0.0, "b": 0.1, "c": 5.0}.items()}
+    >>> run = ct.fit(ct.SelectiveLearning("a", budget=1), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=3)
+    >>> run.weights["a"]
+    {'a': 0.5, 'b': 0.5}
+    """
+
+    internal: str | tuple[str, ...] = ()
+    budget: int | None = None
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+
+    participation = "own"
+
+    def __post_init__(self) -> None:
+        names = (self.internal,) if isinstance(self.internal, str) else self.internal
+        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
+        check_field(self, "internal", self.internal, good, "a client's name, or several names")
+        check_field(
+            self, "budget", self.budget, self.budget is None or Rules.COUNT[0](self.budget), "None or an int >= 0"
+        )
+        check_fields(self, lr=Rules.POSITIVE)
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The internal clients. Raises `InputError` for fields that do not fit these clients."""
+        internal = tuple(sorted({self.internal} if isinstance(self.internal, str) else set(self.internal)))
+        for name in internal:
+            if name not in everyone:
+                raise InputError(
+                    f"SelectiveLearning.internal names {name!r}, which is no client; {nearest(name, everyone)}"
+                )
+        external = len(everyone) - len(internal)
+        if self.budget is not None and self.budget > external:
+            raise InputError(
+                f"SelectiveLearning.budget = {self.budget} is more than the {external} external clients; lower it, or leave it "
+                "out for as many as clients_per_round leaves"
+            )
+        return internal
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return State(self.check(federation.everyone), x)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
+        outside = tuple(n for n in federation.everyone if n not in state.internal)
+        m = federation.clients_per_round or len(federation.everyone)
+        kept, budget = outside, max(0, m - len(state.internal)) if self.budget is None else self.budget
+        log = Log()
+        if budget == 0:
+            kept = ()
+        elif budget < len(outside):
+            asked = federation.ask(outside, losses, x=state.x)
+            kept = tuple(asked.clients[i] for i in sorted(asked.loss.argsort(stable=True)[:budget].tolist()))
+            log["external_loss"] = asked.named(asked.loss)
+        got = federation.ask((*state.internal, *kept), local_update, need="all", x=state.x, local=self.local)
+        weights = got.sizes / got.sizes.sum()
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)
+        named = got.named(weights)
+        log["weights"] = {target: dict(named) for target in state.internal}
+        return State(state.internal, x), log
+
+    def models(self, state: State) -> dict[str, Tensor]:
+        """One model, which serves the internal clients only."""
+        return dict.fromkeys(state.internal, state.x)
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds."""
+        internal = 1 if isinstance(self.internal, str) else len(self.internal)
+        return max(participants, internal) if self.budget is None else internal + self.budget

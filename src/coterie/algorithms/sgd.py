@@ -1,0 +1,250 @@
+"""SGD Full, SGD Ideal, target only: plain averages over everybody, over a group that an oracle names, and over one client.
+
+Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024, and its
+newer text "Selective Collaboration for Robust Federated Learning": SGD Full and SGD Ideal of the experiments, Adam and Adam Ideal
+of Appendix D.4.
+
+Symbols: x = x^k, delta_i = -g_i (an update, added; accumulated over local steps), lr = gamma, moments = (m, v) of Adam.
+
+x <- x + lr * mean of the deltas of those who take part, or a step of Adam along it; clients count alike, whatever their sizes.
+
+Differences from the paper: SGD Ideal takes any group by name or pattern; where the run draws clients, m of the group are drawn,
+all of it if it has no more, since a group that an oracle names is a federation of its own. Buffers are averaged, and Adam does
+not see them.
+
+Laws (tests/laws): SGD Full = FedAvg where sizes are equal; SGD Ideal of everybody = SGD Full; of one client = target only =
+Local; the server's Adam = torch's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number, nearest
+from coterie.core.federation import Federation, Need
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.solvers import adam
+
+__all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b]."""
+
+    delta: Update
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """Local training from x."""
+    return LocalUpdate(cohort.train(x, local) - x)
+
+
+class State(NamedTuple):
+    """The model [d + b], Adam's moments [2, d], and its number of steps."""
+
+    x: Tensor
+    moments: Tensor
+    steps: int
+
+
+def _check(owner: Any) -> None:
+    check_fields(owner, lr=Rules.POSITIVE, server_optimiser=Rules.one_of("sgd", "adam"), eps=Rules.POSITIVE)
+    betas = owner.betas
+    good = isinstance(betas, tuple | list) and len(betas) == 2 and all(is_number(b) and 0 <= b < 1 for b in betas)
+    check_field(owner, "betas", betas, good, "two numbers in [0, 1)")
+
+
+def _start(x: Tensor, federation: Federation) -> State:
+    return State(x, torch.zeros(2, federation.dim, dtype=torch.float64), 0)
+
+
+def _round(
+    owner: Any, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5
+) -> tuple[State, Log]:
+    got = federation.ask(clients, local_update, need=need, x=state.x, local=owner.local)
+    weights = torch.full((len(got.clients),), 1 / len(got.clients), dtype=torch.float64)
+    log: Log = {"weights": got.named(weights)}
+    if owner.server_optimiser == "sgd":
+        return state._replace(x=move(state.x, weights, got.delta, owner.lr, federation.dim)), log
+    mean = move(torch.zeros_like(state.x), weights, got.delta, 1.0, federation.dim)
+    uphill = -mean[: federation.dim].double()
+    made = adam.step(uphill, state.moments, state.steps, lr=owner.lr, betas=tuple(owner.betas), eps=owner.eps)
+    change = torch.cat([made.change.to(mean.dtype), mean[federation.dim :]])
+    x = move(state.x, torch.ones(1), change[None], 1.0, federation.dim)
+    return State(x, made.moments.cpu(), state.steps + 1), log
+
+
+@dataclass(frozen=True)
+class SGDFull:
+    """Average the updates of everybody who takes part, each counting alike.
+
+    Attributes:
+        local: settings of local training; `Steps(1)` is the papers' SGD.
+        lr: server learning rate gamma > 0.
+        server_optimiser: "sgd", or "adam" on the averaged update (the papers' Adam), whose steps have the length of lr.
+        betas: decay of Adam's first and second moment, each in [0, 1).
+        eps: > 0, added to the root of Adam's second moment.
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.SGDFull(local), clients, ct.models.Logistic(), rounds=40)
+    >>> round(float(run.x.sum()), 2)  # half of the clients, not a third of the rows
+    0.5
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    server_optimiser: str = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        return _start(x, federation)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        return _round(self, state, federation, federation.clients)
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+
+@dataclass(frozen=True)
+class SGDIdeal:
+    """Average the updates of a group of clients that an oracle names, e.g. those with the target's distribution.
+
+    Attributes:
+        members: names of clients, or patterns of names such as "near-*".
+        local: settings of local training; `Steps(1)` is the papers' SGD.
+        lr: server learning rate gamma > 0.
+        server_optimiser: "sgd", or "adam" on the averaged update (the papers' Adam Ideal), whose steps have the length of lr.
+        betas: decay of Adam's first and second moment, each in [0, 1).
+        eps: > 0, added to the root of Adam's second moment.
+
+    >>> import coterie as ct, torch
+    >>> rows = {name: (torch.ones(30, 1), torch.full((30,), v)) for name, v in {"near-1": 1.0, "near-2": 2.0, "far": 9.0}.items()}
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.SGDIdeal(("near-*",), local), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=40)
+    >>> round(float(run.x.sum()), 2)
+    1.5
+    """
+
+    members: str | tuple[str, ...] = ()
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    server_optimiser: str = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    participation = "own"
+
+    def __post_init__(self) -> None:
+        names: Any = (self.members,) if isinstance(self.members, str) else self.members
+        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
+        check_field(
+            self, "members", self.members, good, 'a client\'s name, several names, or patterns such as "near-*"'
+        )
+        _check(self)
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The group among these clients. Raises `InputError` for a member that fits no client."""
+        patterns = (self.members,) if isinstance(self.members, str) else self.members
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in everyone):
+                hint = nearest(pattern, everyone)
+                raise InputError(f"SGDIdeal.members has {pattern!r}, which fits no client; {hint}")
+        return tuple(n for n in everyone if any(fnmatchcase(n, p) for p in patterns))
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        self.check(federation.everyone)
+        return _start(x, federation)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with the group, or with as many of it as a round has clients."""
+        group = self.check(federation.everyone)
+        m = min(federation.clients_per_round or len(group), len(group))
+        drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(group), m)
+        return _round(self, state, federation, tuple(group[i] for i in np.sort(drawn).tolist()))
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+
+@dataclass(frozen=True)
+class TargetOnly:
+    """Train on one client alone, for itself: what `local` does, with the server's optimiser.
+
+    Attributes:
+        target: name of the client.
+        local: settings of local training; `Steps(1)` is the papers' SGD.
+        lr: server learning rate gamma > 0.
+        server_optimiser: "sgd", or "adam" on the update, whose steps have the length of lr.
+        betas: decay of Adam's first and second moment, each in [0, 1).
+        eps: > 0, added to the root of Adam's second moment.
+
+    >>> import coterie as ct, torch
+    >>> rows = {name: (torch.ones(30, 1), torch.full((30,), v)) for name, v in {"a": 1.0, "b": 2.0}.items()}
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.TargetOnly("b", local), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=40)
+    >>> round(float(run.x.sum()), 2)
+    2.0
+    """
+
+    target: str = ""
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    server_optimiser: str = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    participation = "own"
+
+    def __post_init__(self) -> None:
+        check_field(self, "target", self.target, isinstance(self.target, str) and bool(self.target), "a client's name")
+        _check(self)
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The target. Raises `InputError` for one that does not exist."""
+        if self.target not in everyone:
+            raise InputError(
+                f"TargetOnly.target names {self.target!r}, which is no client; {nearest(self.target, everyone)}"
+            )
+        return (self.target,)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x."""
+        self.check(federation.everyone)
+        return _start(x, federation)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with the target."""
+        state, log = _round(self, state, federation, (self.target,), "all")
+        return state, {"weights": {self.target: log["weights"]}}
+
+    def models(self, state: State) -> dict[str, Tensor]:
+        """One model, which serves the target only."""
+        return {self.target: state.x}
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds."""
+        return 1

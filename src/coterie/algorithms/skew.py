@@ -1,0 +1,150 @@
+"""Skew: power-of-choice, which trains those clients whose loss is highest.
+
+Paper: Y. J. Cho, J. Wang, G. Joshi, "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022 (2020 as
+"Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies"), Section 4; called Skew
+as a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL).
+
+Symbols: candidates = d clients drawn without replacement by their shares p_k of all rows, clients_per_round = m of them are kept:
+those with the highest local loss F_k(x); the model is the mean of the m local models.
+
+Differences from the paper: the whole training set's loss by default (pi_pow-d), or that of a random batch (`loss_batch_size`,
+pi_cpow-d). m is the run's `clients_per_round`; where that is everybody, everybody trains and no loss is asked for.
+
+A round asks d clients for one number (a forward pass over their rows) and m of them for an update. Since sizes decide who becomes
+a candidate, updates are averaged evenly, as in the paper.
+
+Laws (tests/laws): m = n is the uniform average; the chosen have the highest losses; candidates follow the draw by size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.solvers.sampling import without_replacement
+
+__all__ = ["Skew", "State"]
+
+
+class Sizes(NamedTuple):
+    """Training rows [n]."""
+
+    sizes: Tensor
+
+
+class Losses(NamedTuple):
+    """F_k(x), float64 [n]."""
+
+    loss: Tensor
+
+
+class LocalUpdate(NamedTuple):
+    """delta [n, d + b]."""
+
+    delta: Update
+
+
+@task
+def row_counts(cohort: Cohort) -> Sizes:
+    """What candidates are drawn by; asked once."""
+    return Sizes(cohort.sizes)
+
+
+@task
+def losses(cohort: Cohort, *, x: Tensor, batch_size: int | None) -> Losses:
+    """Local loss of the global model."""
+    return Losses(cohort.loss(x, batch_size=batch_size, purpose="choice"))
+
+
+@task
+def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+    """Local training from x."""
+    return LocalUpdate(cohort.train(x, local) - x)
+
+
+class State(NamedTuple):
+    """The global model [d + b], and training rows of all N clients, float64 [N] (0: did not tell)."""
+
+    x: Tensor
+    sizes: Tensor
+
+
+@dataclass(frozen=True)
+class Skew:
+    """Train the clients with the highest loss among some that are drawn by size.
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0; 1 is the paper's average.
+        candidates: d, from the run's clients_per_round m up to all clients; None: 2 m, or all if those are fewer.
+        loss_batch_size: rows of the random batch on which the loss is taken; None: all training rows.
+
+    >>> import coterie as ct, torch
+    >>> rows = {"a": (torch.ones(9, 1), torch.zeros(9)), "b": (torch.ones(9, 1), torch.ones(9))}
+    >>> local = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.Skew(local), ct.data.from_tensors(rows), ct.models.Logistic(), rounds=1, clients_per_round=1)
+    >>> run.weights["*"]  # the first model outputs 0, which is what a wants
+    {'b': 1.0}
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    candidates: int | None = None
+    loss_batch_size: int | None = None
+
+    participation = "own"
+
+    def __post_init__(self) -> None:
+        check_fields(self, lr=Rules.POSITIVE, loss_batch_size=Rules.OPTIONAL_SIZE)
+        good = self.candidates is None or Rules.SIZE[0](self.candidates)
+        check_field(self, "candidates", self.candidates, good, "None (twice the clients of a round) or an int > 0")
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x; ask for sizes where someone has to be drawn. Raises `InputError` for d outside m..n."""
+        everyone, m = federation.everyone, _count(federation)
+        given = self.candidates
+        if given is not None and not m <= given <= len(everyone):
+            raise InputError(
+                f"Skew.candidates must be between {m} (clients_per_round) and {len(everyone)} (clients); got {given}"
+            )
+        sizes = torch.zeros(len(everyone), dtype=torch.float64)
+        if m < len(everyone):
+            got = federation.ask(everyone, row_counts)
+            sizes[[everyone.index(n) for n in got.clients]] = got.sizes
+        return State(x, sizes)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round: losses of the candidates, updates of those with the highest."""
+        chosen, log = federation.everyone, Log()
+        m = _count(federation)
+        if m < len(chosen):
+            uniform = [rng.child("candidate", n).uniform(1)[0] for n in chosen]
+            drawn = without_replacement(state.sizes, uniform, self.candidates or 2 * m).tolist()
+            names = [chosen[i] for i in drawn]
+            asked = federation.ask(names, losses, x=state.x, batch_size=self.loss_batch_size)
+            highest = asked.loss.argsort(descending=True, stable=True)[:m].sort().values.tolist()
+            chosen = tuple(asked.clients[i] for i in highest)
+            log = {"candidates": len(names), "candidate_loss": asked.named(asked.loss)}
+        got = federation.ask(chosen, local_update, x=state.x, local=self.local)
+        weights = torch.full((len(got.clients),), 1 / len(got.clients), dtype=torch.float64)
+        x = move(state.x, weights, got.delta, self.lr, federation.dim)
+        return State(x, state.sizes), {**log, "weights": got.named(weights)}
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+
+def _count(federation: Federation) -> int:
+    return federation.clients_per_round or len(federation.everyone)

@@ -1,0 +1,167 @@
+"""TAWT: a target gives more weight to those whose updates point where its own does.
+
+Paper: S. Chen, K. Crammer, H. He, D. Roth, W. J. Su, "Weighted Training for Cross-Task Learning", ICLR 2022, Algorithm 1 with the
+cosine in place of the hypergradient; as a comparator of "Selective Collaboration for Robust Federated Learning" (MeritFed),
+Appendix A.3, Eq. 12.
+
+Symbols: x = x^k, delta_i = -g_i (an update, added), weights = w^k on the simplex, step = c eta^k.
+
+weights <- normalise(weights * exp(step * cos(delta_target, delta_i))); x <- x + lr * sum_i weights_i delta_i.
+
+Differences from the paper: the cosine itself, where Appendix A.3 prints its arc cosine, which would up-weight opposite gradients;
+one run serves one target, several or all, each with a model and weights of its own; the target's direction is that of its own
+update, asked of it also in rounds in which it takes no part; with partial participation the weights of those who replied are
+renormalised, and absent clients keep theirs. The cosine of a target with itself is 1 in every round, so its own weight grows
+most: TAWT ends near training alone.
+
+Models differ after the first round, so T targets cost each client T local trainings a round. Individual updates are needed, which
+excludes secure aggregation.
+
+Laws (tests/laws): step = 0 is the uniform average; the logarithms of the weights are sums of the cosines; all targets = each
+alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.algorithm import Log
+from coterie.core.cohort import Cohort
+from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.federation import Federation
+from coterie.core.rng import Rng
+from coterie.core.task import Update, task
+from coterie.core.training import LocalSGD
+from coterie.core.vector import move
+from coterie.core.wire import Each
+from coterie.solvers.angles import angles
+from coterie.solvers.mirror import entropic_step
+
+__all__ = ["TAWT", "State"]
+
+
+class LocalUpdates(NamedTuple):
+    """One update per model."""
+
+    delta: Update  # [n, T, d + b]
+
+
+class Direction(NamedTuple):
+    """A target's update of its own model."""
+
+    delta: Update  # [n, d + b]
+
+
+@task
+def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
+    """Local training from each of the models x [T, d + b], one after the other to save memory."""
+    return LocalUpdates(torch.stack([cohort.train(model, local) - model for model in x], dim=1))
+
+
+@task
+def direction(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Direction:
+    """The same for targets that take no part in this round, each from its own model x [n, d + b]."""
+    return Direction(cohort.train(x, local) - x)
+
+
+class State(NamedTuple):
+    """Targets, their models [T, d + b] ([1, d + b] while they are equal), and weights over all N clients [T, N]."""
+
+    targets: tuple[str, ...]
+    x: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True)
+class TAWT:
+    """Learn, for each target, with those whose updates resemble its own.
+
+    Attributes:
+        targets: "all", the name of one client, or several names: who gets a model of its own.
+        local: settings of local training.
+        lr: server learning rate > 0 on the weighted sum of updates.
+        step: factor >= 0 of the cosine in the exponent (c eta of Eq. 12); 0 keeps the weights uniform.
+
+    >>> import coterie as ct, torch
+    >>> x = torch.linspace(-1, 1, 60)[:, None]
+    >>> clients = ct.data.from_tensors({"a": (x, x[:, 0]), "b": (x, x[:, 0]), "c": (x, -x[:, 0])})
+    >>> run = ct.fit(ct.TAWT(targets="a"), clients, model=ct.models.Logistic(), rounds=5)
+    >>> run.weights["a"]["c"] < 0.01  # c pulls the other way
+    True
+    """
+
+    targets: str | tuple[str, ...] = "all"
+    local: LocalSGD = LocalSGD()
+    lr: float = 1.0
+    step: float = 1.0
+
+    def __post_init__(self) -> None:
+        given: Any = self.targets
+        names = (given,) if isinstance(given, str) else given
+        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
+        check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
+        check_fields(self, lr=Rules.POSITIVE, step=Rules.NOT_NEGATIVE)
+
+    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The targets among these clients. Raises `InputError` for one that does not exist."""
+        chosen = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
+        targets = everyone if chosen == ("all",) else tuple(sorted(set(chosen)))
+        for name in targets:
+            if name not in everyone:
+                raise InputError(f"TAWT.targets names {name!r}, which is no client; {nearest(name, everyone)}")
+        return targets
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Uniform weights, once."""
+        targets, total = self.check(federation.everyone), len(federation.everyone)
+        return State(targets, x[None], torch.full((len(targets), total), 1 / total, dtype=torch.float64))
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`; a target whose own update failed keeps its model and weights."""
+        got = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)
+        total, dim = len(state.targets), federation.dim
+        own = state.x.expand(total, -1)
+        deltas = got.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
+        axes = {n: deltas[state.targets.index(n), i] for i, n in enumerate(got.clients) if n in state.targets}
+        axes |= self._asked(state, federation, own, bool(axes))
+        here = torch.tensor([federation.everyone.index(n) for n in got.clients])
+        x, weights = own.clone(), state.weights.clone()
+        used, cosines = torch.empty(total, len(here), dtype=torch.float64), {}
+        for t, name in enumerate(state.targets):
+            mass = weights[t, here].sum()
+            used[t] = weights[t, here] / mass
+            if name not in axes:
+                continue
+            cosine = torch.cos(angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu())
+            used[t] = entropic_step(used[t], -cosine, self.step)
+            x[t] = move(own[t], used[t], deltas[t], self.lr, dim)
+            weights[t, here] = used[t] * mass
+            cosines[name] = float(used[t] @ cosine)
+        log: Log = {
+            "weights": {t: got.named(w) for t, w in zip(state.targets, used, strict=True)},
+            "effective_collaborators": dict(zip(state.targets, (1 / used.square().sum(1)).tolist(), strict=True)),
+            "mean_cosine": cosines,
+        }
+        return State(state.targets, x, weights), log
+
+    def _asked(self, state: State, federation: Federation, own: Tensor, known: bool) -> dict[str, Tensor]:
+        """Directions of targets that take no part. A single target must answer; of several, one that failed is left out."""
+        absent = [t for t in state.targets if t not in federation.clients or not (known or len(state.targets) > 1)]
+        if not absent:
+            return {}
+        x = own[[state.targets.index(t) for t in absent]]
+        got = federation.ask(absent, direction, need=1 / len(absent), x=Each(x), local=self.local)
+        return dict(zip(got.clients, got.delta, strict=True))
+
+    def models(self, state: State) -> dict[str, Tensor]:
+        """A model per target."""
+        return dict(zip(state.targets, state.x.expand(len(state.targets), -1), strict=True))
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds."""
+        targets = 1 if isinstance(self.targets, str) and self.targets != "all" else len(self.targets)
+        return participants * (clients if self.targets in ("all", ("all",), ["all"]) else targets)
