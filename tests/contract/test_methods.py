@@ -50,6 +50,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {},
         {"requirements": "validation", "warmup_steps": 3, "tuning_steps": 2},
         {"warmup_steps": 3, "surrogate": "log"},
+        {"warmup_steps": 1, "flexible": True},
     ],
     "meritfed": [
         {},

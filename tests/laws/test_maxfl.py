@@ -56,7 +56,7 @@ def drawn(found: Run, round_: int) -> set[str]:
 # ---- weights
 
 
-@pytest.mark.parametrize("surrogate", ["sigmoid", "relu", "exp", "log"])
+@pytest.mark.parametrize("surrogate", ["sigmoid", "relu", "exp", "log", "linear"])
 def test_equal_gaps_are_uniform_averaging(surrogate):
     problem = quadratic(CENTRES, 4)
     for gap in (0.0, 0.7, 3.0):
@@ -114,7 +114,7 @@ def test_eps_shrinks_a_step_by_its_share():
     assert_close(damped, plain / 2, 1e-9)  # sum q = 3/4
 
 
-@pytest.mark.parametrize("surrogate", ["relu", "exp", "log"])
+@pytest.mark.parametrize("surrogate", ["relu", "exp", "log", "linear"])
 @pytest.mark.parametrize("half", [0.8, 1.5])
 def test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not(surrogate, half):
     """Lemma A.2: two clients, gaps (x -+ half)^2, from a start off the middle."""
@@ -273,8 +273,7 @@ def test_an_empty_pool_skips_the_round_and_says_so():
 
 def test_m_are_drawn_from_the_pool_and_all_of_it_where_it_is_smaller():
     problem = logistic()
-    method = MaxFL(MINI, flexible=True, mandatory_rounds=4, clients_per_round=2, warmup_steps=1)
-    found = run(method, problem, 10)
+    found = run(MaxFL(MINI, flexible=True, mandatory_rounds=4, warmup_steps=1), problem, 10, clients_per_round=2)
     pool = dict(found.history.select("pool"))
     for number in range(1, 11):
         assert len(drawn(found, number)) == min(2, int(pool[number]))
@@ -286,11 +285,35 @@ def test_m_are_drawn_from_the_pool_and_all_of_it_where_it_is_smaller():
 
 def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resume(tmp_path):
     problem = batch_norm()
-    method = MaxFL(MINI, flexible=True, mandatory_rounds=1, clients_per_round=3)
-    whole = run(method, problem, 4)
-    assert_same_bits(whole, run(method, problem, 4, workers=2, strict_wire=True))
-    run(method, problem, 2, checkpoint=tmp_path)
-    assert_same_bits(whole, run(method, problem, 4, checkpoint=tmp_path, resume=True))
+    method, few = MaxFL(MINI, flexible=True, mandatory_rounds=1), {"clients_per_round": 3}
+    whole = run(method, problem, 4, **few)
+    assert_same_bits(whole, run(method, problem, 4, workers=2, strict_wire=True, **few))
+    run(method, problem, 2, checkpoint=tmp_path, **few)
+    assert_same_bits(whole, run(method, problem, 4, checkpoint=tmp_path, resume=True, **few))
+
+
+def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():
+    full = logistic()
+    same = Clients([Client(c.name, c.train.select(slice(0, 8)), c.validation, c.test) for c in full.clients])
+    for problem in (full.with_clients(same), batch_norm()):
+        equal = len(set(problem.clients.train.sizes.tolist())) == 1
+        found = run(MaxFL(MINI, 0.7, 1e-30, 2, surrogate="linear"), problem, clients_per_round=4)
+        plain = run(FedAvg(MINI, 0.7), problem, clients_per_round=4)
+        assert torch.allclose(found.x, plain.x, rtol=1e-12, atol=1e-13) == equal
+        assert set(found.weights["*"].values()) == {0.25}
+
+
+def test_clients_of_plain_averaging_opt_out_too():
+    """The model follows the mean of those who stay, which is far from c; MaxFL itself starts by ignoring c."""
+    centres, needs = {"a": [1.0], "b": [1.4], "c": [9.0]}, dict.fromkeys("abc", 3.6)
+    method = MaxFL(FULL, requirements=needs, flexible=True, mandatory_rounds=3, surrogate="linear")
+    found = run(method, quadratic(centres), 40)
+    x = float(run(method, quadratic(centres), 3).x)
+    mean = sum(c for (c,) in centres.values()) / 3
+    assert x == pytest.approx(mean * (1 - 0.8**6), rel=1e-7)  # everybody alike, for two steps a round
+    pool = {n for n, (c,) in centres.items() if (x - c) ** 2 < needs[n]}
+    assert drawn(found, 4) == pool == {"a", "b"}
+    assert float(found.x) == pytest.approx(1.2, abs=1e-3)
 
 
 # ---- appeal, to seen and unseen clients
@@ -351,9 +374,8 @@ def test_regression_has_appeal_and_no_accuracy():
         ("requirements", (("a", 1.0), ("a", 2.0)), '"train", "validation", or a table of a loss by client'),
         ("flexible", 1, "true or false"),
         ("mandatory_rounds", 0.05, "an int >= 0"),
-        ("clients_per_round", 0, r"None \(all rows\) or an int > 0"),
         ("tuning_steps", -1, "an int >= 0"),
-        ("surrogate", "hinge", r"sigmoid \| relu \| exp \| log"),
+        ("surrogate", "hinge", r"sigmoid \| relu \| exp \| log \| linear"),
     ],
 )
 def test_a_bad_field_is_named(field, value, allowed):
@@ -362,8 +384,6 @@ def test_a_bad_field_is_named(field, value, allowed):
 
 
 def test_what_does_not_fit_together_is_named():
-    with pytest.raises(InputError, match=r"MaxFL.clients_per_round needs flexible = true"):
-        MaxFL(clients_per_round=3)
     with pytest.raises(InputError, match=r"MaxFL.requirements names 'bb', which is no client; did you mean 'b'\?"):
         run(MaxFL(requirements={"bb": 1.0}), quadratic(CENTRES))
     method = MaxFL(ONE, requirements=dict.fromkeys(CENTRES, -1e4), surrogate="exp")

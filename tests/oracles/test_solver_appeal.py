@@ -42,7 +42,7 @@ def test_convex_surrogates_saturate_at_one(surrogate):
 
 
 def test_values_of_each_surrogate():
-    expected = {"sigmoid": 2 / 3, "relu": math.log(2), "exp": 2.0, "log": math.log(3)}
+    expected = {"sigmoid": 2 / 3, "relu": math.log(2), "exp": 2.0, "log": math.log(3), "linear": math.log(2)}
     for surrogate, value in expected.items():
         assert appeal.objective([math.log(2)], surrogate=surrogate).item() == pytest.approx(value, rel=1e-15)
     assert appeal.weights([0.0], surrogate="relu").item() == 1.0
@@ -76,7 +76,7 @@ def test_dtype_and_shapes():
         (lambda: appeal.objective([]), "gap must have at least one entry; got none"),
         (
             lambda: appeal.weights([0.0], surrogate="hinge"),
-            "surrogate must be one of sigmoid, relu, exp, log; got 'hinge'",
+            "surrogate must be one of sigmoid, relu, exp, log, linear; got 'hinge'",
         ),
         (
             lambda: appeal.objective([1e3], surrogate="exp"),

@@ -9,7 +9,8 @@ steps from start, rho_k = its loss (the client's requirement), gap_k = F_k(x) - 
 Differences from the paper: q = s(1 - s) as in Eq. 4, where line 8 prints q = s; line 13 subtracts what line 11 prints with the other
 sign; the client sends its gap and the server computes q, since who may send q can always send the largest; a fixed number of
 mandatory rounds, since a method does not know how many there will be. "Everybody takes part" in those rounds means that everybody may
-be drawn. Tuning (Table 3) serves the gap alone: local training starts from x. The pool is asked at x itself, without tuning.
+be drawn; how many are is the run's own setting. Tuning (Table 3) serves the gap alone: local training starts from x. The pool is
+asked at x itself, without tuning.
 
 A requirement is computed when a client is first asked, always as of round 0 from the initial model, so it does not matter when that
 is. Of xhat_k the client keeps four numbers and no weights. The initial model travels beside x in those rounds only in which someone
@@ -18,7 +19,8 @@ still lacks its requirement. The pool of flexible participation asks everybody f
 Only a weighted sum of updates is needed, so MaxFL goes with secure aggregation (the gaps are seen).
 
 Laws (tests/laws): equal gaps are uniform averaging; q is symmetric around a gap of 0; a client with a gap far from 0 is ignored;
-eps -> infinity freezes the model; convex surrogates find the plain average on the two-client toy.
+eps -> infinity freezes the model; convex surrogates find the plain average on the two-client toy; the linear one is FedAvg among
+clients of equal size.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from coterie.appeal import (
 )
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Gap, Update, task
@@ -85,18 +87,19 @@ class MaxFL:
     """Weigh clients by how near the model is to what they require: far below or far above, they count little.
 
     Attributes:
-        local: settings of local training: b, tau and eta_l (Eq. 5).
+        local: settings of local training: b, tau and eta_l (Eq. 5, lines 9 and 10).
         lr: server learning rate eta_g > 0 (Eq. 6).
         eps: epsilon > 0, added to the sum of the weights q_k (Eq. 6).
-        warmup_steps: local steps from the initial model to xhat_k, whose loss is the requirement rho_k.
+        warmup_steps: local steps from the initial model w^(0,0) to xhat_k, whose loss is the requirement rho_k (Section 5).
         requirements: rho_k (Eq. 1): rows of that loss, "train" or "validation" (training rows where there are none); or requirements
             of your own, {client: loss}; clients that are not named keep that of their warm-up (all warm up, for xhat_k of the metrics).
-        flexible: after the mandatory rounds only those to whom the model appeals (F_k(x) < rho_k) may be drawn, anew in every round.
-        mandatory_rounds: rounds in which everybody may be drawn, with `flexible` (10 are 5 % of the paper's 200).
-        clients_per_round: m of line 6, with `flexible`: how many are drawn from the pool; None: all of it. Without `flexible` the
-            run's own setting counts.
+        flexible: after the mandatory rounds only those to whom the model appeals (F_k(x) < rho_k) may be drawn, anew in every round
+            (Section 3, "Appeal-based Flexible Client Participation"): the run's clients_per_round (m of line 6), or all if fewer.
+        mandatory_rounds: rounds in which everybody may be drawn, with `flexible` (10 of 200 in Tables 1 and 2).
         tuning_steps: local steps from x before the gap is computed (Table 3; 0: none).
-        surrogate: h for "does not appeal" (Eq. 3): sigmoid, relu, exp or log; the weights are q_k = h'(gap_k) (Eq. 4).
+        surrogate: h for "does not appeal" (Eq. 3), sigmoid, relu, exp, log or linear; the weights are q_k = h'(gap_k) (Eq. 4). With
+            "linear", q = 1 whatever the gap: FedAvg with equal weights, whose clients opt out and are measured like MaxFL's, as
+            the paper lets them in the baseline of Tables 1 and 2.
 
     >>> import coterie as ct, torch
     >>> centres = {"a": 0.0, "b": 0.5, "c": 9.0}
@@ -114,7 +117,6 @@ class MaxFL:
     requirements: Requirements = "train"
     flexible: bool = False
     mandatory_rounds: int = 10
-    clients_per_round: int | None = None
     tuning_steps: int = 0
     surrogate: str = "sigmoid"
 
@@ -122,13 +124,8 @@ class MaxFL:
         check_requirements(self)
         check_fields(
             self, lr=Rules.POSITIVE, eps=Rules.POSITIVE, warmup_steps=Rules.SIZE, flexible=Rules.FLAG,
-            mandatory_rounds=Rules.COUNT, clients_per_round=Rules.OPTIONAL_SIZE, tuning_steps=Rules.COUNT,
-            surrogate=Rules.one_of(*appeal.SURROGATES),
+            mandatory_rounds=Rules.COUNT, tuning_steps=Rules.COUNT, surrogate=Rules.one_of(*appeal.SURROGATES),
         )  # fmt: skip
-        if self.clients_per_round is not None and not self.flexible:
-            raise InputError(
-                "MaxFL.clients_per_round needs flexible = true; otherwise set clients_per_round of the run"
-            )
 
     @property
     def participation(self) -> str:
@@ -152,7 +149,7 @@ class MaxFL:
             log["pool"], log["skipped"] = len(pool), float(not pool)
             if not pool:
                 return state, log
-            m = min(self.clients_per_round or len(pool), len(pool))
+            m = min(federation.clients_per_round or len(pool), len(pool))
             drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(pool), m)
             clients = tuple(pool[i] for i in np.sort(drawn).tolist())  # line 6
         payload = self._payload(state, clients)
@@ -196,4 +193,4 @@ class MaxFL:
 
     def vectors(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        return min(self.clients_per_round or participants, participants)
+        return participants

@@ -26,17 +26,20 @@ _VALUE: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "exp": torch.exp,
     "log": lambda gap: torch.logaddexp(gap, torch.zeros_like(gap)),
+    "linear": torch.clone,
 }
 _SLOPE: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": _sigmoid_slope,
     "relu": lambda gap: (gap >= 0).to(gap.dtype),
     "exp": torch.exp,
     "log": torch.sigmoid,
+    "linear": torch.ones_like,
 }
 
 SURROGATES = tuple(_VALUE)
 """h for the 0-1 loss "the model does not appeal": sigmoid h = s = 1 / (1 + exp(-gap)), relu h = max(gap, 0),
-exp h = exp(gap), log h = ln(1 + exp(gap)). The last three are convex and lead back to plain averaging (Lemma A.2)."""
+exp h = exp(gap), log h = ln(1 + exp(gap)), linear h = gap. All but the first are convex and lead back to plain averaging (Lemma A.2);
+linear is plain averaging itself, as its mean is the standard objective of federated learning less a constant."""
 
 
 def weights(gap: Values, *, surrogate: str = "sigmoid") -> Tensor:
