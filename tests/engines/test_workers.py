@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,13 +22,16 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Task, Update
 from coterie.core.training import LocalSGD, Steps
+from coterie.core.wire import Each
+from coterie.engines import inprocess
+from coterie.engines.arena import Arena
 from coterie.engines.inprocess import InProcess, check_free_memory
 from coterie.runner import fit
 from federations import SIZES, assert_same_bits, federation_of, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
-# Clients are dealt out in turn, so with two workers c shares its process with a and e.
+# Clients without memory are dealt out in turn, so with two workers c shares its process with a and e when all are asked.
 WITH_C, OTHERS = ("a", "c", "e"), ("b", "d")
 
 
@@ -101,9 +105,9 @@ def test_a_worker_that_died_between_two_asks_is_replaced():
 
 def test_below_quorum_the_clients_of_a_killed_worker_are_asked_once_more():
     with federation_of(quadratic(CENTRES), 2) as federation:
-        with pytest.raises(QuorumError, match=r"2 of 5 clients.*c \(its worker process ended with exit code -9"):
+        with pytest.raises(QuorumError, match=r"4 of 5 clients.*c \(its worker process ended with exit code -9"):
             federation.ask("abcde", kill_only, need="all")
-        assert [(r.clients, r.failed) for r in federation.session.asks] == [(5, 3), (3, 3)]
+        assert [(r.clients, r.failed) for r in federation.session.asks] == [(5, 3), (3, 1)]
 
 
 @task
@@ -113,13 +117,13 @@ def kill_only(cohort) -> Home:
     return Home(torch.zeros(len(cohort.names)))
 
 
-def kill_in_round(monkeypatch: pytest.MonkeyPatch, victim: str, round: int) -> None:
-    """Let the process of one client die in the middle of its update in one round."""
+def kill_in_round(monkeypatch: pytest.MonkeyPatch, victims: str, round: int) -> None:
+    """Let the process of any of these clients die in the middle of its update in one round."""
     honest = Task.__call__
 
     def call(self, cohort, /, **payload):
         reply = honest(self, cohort, **payload)
-        if "update" in self.kinds.values() and cohort.round == round and victim in cohort.names:
+        if "update" in self.kinds.values() and cohort.round == round and set(victims) & set(cohort.names):
             os.kill(os.getpid(), signal.SIGKILL)
         return reply
 
@@ -146,12 +150,79 @@ def test_a_run_goes_on_without_the_clients_of_a_killed_worker(monkeypatch, metho
 def test_a_run_whose_workers_keep_dying_ends_and_can_be_resumed(monkeypatch, tmp_path):
     problem = logistic()
     options = {"workers": 2, "evaluate": 1, "checkpoint": tmp_path}
-    kill_in_round(monkeypatch, "a", 3)
+    kill_in_round(monkeypatch, "ace", 3)
     with pytest.raises(QuorumError, match=r"round 3, .* 2 of 5 clients replied, at least 50% are needed"):
         fit(FedAvg(LOCAL), problem.clients, problem.model, 5, **options)
     monkeypatch.undo()
     resumed = fit(FedAvg(LOCAL), problem.clients, problem.model, 5, resume=True, **options)
     assert_same_bits(resumed, fit(FedAvg(LOCAL), problem.clients, problem.model, 5, evaluate=1))
+
+
+# ---- what travels through shared memory
+
+
+class Echo(NamedTuple):
+    large: Tensor
+    own: Tensor
+    numbers: Tensor
+
+
+@task
+def echo(cohort, *, large: Tensor, own: Tensor, few: Tensor, word: str) -> Echo:
+    count = len(cohort.names)
+    assert word == "sent"
+    return Echo(large.expand(count, -1) + few, own * 2, torch.arange(3).expand(count, 3))
+
+
+@pytest.mark.parametrize("room", [1 << 24, 5 << 14, 0], ids=["all fits", "some fits", "none fits"])
+def test_large_tensors_travel_through_shared_memory_as_through_the_pipe(monkeypatch, room):
+    monkeypatch.setattr(inprocess, "Arena", partial(Arena, room))
+    large, own = torch.randn(9000), torch.randn(5, 6000)
+    with federation_of(quadratic(CENTRES), 2, strict_wire=False) as federation:
+        payload = {"large": large, "own": Each(own), "few": torch.tensor(1.5), "word": "sent"}
+        first = federation.ask("abcde", echo, **payload)
+        for _ in range(3):  # replies belong to the caller, whatever is written to that memory later
+            federation.ask("abcde", echo, **{**payload, "large": large + 1, "own": Each(-own)})
+    assert torch.equal(first.large, (large + 1.5).expand(5, -1))
+    assert torch.equal(first.own, own * 2)
+    assert first.numbers.tolist() == [[0, 1, 2]] * 5
+
+
+def test_an_arena_copies_a_tensor_once_and_never_takes_one_for_another():
+    arena = Arena(1 << 20)
+    x = torch.randn(8192, dtype=torch.float64)
+    before = [arena.unpack(arena.pack({"x": x, "n": i})) for i in range(3)]
+    assert len({m["x"].data_ptr() for m in before}) == 1
+    others = [arena.unpack(arena.pack({"x": torch.full((6000,), float(i))}))["x"] for i in range(4)]
+    assert [float(o[0]) for o in others] == [0, 1, 2, 3]
+    assert torch.equal(before[0]["x"], x)
+
+
+class Met(NamedTuple):
+    process: Tensor
+    times: Tensor
+
+
+@task
+def meet(cohort) -> Met:
+    times = cohort.memory.get("met", torch.zeros(())) + 1
+    cohort.memory.put("met", times)
+    return Met(torch.full((len(cohort.names),), os.getpid()), times)
+
+
+def test_whoever_remembers_nothing_is_dealt_out_evenly_and_the_others_go_home():
+    with federation_of(quadratic(CENTRES), 2) as federation:
+        for names in ("ac", "ce", "bd"):
+            assert len(set(federation.ask(names, home).process.tolist())) == 2
+        first = dict(zip("ac", federation.ask("ac", meet).process.tolist(), strict=True))
+        assert len(set(first.values())) == 2
+        again = federation.ask("abcde", meet)
+        assert again.times.tolist() == [2, 1, 2, 1, 1]
+        assert {n: first[n] for n in "ac"} == {n: again.process[i].item() for i, n in ((0, "a"), (2, "c"))}
+        assert sorted(again.process.tolist().count(p) for p in first.values()) == [2, 3]
+        saved = federation.engine.save_memory()
+        federation.engine.load_memory(saved)
+        assert federation.ask("abcde", meet).times.tolist() == [3, 2, 3, 2, 2]
 
 
 class Broken(NamedTuple):

@@ -38,6 +38,10 @@ class Memory:
         rounds = self._values.get(key, {}).get(client)
         return rounds[max(rounds)] if rounds else None
 
+    def has(self, client: str) -> bool:
+        """Whether this client remembers anything."""
+        return any(client in by_client for by_client in self._values.values())
+
     def write(self, key: str, client: str, value: Tensor) -> None:
         """Keep `value` as of the present round."""
         rounds = self._values.setdefault(key, {}).setdefault(client, {})

@@ -16,8 +16,9 @@ from coterie.core.federation import Answer, Context, well_formed
 from coterie.core.loss import RowLoss
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.task import Task, find_task
-from coterie.core.wire import Each, decode, encode
+from coterie.core.wire import Each
 from coterie.core.workspace import Workspace
+from coterie.engines.arena import Arena
 
 __all__ = ["MEMORY_LOST", "InProcess", "Shard", "answer_of", "request", "serve", "split_payload"]
 
@@ -138,21 +139,17 @@ class InProcess:
         self._rows = clients
         self._shard = Shard(clients, workspace)
         self._workers: list[Worker] = []
-        self._home: dict[str, int] = {}
-        if workers > 1:
-            parts = [clients.names[i::workers] for i in range(min(workers, len(clients)))]
-            self._home = {name: i for i, part in enumerate(parts) for name in part}
-            self._workers = [Worker(self._shard) for _ in parts]
+        self._homes: dict[str, int] = {}
+        self._down = Arena() if workers > 1 else None
+        if self._down is not None:
+            self._workers = [Worker(self._shard, i, self._homes, self._down) for i in range(min(workers, len(clients)))]
 
     def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
-        """Run `task` for `names` (sorted): here, or each client in the worker that it lives in."""
-        if not self._workers:
+        """Run `task` for `names` (sorted): here, or in the workers, each client where its memory is."""
+        if self._down is None:
             return self._shard.run(names, task, payload, context)
-        # The server's rows and the unseen clients live in this process, so that no worker has to be told which of them serves it.
-        homes: dict[int, tuple[str, ...]] = {}
-        for name in names:
-            home = self._home.get(name, -1)
-            homes[home] = (*homes.get(home, ()), name)
+        self._down.clear()
+        homes = self._deal(names)
         for home, group in homes.items():
             if home >= 0:
                 self._workers[home].send(group, task, split_payload(payload, names, group, keep_each=True), context)
@@ -175,6 +172,21 @@ class InProcess:
         failed = {n: why for a in answers for n, why in a.failed.items()}
         return Answer([s for a in answers for s in a.shards], failed, spent)
 
+    def _deal(self, names: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+        """Whom each worker serves in this ask: those whose memory it holds, and of the others as many as the next one.
+
+        The server's rows and the unseen clients live in this process (-1), so that no worker has to be told which of them serves it.
+        """
+        here = {"server", *self.unseen}
+        free = [n for n in names if n not in self._homes and n not in here]
+        groups: dict[int, list[str]] = {i: [] for i in range(-1, len(self._workers))}
+        for name in names:
+            if name in self._homes or name in here:
+                groups[self._homes.get(name, -1)].append(name)
+        for name in free:
+            groups[min(range(len(self._workers)), key=lambda i: len(groups[i]))].append(name)
+        return {home: tuple(sorted(group)) for home, group in groups.items() if group}
+
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client, unseen ones behind the others."""
         return self._rows.sizes(part)
@@ -196,9 +208,12 @@ class InProcess:
             self._shard.memory.load(saved, (*self.clients, *self.unseen, "server"))
             return
         self._shard.memory.load(saved, (*self.unseen, "server"))
+        elsewhere = {"server", *self.unseen}
+        owners = sorted({k.split("/", 2)[2] for k in saved} - elsewhere)
+        self._homes.clear()
+        self._homes.update({name: i % len(self._workers) for i, name in enumerate(owners)})
         for i, worker in enumerate(self._workers):
-            here = {n for n, home in self._home.items() if home == i}
-            worker.load({k: v for k, v in saved.items() if k.split("/", 2)[2] in here})
+            worker.load({k: v for k, v in saved.items() if self._homes.get(k.split("/", 2)[2]) == i})
 
     def close(self) -> None:
         """End the worker processes."""
@@ -208,10 +223,18 @@ class InProcess:
 
 
 class Worker:
-    """A process that holds the cohort of some clients. It is forked: rows are shared copy-on-write, and nothing is pickled."""
+    """A process that serves some clients. It is forked: rows are shared copy-on-write, and nothing is pickled.
 
-    def __init__(self, shard: Shard) -> None:
-        self._shard = shard
+    Args:
+        shard: rows, model and memory as they are now.
+        number: of this worker.
+        homes: by client, the number of the worker that holds what it remembers; kept up to date here.
+        down: where payloads of all workers lie; replies have a memory of their own.
+    """
+
+    def __init__(self, shard: Shard, number: int, homes: dict[str, int], down: Arena) -> None:
+        self._shard, self._number, self._homes, self._down = shard, number, homes, down
+        self._up = Arena()
         self._start()
 
     def _start(self) -> None:
@@ -219,35 +242,45 @@ class Worker:
 
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(self._shard, theirs, self._pipe), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(self._shard, theirs, self._pipe, self._down, self._up), daemon=True
+        )
         self._process.start()
         theirs.close()
 
     def send(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> None:
         """Begin a task."""
-        self._post(encode(request(names, task, payload, context)))
+        self._post(self._down.pack(request(names, task, payload, context)))
 
     def receive(self, names: tuple[str, ...], task: Task[Any]) -> Answer:
         """The answer to the task that was begun; a worker that died is started again and its clients have failed."""
         try:
-            message = decode(self._pipe.recv_bytes())
+            message = self._up.unpack(self._pipe.recv_bytes())
         except (EOFError, OSError):
             ended = f"its worker process ended with exit code {self._restart()}; {MEMORY_LOST}"
             return Answer([], dict.fromkeys(names, ended), {})
-        return answer_of(message, task)
+        self._homes.update(dict.fromkeys(message.pop("remember", ()), self._number))
+        # The caller may keep a reply, and its memory is written again by the next one.
+        return answer_of({k: v.clone() if isinstance(v, Tensor) else v for k, v in message.items()}, task)
 
     def memory(self) -> dict[str, Tensor]:
         """What the clients of this worker remember."""
-        self._post(encode({"save": True}))
+        self._down.clear()
+        self._post(self._down.pack({"save": True}))
         try:
-            return decode(self._pipe.recv_bytes())
+            return {k: v.clone() for k, v in self._up.unpack(self._pipe.recv_bytes()).items()}
         except (EOFError, OSError):
             self._restart()
             return {}
 
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Give the clients of this worker their memory."""
-        self._post(encode({"load": True, **saved}))
+        self._down.clear()
+        self._post(self._down.pack({"load": True, **saved}))
+        try:
+            self._pipe.recv_bytes()  # until it has read them, nothing else may be written to that memory
+        except (EOFError, OSError):
+            self._restart()
 
     def close(self) -> None:
         """End the process. It holds nothing that must be saved, and later workers hold copies of its pipe, so it is killed."""
@@ -260,6 +293,8 @@ class Worker:
         self._process.kill()
         self._process.join()
         code = self._process.exitcode
+        for name in [n for n, home in self._homes.items() if home == self._number]:
+            del self._homes[name]
         self._start()
         return code
 
@@ -270,7 +305,7 @@ class Worker:
             return  # the answer that is waited for next reports the death
 
 
-def _serve(shard: Shard, pipe: Any, parents: Any) -> None:
+def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers after saving
@@ -278,19 +313,23 @@ def _serve(shard: Shard, pipe: Any, parents: Any) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            message = decode(pipe.recv_bytes())
+            message = down.unpack(pipe.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)
+        up.clear()
         if "save" in message:
-            pipe.send_bytes(encode(shard.memory.save()))
+            pipe.send_bytes(up.pack(shard.memory.save()))
         elif "load" in message:
             message.pop("load")
-            shard.memory.load(message, {k.split("/", 2)[2] for k in message})
+            shard.memory.load({k: v.clone() for k, v in message.items()}, {k.split("/", 2)[2] for k in message})
+            pipe.send_bytes(b"loaded")
         else:
             try:
-                pipe.send_bytes(encode(serve(shard, message)))
+                reply = serve(shard, message)
+                remember = tuple(n for n in message["names"] if shard.memory.has(n))
+                pipe.send_bytes(up.pack({**reply, "remember": remember}))
             except InputError as error:  # an unknown task, or a reply that cannot travel
-                pipe.send_bytes(encode({"input_error": str(error)}))
+                pipe.send_bytes(up.pack({"input_error": str(error)}))
 
 
 def request(names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
@@ -328,7 +367,8 @@ def split_payload(
     payload: Mapping[str, Any], names: tuple[str, ...], group: tuple[str, ...], keep_each: bool = False
 ) -> dict[str, Any]:
     """The payload of an ask to `names` for the clients of `group`, whose rows of an `Each` are taken out of it or stay one."""
-    where = None if group == names else [names.index(n) for n in group]
+    number = {} if group == names else {n: i for i, n in enumerate(names)}
+    where = [number[n] for n in group] if number else None
     result = {}
     for key, value in payload.items():
         if isinstance(value, Each):

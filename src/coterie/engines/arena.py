@@ -1,0 +1,80 @@
+"""Tensors that travel between a process and those forked from it through one anonymous mapping instead of a pipe.
+
+The mapping has no name and no file, so nothing is left behind when a process is killed, and the size of /dev/shm does not matter.
+Pages that nobody writes cost nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.wire import decode, encode, put_together, take_apart
+
+__all__ = ["Arena"]
+
+_LEAST = 1 << 14
+"""Bytes below which the pipe is as fast."""
+_DTYPES = {
+    str(dtype): dtype
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
+}
+
+
+class Arena:
+    """Memory that this process and its later children share; what does not fit travels as bytes, as small values do.
+
+    Attributes:
+        size: bytes.
+    """
+
+    def __init__(self, size: int = 1 << 30) -> None:
+        try:
+            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+            self._bytes = torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=torch.uint8)
+        except OSError:
+            self._bytes = torch.empty(0, dtype=torch.uint8)
+        self.size = len(self._bytes)
+        self._used = 0
+        # With the tensors, since the address of one that is gone may be another's.
+        self._placed: dict[tuple[Any, ...], tuple[list[Any], Tensor]] = {}
+
+    def clear(self) -> None:
+        """Begin anew: whatever was read from here is overwritten by the next `pack`."""
+        self._used = 0
+        self._placed = {}
+
+    def pack(self, values: Mapping[str, Any]) -> bytes:
+        """A message for `unpack` in another process. Until `clear`, a tensor that was packed before is not copied again."""
+        header, tensors = take_apart(values)
+        places = {name: place for name, tensor in tensors.items() if (place := self._put(tensor)) is not None}
+        rest = {f"tensor/{name}": tensor for name, tensor in tensors.items() if name not in places}
+        return encode({"header": header, "places": json.dumps(places), **rest})
+
+    def unpack(self, message: bytes) -> dict[str, Any]:
+        """The values; their large tensors are views of this memory and hold until it is cleared and written again."""
+        got = decode(message)
+        tensors = {k.removeprefix("tensor/"): v for k, v in got.items() if k.startswith("tensor/")}
+        for name, (low, high, dtype, shape) in json.loads(got["places"]).items():
+            tensors[name] = self._bytes[low:high].view(_DTYPES[dtype]).view(shape)
+        return put_together(got["header"], tensors)
+
+    def _put(self, tensor: Tensor) -> list[Any] | None:
+        count = tensor.numel() * tensor.element_size()
+        low = -(-self._used // 64) * 64
+        if count < _LEAST or str(tensor.dtype) not in _DTYPES:
+            return None
+        key = (tensor.data_ptr(), tensor.dtype, tensor.shape)
+        if key in self._placed:
+            return self._placed[key][0]
+        if low + count > self.size:
+            return None
+        place = [low, low + count, str(tensor.dtype), list(tensor.shape)]
+        self._bytes[low : low + count].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        self._used, self._placed[key] = low + count, (place, tensor)
+        return place
