@@ -5,11 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.rundir import Event
 
+if TYPE_CHECKING:
+    from coterie.deploy import Watched
+
 __all__ = ["Progress", "duration"]
+
+SLOW = 5.0
+"""Seconds after which a site that was asked is called slow."""
 
 
 def duration(seconds: float) -> str:
@@ -33,6 +39,9 @@ class Progress:
         self._live: Any = None
         self._bar: Any = None
         self._begun = time.perf_counter()
+        self._seen: Event | None = None
+        self._waited: dict[tuple[str, int], float] = {}
+        self._named: dict[str, set[str]] = {"slow": set(), "gone": set()}
 
     def __enter__(self) -> Progress:
         if not self._quiet and sys.stderr.isatty():
@@ -78,6 +87,22 @@ class Progress:
             self._live.update(self._bar, description=text, total=total, completed=completed, left=left)
         elif event.finished and not self._quiet:
             self._line(f"seed {event.seed}  {event.label:<12} {event.rounds} rounds  {left}")
+
+    def watched(self, watched: Watched) -> None:
+        """Show where a run on sites elsewhere stands; a site that is slow or gone is named once."""
+        if watched.event is not None and watched.event != self._seen:
+            self._seen = watched.event
+            self.event(watched.event)
+            if self._live is None and not watched.event.finished and not self._quiet:
+                event = watched.event
+                self._line(f"seed {event.seed}  {event.label:<12} round {event.round}/{event.rounds}")
+        now = time.monotonic()
+        slow = {n for n in watched.waiting if now - self._waited.setdefault((n, watched.ask), now) >= SLOW}
+        self._waited = {key: since for key, since in self._waited.items() if key[1] == watched.ask}
+        for state, names in (("slow", slow), ("gone", set(watched.gone))):
+            for name in sorted(names - self._named[state]):
+                self.say(f"{name} is {state}: asked for {watched.task.rpartition('.')[2]}")
+            self._named[state] = names
 
     def say(self, text: str) -> None:
         """A line that stays."""

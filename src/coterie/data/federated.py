@@ -26,7 +26,7 @@ from coterie.data.tables import Recipe
 __all__ = ["Facts", "RemoteClients", "facts_of", "read_site", "table_options", "table_settings"]
 
 _SETTINGS = ("label", "task", "above", "classes", "categorical", "drop", "missing")
-_ALLOWED = (*_SETTINGS, "unlabelled", "split_column")
+_ALLOWED = (*_SETTINGS, "unlabelled", "split_column", "server_file")
 
 
 def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,12 +106,21 @@ def facts_of(clients: Clients, name: str) -> Facts:
 class RemoteClients(Clients):
     """Clients whose rows are elsewhere: names, sizes and fingerprints are theirs, the rows here are two of zeros each."""
 
-    def __init__(self, facts: Mapping[str, Facts], recipe: Recipe, *, name: str, notes: Sequence[str]) -> None:
+    def __init__(
+        self,
+        facts: Mapping[str, Facts],
+        recipe: Recipe,
+        *,
+        name: str,
+        notes: Sequence[str],
+        server: Part | None = None,
+    ) -> None:
         classes = recipe["label"]["classes"]
         lowest, highest = min(f.lowest for f in facts.values()), max(f.highest for f in facts.values())
         labels = torch.tensor([lowest, highest]) if classes else torch.zeros(2)
         part = Part(torch.zeros(2, len(recipe["features"])), labels)
-        super().__init__([Client(n, part) for n in facts], name=name, classes=classes, recipe=recipe, notes=notes)
+        alike = [Client(n, part) for n in facts]
+        super().__init__(alike, name=name, classes=classes, recipe=recipe, notes=notes, server=server)
         self.facts = dict(facts)
         if classes and lowest == highest:
             raise InputError(f"all rows of all clients are {classes[lowest]!r}; there is nothing to learn")

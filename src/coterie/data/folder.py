@@ -22,7 +22,7 @@ from coterie.data.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, code
 from coterie.data.split_table import Split
 from coterie.data.tables import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
 
-__all__ = ["agree", "apply_recipe", "encoded_client", "from_folder", "from_frames", "ready_tables"]
+__all__ = ["agree", "apply_recipe", "encoded_client", "from_folder", "from_frames", "ready_tables", "server_rows"]
 
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
@@ -44,6 +44,7 @@ def from_folder(
     missing: Mapping[str, Any] | None = None,
     unlabelled: str = "refuse",
     split_column: str | None = None,
+    server_file: str | None = None,
     name: str | None = None,
 ) -> Clients:
     """One client per CSV, TSV, Parquet or npz file in the folder `path`; a client has the file's name.
@@ -65,6 +66,7 @@ def from_folder(
         missing: values that stand for "missing", by column: {"cholesterol": [0]}.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
+        server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
         name: of the data set; None is the path.
 
     Raises:
@@ -79,6 +81,7 @@ def from_folder(
         "drop": drop,
         "unlabelled": unlabelled,
         "split_column": split_column,
+        "server_file": server_file,
     }
     about: dict[str, Any] = {"label": label, "seed": seed, "split": split, "name": name or str(path)}
     if is_array_file(next(iter(files.values()))):
@@ -157,6 +160,7 @@ def _clients(
     drop: Sequence[str] = (),
     unlabelled: str = "refuse",
     split_column: str | None = None,
+    server_file: str | None = None,
 ) -> Clients:
     """Split, describe, fit and encode: the same steps as in a federation, with everybody in one cohort."""
     rule = Split.parse(split, natural=natural)
@@ -176,7 +180,8 @@ def _clients(
         clients.append(client)
         notes += more
     shown = recipe["label"]["classes"]
-    out = Clients(clients, name=name, classes=shown, recipe=recipe, notes=[*recipe["notes"], *notes])
+    held = None if server_file is None else server_rows(server_file, recipe)
+    out = Clients(clients, name=name, classes=shown, recipe=recipe, notes=[*recipe["notes"], *notes], server=held)
     if shown and bool((out.train.labels == out.train.labels[0]).all()):
         only = shown[int(out.train.labels[0])]
         raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
@@ -187,6 +192,13 @@ def agree(names: Sequence[str], settings: TableSettings, ask: Callable[..., Any]
     """The recipe of the clients `names` (sorted), in three exchanges; `ask(task, **payload)` puts a task to all of them."""
     told = ask(describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)))
     return fit_recipe(draft_recipe(names, told, settings), ask)
+
+
+def server_rows(file: str | Path, recipe: Recipe) -> Part:
+    """The rows that a server holds, under the recipe of the clients. Raises `InputError` that names file and cure."""
+    rows = apply_recipe(recipe, file, need_label=True)
+    assert rows.labels is not None  # encode refuses rows without a label
+    return Part(rows.inputs, rows.labels)
 
 
 def encoded_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]]:

@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.clients import Clients
+from coterie.core.errors import require
 from coterie.data.folder import from_folder
 
-__all__ = ["CLASSES", "FOLDER", "OPTIONS", "heart_disease"]
+__all__ = ["CLASSES", "FOLDER", "OPTIONS", "export", "heart_disease"]
 
 FOLDER = Path(__file__).parent / "files" / "heart_disease"
 CLASSES = ("no disease", "disease")
@@ -51,3 +52,36 @@ def heart_disease(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> C
     `split` takes `seed` and `parts`; the default is a third for test and a fifth of the rest for validation, stratified.
     """
     return from_folder(FOLDER, seed=seed, split=split, name="heart-disease", **OPTIONS)
+
+
+def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
+    """Write the four hospitals' files to a new `folder`, and `server.csv` beside it if a server is to hold rows.
+
+    Args:
+        folder: must not exist.
+        server_rows: rows that are taken out of the hospitals' files, evenly over all patients; >= 0 and at most a quarter of them.
+
+    Returns:
+        The files.
+
+    Raises:
+        InputError: the folder exists, or too many rows.
+    """
+    require(not folder.exists(), f"{folder} exists already; name a new folder")
+    read = {path.name: path.read_text(encoding="utf-8").splitlines() for path in sorted(FOLDER.glob("*.csv"))}
+    patients = [(name, row) for name, lines in read.items() for row in range(1, len(lines))]
+    most = len(patients) // 4
+    require(0 <= server_rows <= most, f"server_rows must be from 0 to {most}; got {server_rows}")
+    taken = {patients[i * len(patients) // server_rows] for i in range(server_rows)}
+    folder.mkdir(parents=True)
+    files = []
+    for name, lines in read.items():
+        kept = [lines[0], *(lines[row] for row in range(1, len(lines)) if (name, row) not in taken)]
+        (folder / name).write_text("\n".join(kept) + "\n", encoding="utf-8")
+        files.append(folder / name)
+    if taken:
+        header = next(iter(read.values()))[0]
+        rows = [read[name][row] for name, row in sorted(taken)]
+        files.append(folder.parent / "server.csv")
+        files[-1].write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return files

@@ -24,8 +24,8 @@ from coterie.core.vector import Layout
 from coterie.core.wire import Each, decode, encode
 from coterie.core.workspace import Workspace
 from coterie.data.federated import Facts, RemoteClients, table_options, table_settings
-from coterie.data.folder import agree
-from coterie.engines.inprocess import answer_of, request, split_payload
+from coterie.data.folder import agree, server_rows
+from coterie.engines.inprocess import Shard, answer_of, request, split_payload
 from coterie.models import MODELS, outputs_of
 
 __all__ = ["Link", "Remote", "Status"]
@@ -73,6 +73,7 @@ class Remote:
         link: to the sites.
         run: name of the run, under which sites keep what they remember.
         timeout: seconds that a site has for a reply. One that lets it pass is left out until it answers a ping.
+        columns: those that every site must have.
         watch: called whenever an ask begins, or a reply to it comes.
 
     Attributes:
@@ -80,7 +81,13 @@ class Remote:
     """
 
     def __init__(
-        self, link: Link, run: str, *, timeout: float = 600.0, watch: Callable[[Status], None] | None = None
+        self,
+        link: Link,
+        run: str,
+        *,
+        timeout: float = 600.0,
+        columns: Sequence[str] = (),
+        watch: Callable[[Status], None] | None = None,
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
         self.clients = tuple(sorted(link.names))
@@ -90,6 +97,8 @@ class Remote:
         self.layout = Layout.of(self.model)
         self.x = torch.zeros(self.layout.size)
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
+        self._columns = tuple(columns)
+        self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
         self._serial = 0
         self._silent: set[str] = set()
@@ -110,7 +119,13 @@ class Remote:
         """
         options = table_options(data)
         settings = table_settings(options)
-        read = {"options": json.dumps(options), "split": json.dumps(dict(split)), "seed": seed}
+        held = options.pop("server_file", None)
+        read = {
+            "options": json.dumps(options),
+            "split": json.dumps(dict(split)),
+            "seed": seed,
+            "columns": self._columns,
+        }
         opened = self._all("open", read)
         view = Federation(self, self.clients, seed)
         recipe = agree(
@@ -120,7 +135,11 @@ class Remote:
         facts = {name: Facts(**json.loads(reply["facts"])) for name, reply in told.items()}
         notes = [*recipe["notes"], *(n for r in opened.values() for n in r["notes"])]
         notes += [n for r in told.values() for n in r["notes"]]
-        return RemoteClients(facts, recipe, name=str(data.get("name") or data.get("folder")), notes=notes)
+        server = None if held is None else server_rows(held, recipe)
+        self.has_server = server is not None
+        return RemoteClients(
+            facts, recipe, name=str(data.get("name") or data.get("folder")), notes=notes, server=server
+        )
 
     def prepare(
         self,
@@ -131,6 +150,7 @@ class Remote:
         pair: str,
         resume: bool = False,
         fold: bool = True,
+        kernel: str = "auto",
         keep: Sequence[str] = (),
     ) -> None:
         """Send the model and say which rows are trained on.
@@ -142,6 +162,7 @@ class Remote:
             pair: name of this method and seed within the run.
             resume: keep what clients remember of this pair.
             fold: train on validation rows too, except at the clients `keep`.
+            kernel: of local training, "auto" or "loop".
             keep: clients whose validation rows must not be trained on.
         """
         names = {cls: name for name, cls in MODELS.items()}
@@ -150,7 +171,8 @@ class Remote:
             f"sites can only build coterie's own models ({', '.join(MODELS)}), since no code travels; "
             f"not {type(spec).__name__}",
         )
-        workspace = Workspace(module, "auto", clients[0])
+        workspace = Workspace(module, "auto", clients[0], kernel=kernel)
+        self._here = Shard(clients, workspace)
         self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
         message = {
             "model": json.dumps({"name": names[type(spec)], "fields": dataclasses.asdict(spec)}),
@@ -160,6 +182,7 @@ class Remote:
             "pair": pair,
             "resume": resume,
             "fold": fold,
+            "kernel": kernel,
             **{f"state/{k}": v for k, v in module.state_dict().items()},
         }
         told = self._all("prepare", message, {name: {"keep": name in keep} for name in self.clients})
@@ -192,7 +215,7 @@ class Remote:
         """Run `task` at the sites `names`, all at once."""
         shared = not any(isinstance(value, Each) for value in payload.values())
         messages = {}
-        for name in names:
+        for name in (n for n in names if n != "server"):
             own = payload if shared else split_payload(payload, names, (name,), keep_each=True)
             messages[name] = {"do": "task", **request((name,), task, own, context)}
         replies = self._send(messages, Status(context.round, context.ask, task.name, names, ()))
@@ -203,17 +226,25 @@ class Remote:
             why = reply.cost.failed or _read(name, task, reply.values, shards, failed, spent)
             if why:
                 failed[name] = why
+        if "server" in names and self._here is not None:
+            mine = split_payload(payload, names, ("server",), keep_each=True)
+            answer = self._here.run(("server",), task, mine, context)
+            shards += answer.shards
+            failed.update(answer.failed)
+            _add(spent, answer.spent)
         return Answer(shards, failed, spent, tuple(r.cost for r in replies.values()))
 
     def save_memory(self) -> dict[str, Tensor]:
-        """Nothing: what a client remembers stays at its site, which keeps it for a resumed run."""
-        return {}
+        """What the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
+        return {} if self._here is None else self._here.memory.save()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
         """Hand each site what its client remembered when the run was on an engine of one machine."""
         own: dict[str, dict[str, Tensor]] = {}
         for key, value in saved.items():
             own.setdefault(key.split("/", 2)[2], {})[f"saved/{key}"] = value
+        if own.pop("server", None) and self._here is not None:
+            self._here.memory.load(saved, ("server",))
         if own:
             self._all("memory", {}, own)
 
@@ -305,6 +336,10 @@ def _read(
         return "it counts its work in other things than rows"
     shards += answer.shards
     failed.update(answer.failed)
-    for key, count in answer.spent.items():
-        spent[key] = spent.get(key, 0) + count
+    _add(spent, answer.spent)
     return ""
+
+
+def _add(spent: dict[str, int], more: Mapping[str, int]) -> None:
+    for key, count in more.items():
+        spent[key] = spent.get(key, 0) + count

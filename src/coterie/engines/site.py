@@ -273,6 +273,8 @@ class _Rows:
         seed, split = message["seed"], json.loads(message["split"]) or None
         self.table, notes = read_site(self.settings.data, self.name, options, seed=seed, split=split)
         self.clients = self.shard = None
+        missing = sorted(set(message["columns"]) - set(self.table.columns))
+        require(not missing, f"its file has no column {', '.join(missing)}, which the plan needs; add it")
         return {"rows": len(self.table.parts["train"]), "notes": tuple(notes)}
 
     def _encode(self, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,12 +294,11 @@ class _Rows:
         table = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["fields"].items()}
         with torch.random.fork_rng(devices=[]):
             module = build_shape(MODELS[spec["name"]](**table), shape, message["outputs"])
+        module.to(getattr(torch, message["dtype"]))
         module.load_state_dict({k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")})
-        dtype = getattr(torch, message["dtype"])
-        module.to(dtype)
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name not in message["frozen"])
-        self.shard = Shard(clients, Workspace(module, "auto", clients[0]))
+        self.shard = Shard(clients, Workspace(module, "auto", clients[0], kernel=message["kernel"]))
         mark = hashlib.blake2b(f"{message['run']}/{message['pair']}".encode(), digest_size=12).hexdigest()
         self._memory_file = self.folder / f"{mark}.safetensors"
         self._saved = {}

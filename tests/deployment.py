@@ -1,0 +1,244 @@
+"""A whole deployment on loopback: plan, kits, a server and sites in processes of their own, and what they end with.
+
+`python tests/deployment.py` is `make deploy-demo`: four hospitals with mutual TLS, and the same numbers as in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.data.heart_disease import export
+from coterie.deploy import provision, read_plan
+
+PLAN = """
+[data]
+folder = "{folder}"
+label = "num"
+above = 0
+classes = ["no disease", "disease"]
+categorical = ["cp", "restecg"]
+drop = ["ca", "slope", "thal"]
+missing = {{ chol = [0], trestbps = [0] }}
+server_file = "{server}"
+
+[model]
+name = "logistic"
+
+[local]
+lr = 0.1
+steps = 5
+batch_size = 32
+{methods}
+[run]
+rounds = {rounds}
+seeds = {seeds}
+
+[deploy]
+sites = {sites}
+port = {port}
+timeout = {timeout}
+"""
+
+METHODS = """
+[[methods]]
+name = "fedavg"
+
+[[methods]]
+name = "meritfed"
+targets = "all"
+
+[[methods]]
+name = "varsel"
+internal = ["cleveland", "hungary"]
+
+[[methods]]
+name = "maxfl"
+
+[[methods]]
+name = "isfl"
+"""
+
+HOSPITALS = ("cleveland", "hungary", "long-beach", "switzerland")
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Deployment:
+    """A folder with files, plan and kits, and the processes that were started from them."""
+
+    def __init__(self, folder, *, methods=METHODS, rounds=6, seeds=1, timeout=60.0, files=None):
+        self.folder = Path(folder)
+        export(self.folder / "hospitals", server_rows=90)
+        for name, change in (files or {}).items():
+            path = self.folder / "hospitals" / f"{name}.csv"
+            path.write_text(change(path.read_text()))
+        self.plan = self.folder / "plan.toml"
+        self.plan.write_text(
+            PLAN.format(
+                folder=self.folder / "hospitals",
+                server=self.folder / "server.csv",
+                methods=methods,
+                rounds=rounds,
+                seeds=seeds,
+                sites=json.dumps(HOSPITALS),
+                port=free_port(),
+                timeout=timeout,
+            )
+        )
+        self.kits = provision(self.plan)
+        for name in HOSPITALS:
+            self.settings(name)
+        self.processes = {}
+
+    def settings(self, name, **more):
+        """Write a site's own settings."""
+        values = {"data": str(self.folder / "hospitals" / f"{name}.csv"), **more}
+        lines = [f"{k} = {json.dumps(v)}" for k, v in values.items()]
+        (self.kits / name / "local" / "coterie.toml").write_text("\n".join(["[site]", *lines, ""]))
+
+    def start(self, name, kit=None, uid=None):
+        """Start the server or a site, as its kit's start.sh would, but without the watchdog."""
+        kit = Path(kit or self.kits / name)
+        server = name == "localhost"
+        module = "nvflare.private.fed.app." + ("server.server_train" if server else "client.client_train")
+        file = "fed_server.json" if server else "fed_client.json"
+        who = [] if server else [f"uid={uid or name}"]
+        command = [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true", *who]
+        command += [f"org={'coterie' if server else (uid or name).replace('-', '_')}", "config_folder=config"]
+        (kit / "transfer").mkdir(exist_ok=True)
+        log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        # A session of its own: what it starts is ended with it.
+        self.processes[name] = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=kit, start_new_session=True
+        )
+        log.close()
+        return self.processes[name]
+
+    def start_all(self):
+        self.start("localhost")
+        for name in HOSPITALS:
+            self.start(name)
+
+    def stop(self, name):
+        """End a process with all that it has started."""
+        process = self.processes.pop(name)
+        for pid in family(process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        process.wait()
+
+    def stop_all(self):
+        for name in list(self.processes):
+            self.stop(name)
+
+    def left(self):
+        """Processes whose command line names this folder."""
+        return [pid for pid, line in commands() if str(self.folder) in line]
+
+    def coterie(self, *arguments, check=True, timeout=300, background=False):
+        """The command, as a user gives it."""
+        command = [sys.executable, "-m", "coterie", *map(str, arguments)]
+        if background:
+            return subprocess.Popen(
+                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+            )
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False)
+        assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stderr}\n{done.stdout}"
+        return done
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+
+def commands():
+    """(pid, command line) of every process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found.append((int(entry.name), (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")))
+            except OSError:
+                continue
+    return found
+
+
+def family(pid):
+    """A process and all that descend from it."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found
+
+
+@contextmanager
+def deployed(folder, **settings):
+    """A running deployment that leaves no process behind."""
+    made = Deployment(folder, **settings)
+    try:
+        made.start_all()
+        yield made
+    finally:
+        made.stop_all()
+        deadline = time.monotonic() + 10
+        while made.left() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not made.left(), f"processes left behind: {made.left()}"
+
+
+SAME = ("summary.json", "history.csv", "weights.csv", "preprocess.json", "notes.json", "experiment.toml")
+
+
+def differences(one, other):
+    """Files of two run directories that are functions of the seed and differ."""
+    models = sorted(p.relative_to(one) for p in (one / "models").iterdir())
+    return [str(f) for f in (*SAME, *models) if (one / f).read_bytes() != (other / f).read_bytes()]
+
+
+def demo():
+    """Four hospitals, four processes, provisioned kits and mTLS against one process."""
+    folder = Path(tempfile.mkdtemp(prefix="coterie-deploy-"))
+    begun = time.perf_counter()
+    try:
+        with deployed(folder) as made:
+            for name in HOSPITALS:
+                made.coterie("site", "check", made.kits / name)
+            made.coterie("run", made.plan, "--out", folder / "here", "--no-report")
+            print(f"in one process: done after {time.perf_counter() - begun:.0f} s", flush=True)
+            shown = made.coterie("submit", made.plan, "--out", folder / "there")
+            print(shown.stdout)
+            differ = differences(folder / "here", folder / "there")
+        labels = [m.label for m in read_plan(made.plan).experiment.methods]
+        assert not differ, f"these files differ: {', '.join(differ)}"
+        print(f"{', '.join(labels)}: the same numbers, to the last bit, as in one process")
+        print(f"{time.perf_counter() - begun:.0f} s; no process is left")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    demo()
