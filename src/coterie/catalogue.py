@@ -62,6 +62,7 @@ def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
             said[name] = found.group(2)
         elif name:
             said[name] += " " + line.strip()
+    said = {one: words for names, words in said.items() for one in names.split(", ")}
     rows = []
     for field in dataclasses.fields(cls):
         made = field.default_factory

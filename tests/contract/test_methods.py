@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import re
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
+from coterie.catalogue import fields_of
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
@@ -572,3 +574,37 @@ def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp
     assert type(caught.value).__name__ in ("RunError", "QuorumError")
     assert done[-1:] == [] if warms_up else done[-1] in (1, 2)
     assert (tmp_path / "checkpoint.safetensors").exists() != warms_up
+
+
+# ---- every field is explained
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_field_is_explained(name):
+    rows = fields_of(ALGORITHMS[name])
+    assert [row[0] for row in rows] == [f.name for f in dataclasses.fields(ALGORITHMS[name])]
+    for field, _, _, explanation in rows:
+        assert len(explanation.split()) >= 3, f"{name}.{field}: explain it under Attributes"
+
+
+@pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl", "fedprox", "fedavg"])
+def test_every_field_says_where_the_paper_has_it(name):
+    place = r"\b(Eqs?\.|Algorithm \d|lines? \d|Section|Tables? \d|Theorem|appendix|papers?'?|authors'|ours)"
+    for field, _, _, explanation in fields_of(ALGORITHMS[name]):
+        assert re.search(place, explanation), f"{name}.{field}: {explanation}"
+
+
+def test_one_explanation_may_serve_several_fields():
+    @dataclasses.dataclass
+    class Pair:
+        """Two numbers.
+
+        Attributes:
+            low, high: ends of the range,
+                both included.
+        """
+
+        low: float = 0.0
+        high: float = 1.0
+
+    assert [row[3] for row in fields_of(Pair)] == ["ends of the range, both included."] * 2

@@ -55,8 +55,8 @@ class FedAvg:
     """Average updates by the number of training rows.
 
     Attributes:
-        local: settings of local training (B, E, eta).
-        lr: server learning rate > 0; 1 is the paper's average.
+        local: settings of local training: B, E (or a number of steps) and eta of ClientUpdate in Algorithm 1.
+        lr: server learning rate > 0 on the mean update sum_k n_k / n (w^k_{t+1} - w_t); 1 is the average of Algorithm 1.
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])

@@ -55,9 +55,9 @@ class FedProx:
     """Average by size the updates of clients that are held near the global model.
 
     Attributes:
-        local: settings of local training.
-        mu: strength of the proximal term, >= 0.
-        lr: server learning rate > 0.
+        local: settings of local training: how long and with which rate h_k is minimised (the gamma-inexact solver of Algorithm 2).
+        mu: mu >= 0 of the proximal term mu / 2 ||w - w^t||^2 in h_k (Eq. 2); 0 is FedAvg.
+        lr: server learning rate > 0 on the mean update; 1 is the average of Algorithm 2.
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30))])

@@ -299,13 +299,13 @@ class ISFL:
     """Average by size what clients learn from rows that are sampled by class.
 
     Attributes:
-        local: settings of local training (B, E_l, eta); its sampler is ISFL's.
-        lr: server learning rate > 0; 1 is the paper's average.
+        local: settings of local training: B, E_l and eta of Algorithm 2, lines 3 to 8; its sampler is ISFL's.
+        lr: server learning rate > 0 on the mean update; 1 is the average of line 9.
         floor: the least multiple of its own share with which a client samples a class, in (0, 1] (varpi, Eq. 14).
-        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
-        exact: sample with the minimiser of the bound rho(q) (Eq. 13) instead of the closed form (Theorem 3).
-        where: q_k is found at the "server", which asks each client for its class counts once; or at the "client", which tells
-            nobody. L_ki is measured at the server in both cases.
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1] (Algorithm 2; 1: as many as it has).
+        exact: sample with the minimiser of the bound rho(q) (Eq. 13) instead of the closed form (Theorem 3); ours.
+        where: q_k is found (Algorithm 2, lines 10 to 14) at the "server", which asks each client for its class counts once; or at
+            the "client", which tells nobody. L_ki is measured at the server in both cases.
         preference: by client, the class shares that it wishes for, in place of p (Eq. 15); None: p for everybody.
 
     >>> import coterie as ct, torch

@@ -239,8 +239,8 @@ class MeritFed:
         directions: random directions e per step with the loss oracle (1 in Eq. 9).
         radius: h of Eq. 9, the distance of the loss queries, > 0.
         server_optimiser: "sgd" (line 10), or "adam" (MeritFedA, appendix D.4): lr is then Adam's.
-        betas: decay beta_1 and beta_2 of Adam's moments, each in [0, 1).
-        eps: epsilon > 0 in Adam's denominator.
+        betas: decay beta_1 and beta_2 of the moments, each in [0, 1), with "adam" (Kingma and Ba 2015, Algorithm 1).
+        eps: epsilon > 0 in the denominator, with "adam" (the same Algorithm 1).
         shared_uploads: one local training per client and round for all targets, from the mean of their models (ours).
 
     >>> import coterie as ct, torch

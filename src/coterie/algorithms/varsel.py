@@ -116,15 +116,15 @@ class VaRSeL:
     """Learn one model for a few internal clients, with the help of external ones.
 
     Attributes:
-        internal: name or names of the internal clients (1..M); the model is evaluated on them only.
+        internal: name or names of the internal clients (1..M, line 3); the model is evaluated on them only.
         budget: K >= 0, largest sum of external weights, and so of clients that send a gradient (Eq. 3); None: all N external ones.
-        local: settings of local training; `Steps(1)` is tau = 1, a gradient on a batch.
+        local: settings of local training; `Steps(1)` is tau = 1 of Algorithm 1, a gradient on a batch; tau > 1 as in Theorem 3.
         lr: learning rate eta > 0 of the step of line 16; None: that of `local`, so that models are averaged as in Theorem 3.
         internal_splits: each internal client counts as so many virtual ones, with disjoint parts of its batch (3 in Section 5.3).
-        debias: remove from Eq. 4 the bias that the error of g_I puts into all g_j - g_I, with the unbiased V; with
+        debias: (ours) remove from Eq. 4 the bias that the error of g_I puts into all g_j - g_I, with the unbiased V; with
             internal_splits = 2, V is estimated within each internal client, sum_i ||g_ia - g_ib||^2 / 4, and they count once.
-        unbiased_variance: multiply V of Eqs. 4 and 7 by M / (M - 1).
-        preselect: draw S by the weights of Eq. 8 ("bernoulli"), or take the K "smallest" distances d_j.
+        unbiased_variance: multiply V of Eqs. 4 and 7 by M / (M - 1) (ours).
+        preselect: draw S by the weights of Eq. 8 ("bernoulli", line 10), or take the K "smallest" distances d_j (ours).
 
     >>> import coterie as ct, torch
     >>> x = torch.linspace(-1, 1, 60)[:, None]
