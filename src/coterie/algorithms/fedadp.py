@@ -4,6 +4,10 @@ Paper: H. Wu, P. Wang, "Fast-Convergent Federated Learning with Adaptive Weighti
 and Networking 2021, Algorithm 1; as a comparator of "Selective Collaboration for Robust Federated Learning" (MeritFed), Appendix
 A.3.
 
+Optimises: the mean loss over all rows, of clients whose updates point along with the reference.
+Sends: d + 1 up, d down (local_update); d up, d down (direction: a reference client that takes no part).
+Memory: none.
+
 Symbols: x = w(t), delta_i = Delta_i(t) (an update, added), sizes = D_i, angle = theta_i(t) between delta_i and the reference, its
 running mean = the smoothed angle, gompertz = f, alpha.
 

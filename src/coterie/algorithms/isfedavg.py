@@ -4,6 +4,10 @@ Paper: E. Rizk, S. Vlaski, A. H. Sayed, "Federated Learning under Importance Sam
 2022; as a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
 Importance Sampling", 2022, Section V, whose reading is built.
 
+Optimises: the mean over clients, by size, of a loss in which rows that fit badly count more.
+Sends: d + 1 up, d down (local_update).
+Memory: none.
+
 Symbols: x = the model that training starts from, l_j = the loss of row j of a client; row j is drawn, with replacement, with
 probability ||grad l_j(x)|| / sum_i ||grad l_i(x)||, found anew whenever training starts, at x, in eval mode, over the parameters.
 

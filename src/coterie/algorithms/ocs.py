@@ -3,6 +3,10 @@
 Paper: W. Chen, S. Horváth, P. Richtárik, "Optimal Client Sampling for Federated Learning", TMLR 2022 (arXiv 2020), Algorithm 1
 and Eq. 7; a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL).
 
+Optimises: the mean loss over all rows.
+Sends: d + 1 up, d down (local_update: drawn clients); 2 up, d down (norms: everybody).
+Memory: none.
+
 Symbols: delta_k = the update of client k, w_k = its share of all rows, u_k = ||w_k delta_k||, p_k = its inclusion probability
 (`solvers/sampling.py`), clients_per_round = m = sum_k p_k, the EXPECTED number of clients that send an update; the number of one
 round varies, and can be 0. x <- x + lr * sum_{k drawn} w_k / p_k delta_k, an unbiased estimate of FedAvg's step.

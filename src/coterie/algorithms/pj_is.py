@@ -3,6 +3,10 @@
 Paper: a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
 Importance Sampling", 2022, Section V: the first term of its Eq. 15.
 
+Optimises: the mean over clients, by size, of the loss with the class shares of all.
+Sends: d + 1 up, d down (local_update); C up, 0 down (class_counts: once, C classes); 0 up, C down (keep_shares: once).
+Memory: C numbers: the class shares of all.
+
 Symbols: q = p, the global class shares; rows are drawn with replacement, a class by q (renormalised over those that the client
 has) and then one of its rows, and their losses are not weighted back.
 

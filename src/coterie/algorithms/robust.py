@@ -5,6 +5,10 @@ ICML 2018 (median, trimmed-mean); K. Pillutla, S. M. Kakade, Z. Harchaoui, "Robu
 Transactions on Signal Processing 2022 (geometric-median); P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine
 Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017 (multi-krum).
 
+Optimises: the loss of clients in the middle; where all are alike, the mean loss.
+Sends: d up, d down (local_update).
+Memory: none.
+
 Symbols: x = model, delta_k = the update of client k (added), lr = server learning rate; trim = beta, byzantine = f, keep = m.
 
 x <- x + lr * rule(delta_1, ..., delta_n). The rules themselves are in `solvers/robust.py`.

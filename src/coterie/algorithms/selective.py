@@ -4,6 +4,10 @@ Paper: Y. Song, L. Yu, B. Lei, K.-S. Choi, J. Qin, "Selective Learning from Exte
 as a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL), whose reading is built: external
 clients with a high loss under the model are left out.
 
+Optimises: the mean loss over the rows of the internal clients and of K external ones.
+Sends: d + 1 up, d down (local_update: internal and kept clients); 1 up, d down (losses: external clients).
+Memory: none.
+
 Symbols: internal = the M clients that matter, budget = K external ones kept in a round.
 
 x <- x + lr * (average by rows of the updates of the internal clients and of the K external ones with the lowest loss at x).

@@ -4,6 +4,10 @@ Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Ca
 newer text "Selective Collaboration for Robust Federated Learning": SGD Full and SGD Ideal of the experiments, Adam and Adam Ideal
 of Appendix D.4.
 
+Optimises: the mean loss of the clients of a group, each counting alike.
+Sends: d up, d down (local_update).
+Memory: none.
+
 Symbols: x = x^k, delta_i = -g_i (an update, added; accumulated over local steps), lr = gamma, moments = (m, v) of Adam.
 
 x <- x + lr * mean of the deltas of those who take part, or a step of Adam along it; clients count alike, whatever their sizes.

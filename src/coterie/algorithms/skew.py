@@ -4,6 +4,10 @@ Paper: Y. J. Cho, J. Wang, G. Joshi, "Towards Understanding Biased Client Select
 "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies"), Section 4; called Skew
 as a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL).
 
+Optimises: the mean loss of the clients, those with a high one first.
+Sends: d up, d down (local_update: the chosen); 1 up, d down (losses: candidates); 1 up, 0 down (row_counts: once).
+Memory: none.
+
 Symbols: candidates = d clients drawn without replacement by their shares p_k of all rows, clients_per_round = m of them are kept:
 those with the highest local loss F_k(x); the model is the mean of the m local models.
 

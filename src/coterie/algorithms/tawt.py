@@ -4,6 +4,10 @@ Paper: S. Chen, K. Crammer, H. He, D. Roth, W. J. Su, "Weighted Training for Cro
 cosine in place of the hypergradient; as a comparator of "Selective Collaboration for Robust Federated Learning" (MeritFed),
 Appendix A.3, Eq. 12.
 
+Optimises: the loss of each of T targets.
+Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (direction: targets that take no part).
+Memory: none.
+
 Symbols: x = x^k, delta_i = -g_i (an update, added), weights = w^k on the simplex, step = c eta^k.
 
 weights <- normalise(weights * exp(step * cos(delta_target, delta_i))); x <- x + lr * sum_i weights_i delta_i.

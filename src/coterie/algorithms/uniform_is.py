@@ -3,6 +3,10 @@
 Paper: a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
 Importance Sampling", 2022, Section V.
 
+Optimises: the mean over clients, by size, of the loss with equally frequent classes.
+Sends: d + 1 up, d down (local_update).
+Memory: none.
+
 Symbols: q = 1 / C over the C classes that are present at a client; rows are drawn with replacement, a class by q and then one of
 its rows, and their losses are not weighted back, so that a client trains as if its classes were equally frequent.
 
