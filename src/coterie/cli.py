@@ -442,10 +442,12 @@ def _methods(args: argparse.Namespace) -> int:
         _say(json.dumps(rows, indent=1))
         return 0
     for row in rows:
-        _say(f"{row['name']:<12} {row['summary']}")
-        for line in _folded(row["paper"], 13):
+        _say(f"{row['name']:<{width}} {row['summary']}")
+        about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
+        for line in (line for text in about for line in _folded(text, width + 1)):
             _say(line)
-    _say("\ncoterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
+    _say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
+    _say("coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
     return 0
 
 
@@ -504,3 +506,4 @@ def _predict(args: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+    width = max(12, *(len(row["name"]) for row in rows))

@@ -1,5 +1,9 @@
 """Centralised: all rows in one place, the reference that nobody in a federation can have.
 
+Optimises: the mean loss over all rows.
+Sends: nothing: the rows of all clients lie at the server.
+Memory: none.
+
 The run loop puts the training rows of all clients where the server's rows are (`pooled`), and the server trains on them. A round takes
 the same number of steps as any client does in other methods, with a batch that is n times as large for n participating clients: the
 same rounds, local steps and row gradients as FedAvg.

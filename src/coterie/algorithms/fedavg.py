@@ -3,6 +3,10 @@
 Paper: H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.
 
+Optimises: the mean loss over all rows.
+Sends: d + 1 up, d down (local_update).
+Memory: none.
+
 Symbols: x = w_t, delta_k = w^k_{t+1} - w_t, sizes = n_k, local = (B, E or a number of steps, eta), lr: a server learning rate
 (1 in the paper).
 

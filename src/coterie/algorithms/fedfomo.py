@@ -3,6 +3,10 @@
 Paper: M. Zhang, K. Sapra, S. Fidler, S. Yeung, J. M. Alvarez, "Personalized Federated Learning with First Order Model Optimization",
 ICLR 2021, Eqs. 4 to 7.
 
+Optimises: each client's own loss on its validation rows.
+Sends: d up, d down (own_update); n + 1 up, (n + 1) d down (judge: n participants).
+Memory: none.
+
 Symbols: previous = theta_i^{l(t-1)}, trained = theta_n^{l(t)}: the model of client n after local training from its own, losses = L_i on
 the client's validation rows, w_n ~ max(0, (L_i(previous) - L_i(trained_n)) / ||trained_n - previous||),
 x_i = previous + sum_n w_n (trained_n - previous).
@@ -15,7 +19,7 @@ losses; the server holds every client's model. So this excludes secure aggregati
 A client without validation rows judges by its training rows, which favours its own model. Targets that do not take part keep theirs.
 
 Laws (tests/laws): a client with the target's rows pulls it as its own does, an opposite one gets weight 0; a client that exists twice
-counts twice; a federation of one client is local training.
+counts twice; a federation of one client is local training while that lowers its loss.
 """
 
 from __future__ import annotations

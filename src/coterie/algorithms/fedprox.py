@@ -3,6 +3,10 @@
 Paper: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated Optimization in Heterogeneous Networks",
 MLSys 2020, Algorithm 2 and Eq. 2.
 
+Optimises: the mean loss over all rows.
+Sends: d + 1 up, d down (proximal_update).
+Memory: none.
+
 Symbols: x = w^t, mu of h_k(w; w^t) = F_k(w) + mu / 2 ||w - w^t||^2.
 
 Differences from the paper: all clients do the number of steps that `local` says; participants are weighted by size, where the

@@ -1,5 +1,9 @@
 """Local: each client alone, with the same rounds, local steps and batches as in any other method.
 
+Optimises: each client's own mean loss.
+Sends: d up, d down (own_update).
+Memory: none.
+
 The yardstick of every claim that federating helps or harms. It asks each client to go on training the client's own model; nothing of
 one client reaches another. Everybody trains in every round, also where other methods draw some clients a round: who works alone
 need not wait to be drawn. The models are kept with the server's state, so a run can be resumed and evaluated like any other; on a

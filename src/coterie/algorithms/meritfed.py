@@ -4,6 +4,11 @@ Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Ca
 and Eqs. 7 to 9; and its newer text "Selective Collaboration for Robust Federated Learning", whose line numbers are given here and
 whose appendix D.4 has MeritFedA.
 
+Optimises: the loss of each of T targets.
+Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (target_gradient: each target, in each
+of md_steps steps); 2 up, 2 d down (target_losses: each target).
+Memory: none.
+
 Symbols: x = x^t, delta_i = x_{i,K} - x^t (an update, added; -g_i for K = 1 and a local rate of 1), weights = w^{t+1} on the simplex,
 lr = gamma, phi(w) = f_target(x + lr * sum_i w_i delta_i) (Eq. 7), md_step = alpha and md_steps = T of the mirror descent (Eq. 8).
 

@@ -3,6 +3,10 @@
 Paper: Q. Li, B. He, D. Song, "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1 and Eq. 3; Eqs. 19 and 20 of the ISFL
 paper.
 
+Optimises: the mean loss over all rows.
+Sends: d + 1 up, d down (contrastive_update).
+Memory: d numbers: its last local model.
+
 Symbols: x = w^t, y = w_i^t in training, previous = w_i^{t-1}; z, z_glob, z_prev: a row's representations by y, x and previous; mu,
 temperature = tau, sim the cosine; the contrastive loss is the mean over rows of
 `-log(exp(sim(z, z_glob) / tau) / (exp(sim(z, z_glob) / tau) + exp(sim(z, z_prev) / tau)))`.

@@ -3,6 +3,10 @@
 Paper: A. Blum, N. Haghtalab, R. L. Phillips, H. Shao, "One for One, or All for All: Equilibria and Optimality of Collaboration in
 Federated Learning", ICML 2021, as a comparator of Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning".
 
+Optimises: the largest of the gaps between clients' losses and what they require.
+Sends: 1 up, d + 1 down (gaps; the initial model too where a requirement is still to be found); d up, d + 1 down (local_update).
+Memory: four numbers: the client's requirement, and how its own model does.
+
 Symbols: weights = w on the simplex of all N clients, gap_k = F_k(x) - rho_k, tau = number of steps of `local`, n = participants.
 
 Differences from the paper: the MaxFL paper only names the method. Our reading: w_k *= exp(rate [gap_k > 0]) for the participants,
@@ -123,7 +127,7 @@ class MWFed:
         asked = federation.ask(federation.clients, gaps, x=state.x, **payload)
         here = torch.tensor([number[n] for n in asked.clients])
         log_weights = state.log_weights.clone()
-        log_weights[here] += self.rate * (asked.gap > 0)
+        log_weights[here] += self.rate * (asked.gap > 0).double()
         log_weights -= log_weights.logsumexp(0)
         share = log_weights[here].softmax(0)
         steps = (self.local.steps.count * len(here) * share).round().clamp(min=1).long()

@@ -3,6 +3,10 @@
 Paper: A. Fallah, A. Mokhtari, A. Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, Algorithm 1 and Eqs. 3, 8 and 9 (first order and Hessian free).
 
+Optimises: the mean over clients of the loss after one step of their own.
+Sends: d up, d down (meta_update).
+Memory: none.
+
 Symbols: x = w_k, y = w^i_{k+1,t}, alpha of the inner step, local lr = beta, batches 0, 1, 2 of a step = D, D', D'', radius = delta,
 F_i(w) = f_i(w - alpha grad f_i(w)).
 

@@ -2,6 +2,10 @@
 
 Paper: T. Li, M. Sanjabi, A. Beirami, V. Smith, "Fair Resource Allocation in Federated Learning", ICLR 2020, Algorithm 2 (q-FedAvg).
 
+Optimises: the sum of F_k^(q + 1), a compromise between the mean and the largest loss.
+Sends: d + 1 up, d down (local_update).
+Memory: none.
+
 Symbols: x = w^t, delta_k = w_k - w^t = -Delta w_k / L (an update, added), loss = F_k(w^t) over all training rows in eval mode,
 L = 1 / lr of local training, h_k = q F_k^(q-1) ||Delta w_k||^2 + L F_k^q.
 

@@ -3,6 +3,10 @@
 Paper: S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, Algorithm 1 with option II.
 
+Optimises: the uniform mean of the clients' losses.
+Sends: 2 d up, 2 d + 1 down (controlled_update).
+Memory: d + 1 numbers: its control and when it was counted.
+
 Symbols: x, y_i - x = delta_i (an update, added), control = c, own = c_i, counted = round in which c_i last entered c (0: never),
 K = steps, the number of batches that the client really took (with `Epochs` it differs between clients), lr = eta_g, N = all clients,
 S = those who replied.

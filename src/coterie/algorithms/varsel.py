@@ -2,6 +2,10 @@
 
 Paper: "Rethinking Client Reweighting for Selfish Federated Learning" (anonymous, under review), Algorithm 1 and Eqs. 4, 7, 8.
 
+Optimises: the mean loss of the M internal clients.
+Sends: d up, d down (local_updates: internal and chosen clients); 1 up, 2 d down (distances: external clients).
+Memory: none.
+
 Symbols: x = theta^t; M internal clients with gradients g_i, mean g_I and V = sum_i ||g_i - g_I||^2; N external clients with g_j;
 d_j = ||g_j - g_I||^2; budget = K; w~ minimises the bound of Eq. 7 (Eq. 8), S is drawn by w~, w* minimises Eq. 4 over S; lr = eta.
 Clients send updates delta = -g (added). With local steps g is accumulated: g = (x - x_k) / (local learning rate).

@@ -1,0 +1,110 @@
+"""What `coterie methods` says of each method is what a run of it does."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from test_methods import CASES, run
+from torch import Tensor
+
+from coterie.algorithms import ALGORITHMS
+from coterie.catalogue import describe_method, traffic
+from coterie.core.state import read_checkpoint
+from coterie.core.wire import Each
+from coterie.engines.inprocess import InProcess
+from federations import Make, Problem, build, seeded
+
+FIRST = {case[0]: case for case in reversed(CASES)}
+"""Each method in its first setting."""
+ROUND = 6
+"""A round in which nothing happens for the first time at any client, and nothing is evaluated."""
+SETTINGS = 1000
+"""Most bytes of a payload that are settings and no floats."""
+NO_YEAR = ("varsel",)
+"""Under review without a year."""
+
+
+def wide(width: int) -> Problem:
+    """Two classes and one logit, with width + 1 parameters of 8 bytes."""
+
+    def make(name: str) -> Make:
+        def draw(count, g):
+            return torch.randn(count, width, generator=g, dtype=torch.float64), torch.arange(count) % 2
+
+        return draw
+
+    return Problem(build(make), seeded(lambda: torch.nn.Linear(width, 1), torch.float64))
+
+
+def sent(monkeypatch, case, width, tmp_path, **options):
+    """(round, task, number of clients, floats up, floats down) of each ask, from its record, and what clients remember."""
+    payloads: dict[int, tuple[tuple[str, ...], int]] = {}
+    honest = InProcess.ask
+
+    def ask(self, names, task, payload, context):
+        floats = sum(_floats(v.tensor[:1] if isinstance(v, Each) else v) for v in payload.values())
+        payloads[context.ask] = names, floats
+        return honest(self, names, task, payload, context)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InProcess, "ask", ask)
+        found = run(case, wide(width), rounds=ROUND + 1, evaluate=ROUND + 1, checkpoint=tmp_path, **options)
+    asks = []
+    for record in found.asks:
+        names, down = payloads[record.ask]
+        if "server" not in names and not record.task.startswith("coterie.metrics") and record.round <= ROUND:
+            assert 0 <= record.bytes_down - 8 * down < SETTINGS
+            up = round(record.bytes_up / 8 - 0.45)  # a flag of a byte, or a number of four, is no float more
+            asks.append((record.round, record.task.rpartition(":")[2], len(names), up, down))
+    memory = read_checkpoint(tmp_path / "checkpoint.safetensors").memory
+    return asks, {k for k in memory if not k.endswith("/server")}
+
+
+def _floats(value) -> int:
+    return value.numel() if isinstance(value, Tensor) else 0
+
+
+def evaluated(formula: str, **symbols: int) -> int:
+    """`(n + 1) d` with the numbers of a run."""
+    assert re.fullmatch(r"[()+\d dnTC]+", formula), formula
+    return int(eval(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), {}, symbols))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, tmp_path):
+    said = describe_method(name, ALGORITHMS[name])
+    declared, case = traffic(said["sends"]), FIRST[name]
+    once = set(re.findall(r"\((\w+): once", said["sends"]))
+    seen = set()
+    for width, participants in ((3, 5), (9, 5), (3, 3)):
+        asks, memory = sent(monkeypatch, case, width, tmp_path, clients_per_round=participants)
+        assert bool(memory) == (said["memory"] != "none.")
+        symbols = {"d": width + 1, "n": participants, "C": 2, "T": targets(case)}
+        for number, task, asked, up, down in asks:
+            seen.add(task)
+            if number == ROUND or task in once:
+                assert task in declared
+                assert (number < ROUND) == (task in once)
+                assert (up, down) == tuple(evaluated(f, **symbols) for f in declared[task]), f"{task}, {asked} clients"
+    if set(declared) - seen:  # what only other settings ask for
+        for other in (c for c in CASES if c[0] == name):
+            seen |= {task for _, task, *_ in sent(monkeypatch, other, 3, tmp_path, clients_per_round=3)[0]}
+    assert set(declared) <= seen
+
+
+def targets(case) -> int:
+    """Clients that have a model of their own."""
+    return len(run(case, rounds=0).models)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_says_what_it_is(name):
+    row = describe_method(name, ALGORITHMS[name])
+    for key in ("summary", "optimises", "sends", "memory"):
+        assert row[key], key
+        assert "\n" not in row[key]
+    assert traffic(row["sends"]) or row["sends"].startswith("nothing")
+    if row["paper"] and name not in NO_YEAR:
+        assert 1990 <= row["year"] <= 2030
