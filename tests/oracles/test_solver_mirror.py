@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 
 from coterie.solvers import mirror
 
@@ -282,3 +283,38 @@ def test_several_problems_in_step_are_solved_as_each_alone(step, damping):
         )
         assert torch.allclose(together[t], alone, atol=1e-12, rtol=0)
         assert not torch.allclose(alone, start[t], atol=1e-3)
+
+
+# ---- the Frank-Wolfe gap
+
+
+def test_the_duality_gap_bounds_the_distance_to_the_minimum_of_a_quadratic():
+    """phi(w) = ||A w - b||^2 / 2, whose minimum on the simplex scipy finds."""
+    a, b = np.random.default_rng(5).normal(size=(4, 6)), np.random.default_rng(6).normal(size=4)
+
+    def phi(w):
+        return float(np.square(a @ w - b).sum() / 2)
+
+    inside = {"type": "eq", "fun": lambda w: w.sum() - 1}
+    best = minimize(phi, np.full(6, 1 / 6), bounds=[(0, 1)] * 6, constraints=[inside], options={"ftol": 1e-14})
+    points = np.random.default_rng(7).dirichlet(np.ones(6), size=20)
+    for w in points:
+        gap = float(mirror.duality_gap(w, a.T @ (a @ w - b)))
+        assert gap >= phi(w) - best.fun - 1e-9
+        assert gap == pytest.approx(max((w - e) @ a.T @ (a @ w - b) for e in np.eye(6)), rel=1e-12)
+    assert float(mirror.duality_gap(best.x / best.x.sum(), a.T @ (a @ best.x - b))) < 1e-5
+    slope = [3.0, -1.0, 0.5]
+    assert float(mirror.duality_gap([0.2, 0.3, 0.5], slope)) == pytest.approx(0.6 - 0.3 + 0.25 + 1.0)
+
+
+@pytest.mark.parametrize(
+    ("weights", "slope", "sentence"),
+    [
+        ([0.5, 0.6], [1.0, 2.0], "weights must sum to 1"),
+        ([0.5, 0.5], [1.0], "slope must have an entry for each of the 2 weights; got 1"),
+        ([0.5, 0.5], [1.0, np.nan], "slope must be finite"),
+    ],
+)
+def test_the_duality_gap_names_bad_arguments(weights, slope, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        mirror.duality_gap(weights, slope)

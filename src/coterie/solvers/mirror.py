@@ -12,9 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.solvers._inputs import Values, as_count, as_distributions, as_double, as_number, dtype_of
+from coterie.solvers._inputs import Values, as_count, as_distribution, as_distributions, as_double, as_number, dtype_of
 
-__all__ = ["FLOOR", "entropic_descent", "entropic_step", "two_point", "two_point_candidates", "two_point_estimate"]
+__all__ = [
+    "FLOOR",
+    "duality_gap",
+    "entropic_descent",
+    "entropic_step",
+    "two_point",
+    "two_point_candidates",
+    "two_point_estimate",
+]
 
 FLOOR = 1e-16
 """The smallest weight. It is below the rounding of a sum of ordinary numbers, so a floored weight changes nothing, and
@@ -125,6 +133,31 @@ def entropic_step(weights: Tensor, slope: Tensor, length: float | Tensor, share:
     logits = weights.log() - length * (slope - slope.amin(-1, keepdim=True))
     moved = torch.softmax(logits, -1).clamp_min(FLOOR)
     return moved if share == 1.0 else torch.lerp(weights, moved, share)
+
+
+def duality_gap(weights: Values, slope: Values) -> Tensor:
+    """The Frank-Wolfe gap `max_i <w - e_i, slope>` of a function phi on the simplex (Jaggi, ICML 2013).
+
+    With the gradient of a convex phi at w it is at least `phi(w) - min phi`, and equal to it where phi is linear.
+
+    Args:
+        weights: w [n], a distribution.
+        slope: dphi/dw [n]; points uphill.
+
+    Returns:
+        [] (a scalar tensor), >= 0 to rounding; 0 where w is a minimum of a convex phi.
+
+    Raises:
+        ValueError: `weights` is no distribution, or `slope` is not finite or has another length.
+
+    >>> duality_gap([0.25, 0.75], [2.0, -2.0])
+    tensor(1., dtype=torch.float64)
+    """
+    w = as_distribution(weights, "weights")
+    g = as_double(slope, "slope", ndim=1).to(w.device)
+    if g.shape != w.shape:
+        raise ValueError(f"slope must have an entry for each of the {len(w)} weights; got {len(g)}")
+    return (torch.dot(w, g) - g.min()).to(dtype_of(weights))
 
 
 class _Line:
