@@ -27,7 +27,7 @@ from coterie.experiment import Experiment, MethodEntry, load_object, read_experi
 from coterie.metrics import find_metrics, register
 from coterie.models import build_model, outputs_of
 from coterie.personalisation import tunable
-from coterie.runner import Run, fit, personalise
+from coterie.runner import Clock, Run, fit, personalise
 
 __all__ = ["Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
 
@@ -417,12 +417,12 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
             for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
                 history += [[*head, *row] for row in line["history"]]
                 weights += [[label, seed, *row] for label in (entry.label, *tuned) for row in line["weights"]]
-                timing += [[*head, *row] for row in line["seconds"]]
+                timing += [[*head, *Clock(*row)] for row in line["seconds"]]
             history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
     write_json(folder / "summary.json", summary)
     write_csv(folder / "history.csv", ("method", "seed", "round", "client", "split", "metric", "value"), history)
     write_csv(folder / "weights.csv", ("method", "seed", "round", "target", "client", "weight"), weights)
-    write_csv(folder / "timing.csv", ("method", "seed", "round", "seconds"), timing)
+    write_csv(folder / "timing.csv", ("method", "seed", "round", "seconds", "own"), timing)
 
 
 def write_json(path: Path, value: Any) -> None:

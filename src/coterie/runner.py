@@ -34,7 +34,7 @@ from coterie.metrics import baselines, evaluate, find_metrics
 from coterie.models import ModelSpec, build_model
 from coterie.personalisation import Tuning, tunable, tune
 
-__all__ = ["History", "Plan", "Row", "Run", "fit", "personalise", "run_on"]
+__all__ = ["Clock", "History", "Plan", "Row", "Run", "fit", "personalise", "run_on"]
 
 logger = logging.getLogger("coterie")
 KERNELS = ("auto", "loop")
@@ -48,6 +48,14 @@ class Row(NamedTuple):
     split: str
     metric: str
     value: float
+
+
+class Clock(NamedTuple):
+    """Seconds of a round on the wall, and of them those outside of asks: the method's own work (descent, QP, average)."""
+
+    round: int
+    seconds: float
+    own: float | None = None
 
 
 class History(list[Row]):
@@ -78,7 +86,7 @@ class Run:
         weights: of the last round: by target (`*`: one model for everybody) and client, divided by their sum.
         weight_rows: (round, target, client, weight) at evaluation rounds.
         summary: rows as in `summary.json`, for the last model.
-        seconds: by round.
+        seconds: by round; the part without asks is what the method itself took.
         asks: one record per ask.
         failures: last reason of each client that ever failed.
         module: the module that the vectors belong to.
@@ -94,7 +102,7 @@ class Run:
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
     weight_rows: list[tuple[int, str, str, float]] = field(default_factory=list)
     summary: list[dict[str, Any]] = field(default_factory=list)
-    seconds: list[tuple[int, float]] = field(default_factory=list)
+    seconds: list[Clock] = field(default_factory=list)
     asks: list[AskRecord] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -389,7 +397,7 @@ class _Loop:
         self.history = History()
         self.weight_rows: list[tuple[int, str, str, float]] = []
         self.last_weights: dict[str, dict[str, float]] = {}
-        self.seconds: list[tuple[int, float]] = []
+        self.seconds: list[Clock] = []
         self._preflight()
 
     def _preflight(self) -> None:
@@ -408,9 +416,11 @@ class _Loop:
         if progress:
             progress(done)
         for number in range(done + 1, rounds + 1):
-            started = time.perf_counter()
+            started, asks = time.perf_counter(), self.federation.session.asks
+            before = len(asks)
             state = self._round(state, number, last=number == rounds)
-            self.seconds.append((number, time.perf_counter() - started))
+            total = time.perf_counter() - started
+            self.seconds.append(Clock(number, total, total - sum(ask.seconds for ask in asks[before:])))
             if folder is not None:
                 self._save(folder, state, number)
             if progress:
@@ -651,7 +661,7 @@ class _Loop:
         for line in map(json.loads, lines):
             self.history += [Row(*row) for row in line["history"]]
             self.weight_rows += [tuple(row) for row in line["weights"]]
-            self.seconds += [tuple(row) for row in line["seconds"]]
+            self.seconds += [Clock(*row) for row in line["seconds"]]
         self._bytes = meta["history_bytes"]
         self._written = (len(self.history), len(self.weight_rows), len(self.seconds))
         self.federation.session.spent.update(meta["spent"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,12 +13,14 @@ import torch
 from torch import Tensor
 
 from coterie import task
+from coterie.algorithms import FedAvg
 from coterie.core.clients import Part
 from coterie.core.errors import InputError
 from coterie.core.federation import Federation, QuorumError
 from coterie.core.task import Gradient, Task, Update, find_task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import Each, to_json
+from coterie.runner import fit
 from federations import SIZES, federation_of, logistic, quadratic
 
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
@@ -533,3 +536,26 @@ def test_sizes_are_training_rows():
     with federation_of(logistic()) as federation:
         got = federation.ask("abcde", steps, x=torch.zeros(4, dtype=torch.float64), local=LocalSGD(steps=Steps(1)))
         assert got.named(got.sizes) == SIZES
+
+
+class Slow:
+    """A method that works for a while itself."""
+
+    def init(self, x, federation):
+        return FedAvg().init(x, federation)
+
+    def round(self, state, federation, rng):
+        time.sleep(0.05)
+        return FedAvg(LocalSGD(steps=Steps(1))).round(state, federation, rng)
+
+    def models(self, state):
+        return state.x
+
+
+def test_the_method_s_own_work_is_told_apart_from_asks():
+    problem = logistic()
+    done = fit(Slow(), problem.clients, problem.model, 2, evaluate=1)
+    for clock in done.seconds:
+        asks = sum(a.seconds for a in done.asks if a.round == clock.round)
+        assert 0.05 <= clock.own < clock.seconds
+        assert clock.round < 2 or asks > clock.seconds - clock.own - 1e-3  # the last round's evaluation comes twice

@@ -92,8 +92,8 @@ def write(
     _weights(folder / "weights.csv", weights or {}, clients, done, rounds)
     _csv(
         folder / "timing.csv",
-        "method,seed,round,seconds",
-        [(m, s, r, 0.02) for m, s in done for r in range(1, rounds + 1)],
+        "method,seed,round,seconds,own",
+        [(m, s, r, 0.02, 0.005) for m, s in done for r in range(1, rounds + 1)],
     )
     _settings(folder, name, truth, algorithms, seeds, rounds, notes)
     return folder

@@ -30,6 +30,7 @@ def test_what_a_run_holds(tmp_path: Path) -> None:
     assert results.cost("meritfed") / results.cost("fedavg") == pytest.approx(2.31)
     assert results.cost_unit == "fedavg"
     np.testing.assert_allclose(results.seconds["local"], [1.2] * 5)
+    np.testing.assert_allclose(results.own_seconds["local"], [0.3] * 5)
 
 
 def test_order_of_methods_is_that_of_the_experiment(tmp_path: Path) -> None:

@@ -199,11 +199,11 @@ def _tip(results: Results, method: str, client: str | None, metric: str) -> str:
 
 
 def _costs(results: Results) -> list[dict[str, Any]]:
-    """What each method spent: row gradients, seconds, models."""
+    """What each method spent: row gradients, seconds, seconds of its own work, models."""
     most = max((results.cost(m) for m in results.methods if math.isfinite(results.cost(m))), default=0.0)
     found = []
     for method, multiple in zip(results.methods, budget(results), strict=True):
-        cost, seconds = results.cost(method), results.seconds.get(method)
+        cost, seconds, apart = results.cost(method), results.seconds.get(method), results.own_seconds.get(method)
         rows = [row for c in results.clients for row in results.cells.get((method, c, results.split), {}).values()]
         own = {bool(row.get("own_model")) for row in rows}
         found.append(
@@ -215,6 +215,7 @@ def _costs(results: Results) -> list[dict[str, Any]]:
                 "gradients": f"{cost:,.0f}" if math.isfinite(cost) else number(None),
                 "bar": round(100 * cost / most, 1) if most > 0 and math.isfinite(cost) else 0,
                 "seconds": f"{seconds.mean():.1f}" if seconds is not None and seconds.size else number(None),
+                "own": f"{apart.mean():.2f}" if apart is not None and math.isfinite(apart.mean()) else number(None),
             }
         )
     return found

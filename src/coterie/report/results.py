@@ -379,8 +379,18 @@ class Results:
     @cached_property
     def seconds(self) -> dict[str, Vector]:
         """Seconds of a whole run, one value per seed that has any."""
+        return self._clock("seconds")
+
+    @cached_property
+    def own_seconds(self) -> dict[str, Vector]:
+        """Those of them that the methods themselves took, outside of asks; empty for runs that did not tell them apart."""
+        with (self.folder / "timing.csv").open(encoding="utf-8") as file:
+            known = "own" in file.readline().strip().split(",")
+        return self._clock("own") if known else {}
+
+    def _clock(self, column: str) -> dict[str, Vector]:
         total: dict[str, dict[int, float]] = {}
-        columns: Columns = {"method": str, "seed": int, "seconds": float}
+        columns: Columns = {"method": str, "seed": int, column: lambda text: float(text or "nan")}
         for method, seed, seconds in zip(*csv_columns(self.folder / "timing.csv", columns), strict=True):
             runs = total.setdefault(method, {})
             runs[seed] = runs.get(seed, 0.0) + seconds
