@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import InputError
 from coterie.experiment import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,12 +134,3 @@ def test_page_from_tiny_documents(papers, tmp_path):
 def test_documentation_has_a_place_for_the_page(papers):
     text = (ROOT / "docs" / "results.md").read_text()
     assert text.index("<!-- /results -->") < text.index(papers.BEGIN) < text.index(papers.END)
-
-
-def test_ideal_group_names_a_member_that_fits_nobody():
-    from coterie.experiment import load_object
-
-    group = load_object("experiments/ideal_group.py:IdealGroup")
-    assert group(members=("near-*",)).check(("target", "near-00")) == ()
-    with pytest.raises(InputError, match="far"):
-        group(members=("far-*",)).check(("target", "near-00"))
