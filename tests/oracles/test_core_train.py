@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from coterie.core import cohort as cohort_module
+from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng, batches
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
@@ -17,6 +18,7 @@ from coterie.core.wire import wire_type
 from federations import (
     PROBLEMS,
     SIZES,
+    Problem,
     assert_close,
     batch_norm,
     cohort_of,
@@ -420,3 +422,29 @@ def test_settings_refuse_bad_values():
     for kind in (Steps, Epochs):
         with pytest.raises(InputError, match="must be at least 1; got 0"):
             kind(0)
+
+
+class Views(nn.Module):
+    """Flattens with `view`, which takes no images whose channels lie together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.out = nn.Conv2d(3, 4, 3), nn.Linear(36, 3)
+
+    def forward(self, inputs):
+        return self.out(self.convolution(inputs).view(len(inputs), -1))
+
+
+@pytest.mark.parametrize("name", ["flatten", "view"])
+def test_images_reach_convolutions_with_their_channels_together_where_the_model_takes_them(name):
+    draw = torch.Generator().manual_seed(0)
+    flat = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+    problem = Problem(
+        Clients([Client("a", Part(torch.randn(9, 3, 5, 5, generator=draw).double(), torch.arange(9) % 3))]),
+        seeded(lambda: flat if name == "flatten" else Views(), torch.float64),
+    )
+    cohort = cohort_of(problem, seed=SEED, round=ROUND)
+    assert cohort.workspace.channels_last == (name == "flatten")
+    local = LocalSGD(lr=0.1, steps=Steps(4), batch_size=4)
+    x = start(problem)
+    assert_close(cohort.train(x, local)[0], plain_loop(problem, "a", x, local)[0])
