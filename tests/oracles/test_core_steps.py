@@ -1,0 +1,58 @@
+"""How many steps local training has, against counting them, and steps that differ between clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.core.training import Epochs, LocalSGD, Steps
+from coterie.core.wire import wire_type
+from federations import SIZES, batch_norm, cohort_of, dropout, logistic, start
+
+
+@wire_type
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows, and fewer of them than there are."""
+
+    sample_ratio: float = 0.6
+
+    def rows(self, cohort, client, rng, steps, batch_size):
+        return np.tile(np.arange(batch_size), (steps, 1))
+
+
+@pytest.mark.parametrize("make", [logistic, batch_norm])
+@pytest.mark.parametrize("amount", [Steps(3), Epochs(1), Epochs(2)])
+@pytest.mark.parametrize("batch_size", [None, 3, 5, 7, 100])
+@pytest.mark.parametrize("sampler", [None, FirstRows()])
+def test_steps_are_those_that_are_taken(make, amount, batch_size, sampler):
+    problem = make()
+    local = LocalSGD(lr=0.1, steps=amount, batch_size=batch_size, sampler=sampler)
+    taken = []
+    for name in SIZES:
+        count = 0
+
+        def counted(gradient, y):
+            nonlocal count
+            count += 1
+            return gradient(y, 0)
+
+        cohort_of(problem, [name]).train(start(problem), local, gradient_rule=counted)
+        taken.append(count)
+    cohort = cohort_of(problem)
+    assert cohort.steps(local).tolist() == taken
+    if isinstance(amount, Epochs) and batch_size == 5 and sampler is None:
+        assert taken == [amount.count * n for n in ([3, 2, 4, 2, 3] if make is logistic else [3, 2, 3, 2, 3])]
+
+
+@pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
+def test_clients_may_take_different_numbers_of_steps(make):
+    problem, counts = make(), [1, 4, 2, 7, 3]
+    local = LocalSGD(lr=0.1, steps=Epochs(5), batch_size=4)
+    together = cohort_of(problem).train(start(problem), local, steps=counts)
+    for i, (name, count) in enumerate(zip(SIZES, counts, strict=True)):
+        alone = cohort_of(problem, [name]).train(start(problem), replace(local, steps=Steps(count)))
+        assert torch.equal(together[i], alone[0])
