@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engines test-slow claims mean-estimation papers lint format types docs bench wheel clean
+.PHONY: help demo deploy-demo test test-engines test-slow claims mean-estimation byzantine papers lint format types docs bench wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus (about 10 minute
 
 papers: $(VENV)/.dev  ## the papers' experiments at laptop scale that have no run under runs/papers yet, and docs/results.md
 	$(BIN)/python experiments/papers.py
+
+byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clients (about 15 minutes a seed)
+	$(BIN)/python benchmarks/run.py byzantine
 
 lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
 	$(BIN)/ruff check src tests examples benchmarks experiments

@@ -107,18 +107,25 @@ def plateau(job: Job) -> dict[str, Any]:
     method: Any = ct.FedAvg(LOCAL, lr=LR)  # equal sizes: the plain mean
     if job.method == "MeritFed":
         method = ct.MeritFed(targets=TARGET, local=LOCAL, lr=LR, md_steps=10, md_step=MD_STEP[job.mu])
-    watched = Watched(method, job.rounds - max(1, job.rounds // 5))
-    done = ct.fit(
-        watched, clients, ct.models.Mean(), job.rounds, job.seed,
-        evaluate=job.rounds, metrics=(), fold_validation=False, strict_wire=False,
-    )  # fmt: skip
-    weights = next(iter(done.weights.values()))
+    value, weights = settle(method, clients, job.rounds, job.seed)
     return {
         **job._asdict(),
-        "plateau": statistics.fmean(watched.distances),
+        "plateau": value,
         "weight_by_group": [sum(w for name, w in weights.items() if name.startswith(g)) for g in ("d1", "d2", "d3")],
         "seconds": round(time.perf_counter() - started, 1),
     }
+
+
+def settle(
+    method: Any, clients: ct.Clients, rounds: int, seed: int, **options: Any
+) -> tuple[float, Mapping[str, float]]:
+    """Mean of ||x - x*||^2 over the last fifth of the rounds, and the weights of the last one; `options` are those of `fit`."""
+    watched = Watched(method, rounds - max(1, rounds // 5))
+    done = ct.fit(
+        watched, clients, ct.models.Mean(), rounds, seed,
+        evaluate=rounds, metrics=(), fold_validation=False, strict_wire=False, **options,
+    )  # fmt: skip
+    return statistics.fmean(watched.distances), next(iter(done.weights.values()))
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

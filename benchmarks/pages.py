@@ -1,4 +1,4 @@
-"""Pages of the documentation whose numbers are written by benchmarks, between the markers `<!-- results -->`."""
+"""Pages of the documentation whose numbers are written by benchmarks, between markers like `<!-- results -->`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from coterie.core.state import write_atomically
 
 __all__ = ["between", "speed_table", "write"]
 
-BEGIN, END = "<!-- results -->", "<!-- /results -->"
-
 
 def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
     """Write the tables of the results that exist."""
@@ -21,15 +19,20 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.mean_estimation import table
 
         between(docs / "results.md", table(results["mean_estimation"]))
+    if "byzantine" in results:
+        from benchmarks.byzantine import table as attacked
+
+        between(docs / "results.md", attacked(results["byzantine"]), "byzantine")
 
 
-def between(page: Path, text: str) -> None:
-    """Replace what stands between the markers of a page."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+def between(page: Path, text: str, name: str = "results") -> None:
+    """Replace what stands between the markers `<!-- name -->` and `<!-- /name -->` of a page."""
+    marks = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, begin, rest = page.read_text().partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not begin or not end:
-        raise ValueError(f"{page} has no line {BEGIN} or no line {END} after it")
-    made = f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
+        raise ValueError(f"{page} has no line {marks[0]} or no line {marks[1]} after it")
+    made = f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after}"
     write_atomically(page, lambda temporary: temporary.write_text(made))
 
 

@@ -17,14 +17,14 @@ if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder the
 SPEED = ("w1", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
-BENCHMARKS = (*SPEED, "mean_estimation")
+BENCHMARKS = (*SPEED, "mean_estimation", "byzantine")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks named on the command line; all about speed if none is."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long mean_estimation may begin another seed")
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long mean_estimation and byzantine may begin another seed")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that the code runs; needs --out")
     parser.add_argument("--out", type=Path, help="folder of the JSON results (benchmarks/results)")
     parser.add_argument("--docs", type=Path, help="folder of the pages with tables (docs; none with --out)")

@@ -1,6 +1,7 @@
 """The benchmarks run, at sizes at which their numbers mean nothing."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-NAMES = ("w1", "scaling", "heart", "mean_estimation")
+NAMES = ("w1", "scaling", "heart", "mean_estimation", "byzantine")
 PAGES = {"performance.md": "| heart-disease", "results.md": "| SGD Ideal |"}
 
 
@@ -48,8 +49,28 @@ def test_tables_stand_between_the_markers_and_nothing_else_changes(written):
     for page, cell in PAGES.items():
         was, now = (ROOT / "docs" / page).read_text(), (written / page).read_text()
         assert now.count(cell) == 1
-        assert now.partition("<!-- results -->")[0] == was.partition("<!-- results -->")[0]
-        assert now.partition("<!-- /results -->")[2] == was.partition("<!-- /results -->")[2]
+        assert outside(now) == outside(was)
+
+
+def outside(text):
+    return re.sub(r"(<!-- (\w+) -->).*?(<!-- /\2 -->)", r"\1\3", text, flags=re.S)
+
+
+def test_verdicts_under_attack_follow_from_the_numbers(written):
+    from benchmarks.byzantine import ATTACKS, IDEAL, METHODS, verdicts
+
+    result = json.loads((written / "byzantine.json").read_text())
+    assert {(r["method"], r["attack"]) for r in result["runs"]} == {
+        (IDEAL, None),
+        *((m, a) for m in METHODS for a in ATTACKS),
+    }
+    numbers = {"MeritFed": 0.0045, IDEAL: 0.003, "averaging": None, "FedAdp": 1.0}
+    lines = [{"method": m, "attack": a, "mean": numbers[m]} for m in numbers for a in ATTACKS]
+    assert all(said.count("**yes**") == 2 for said in verdicts({"summary": lines}))
+    lines = [
+        {**line, "mean": {"MeritFed": 0.0046, "averaging": 0.4}.get(line["method"], line["mean"])} for line in lines
+    ]
+    assert all(said.count("**no**") == 2 for said in verdicts({"summary": lines}))
 
 
 def test_ratios_are_medians_over_pairs_without_the_first_turn():
