@@ -12,11 +12,10 @@ Memory: none.
 Symbols: x = x^t, delta_i = x_{i,K} - x^t (an update, added; -g_i for K = 1 and a local rate of 1), weights = w^{t+1} on the simplex,
 lr = gamma, phi(w) = f_target(x + lr * sum_i w_i delta_i) (Eq. 7), md_step = alpha and md_steps = T of the mirror descent (Eq. 8).
 
-MeritFedA (`server_optimiser = "adam"`): phi(w) = f_target(x + a(sum_i w_i delta_i)), where a is the step of Adam that follows from the
-target's moments. Adam takes gradients and an update points the other way, so it is given g = -sum_i w_i delta_i and its step is added
-to x. The descent goes through the step: dphi/dw_i = <grad f * (-da/dg), delta_i>, entry by entry, bias correction included. Adam's
-first step has the length lr whatever g is, so that in the first round weights hardly move. Moments are kept at the server, one pair
-of vectors per target, and are those of the weighted updates; buffers are averaged as ever.
+MeritFedA (`server_optimiser = "adam"`): phi(w) = f_target(x + a(g)) with g = -sum_i w_i delta_i, where a is the step of Adam from the
+target's moments: Adam takes gradients, and an update points the other way. The descent goes through the step, entry by entry and bias
+correction included: dphi/dw_i = <grad f * (-da/dg), delta_i>. Adam's first step goes lr along every entry whatever its size, so that
+in the first round weights hardly move. Moments, a pair of vectors per target, are kept at the server; buffers are averaged as ever.
 
 Differences from the paper: weights persist over rounds (warm start; a reset each round stays at the level of plain averaging);
 updates may be several local steps; one run serves one target, several or all, each with its own model and weights; with partial
@@ -29,7 +28,7 @@ model, x_t <- x_t + lr * sum_i w_ti delta_i, with these deltas and weights of it
 Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
 Logged for each target: phi before and after the descent, 1 / sum w^2, and `gap_bound`, which is at least phi(w) - min phi at the new
-weights if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all rows; else an estimate.
+weights (of those who replied) if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all rows; else an estimate.
 It is phi(w) - phi(w0) + max_i <w0 - e_i, dphi/dw(w0)>: the Frank-Wolfe gap at the weights w0 before the descent, where its first step
 takes the gradient anyway, less what the descent has gained. It costs nothing, is exact where phi is linear, and bounds the delta of
 Theorems 1 and 2. Without a step (md_steps = 0) there is none, and a target that fails has no such numbers in that round.
