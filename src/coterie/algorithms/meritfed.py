@@ -28,10 +28,11 @@ model, x_t <- x_t + lr * sum_i w_ti delta_i, with these deltas and weights of it
 Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
 Logged for each target: phi before and after the descent, 1 / sum w^2, and `gap_bound`, which is at least phi(w) - min phi at the new
-weights (of those who replied) if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all rows; else an estimate.
-It is phi(w) - phi(w0) + max_i <w0 - e_i, dphi/dw(w0)>: the Frank-Wolfe gap at the weights w0 before the descent, where its first step
-takes the gradient anyway, less what the descent has gained. It costs nothing, is exact where phi is linear, and bounds the delta of
-Theorems 1 and 2. Without a step (md_steps = 0) there is none, and a target that fails has no such numbers in that round.
+weights, of those who replied, if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all
+rows; else an estimate. It is phi(w) - phi(w0) + max_i <w0 - e_i, dphi/dw(w0)>: the Frank-Wolfe gap at the weights w0 before the
+descent, where its first step takes the gradient anyway, less what the descent has gained. It costs nothing, is exact where phi is
+linear, and bounds the delta of Theorems 1 and 2. Without a step (md_steps = 0) there is none, and a target that fails has no such
+numbers in that round.
 
 Laws (tests/laws): md_steps = 0 is uniform averaging; delegated = gradient, bit by bit; all targets = each target alone; with one
 target `shared_uploads` changes no bit; Adam with betas = (0, 0) and lr = eps * c is SGD with lr = c as eps grows.
