@@ -55,7 +55,7 @@ from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
-from coterie.core.vector import dot, move
+from coterie.core.vector import move
 from coterie.core.wire import Each
 from coterie.solvers import adam
 from coterie.solvers.mirror import duality_gap, entropic_descent, two_point_candidates, two_point_estimate
@@ -190,11 +190,11 @@ class _Server:
 
         def slopes(weights: Tensor) -> Tensor:
             moved, bend, _ = self.step(weights)
-            rows = zip(self.deltas, gradient(moved, next(steps)), strict=True)
+            # One pass over the updates: as a sum of products this took most of a round's time.
+            rows = zip(self.deltas[..., : self.dim], gradient(moved, next(steps))[..., : self.dim], strict=True)
             if bend is None:
-                return torch.stack([self.lr * dot(d, g, self.dim) for d, g in rows]).double()
-            found = [dot(d, b * g[: self.dim], self.dim) for (d, g), b in zip(rows, bend, strict=True)]
-            return torch.stack(found).double()
+                return torch.stack([self.lr * torch.mv(d, g) for d, g in rows]).double()
+            return torch.stack([torch.mv(d, b * g) for (d, g), b in zip(rows, bend, strict=True)]).double()
 
         return slopes
 
@@ -206,7 +206,8 @@ def _descend(slopes: Callable[[Tensor], Tensor], weights: Tensor, **settings: An
     def watched(w: Tensor) -> Tensor:
         slope = slopes(w)
         if not gaps:
-            gaps.append(torch.stack([duality_gap(*row) for row in zip(w, slope, strict=True)]))
+            # Copies: a product rounds by where in memory a row begins, and so by how many targets share the process.
+            gaps.append(torch.stack([duality_gap(p.clone(), g.clone()) for p, g in zip(w, slope, strict=True)]))
         return slope
 
     found = entropic_descent(watched, weights, **settings)
