@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from coterie.core.errors import InputError, check_field, nearest, require
+from coterie.core.errors import InputError, check_field, is_number, nearest, require
 from coterie.core.modules import user_module
 from coterie.core.state import write_atomically
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
@@ -41,7 +41,10 @@ class RunSettings:
         workers: processes.
         kernel: auto or loop.
         device: cpu or cuda.
-        engine: inprocess.
+        engine: inprocess or ray.
+        actors: processes of engine ray.
+        address: of a Ray cluster, host:port or auto; left out: a local one is started.
+        timeout: seconds that an ask may take on engine ray.
         metrics: beside the loss; a name, or FILE.py:FUNCTION.
         fold_validation: train on validation rows where a method does not need them.
         out: the run directory; left out: runs/NAME.
@@ -55,6 +58,9 @@ class RunSettings:
     kernel: str = "auto"
     device: str = "cpu"
     engine: str = "inprocess"
+    actors: int = 2
+    address: str | None = None
+    timeout: float = 600.0
     metrics: tuple[str, ...] = ("accuracy", "balanced_accuracy", "auc")
     fold_validation: bool = True
     out: str | None = None
@@ -67,23 +73,32 @@ class RunSettings:
         good = isinstance(self.seeds, tuple) and bool(self.seeds) and all(type(s) is int and s >= 0 for s in self.seeds)
         require(good, f"run.seeds must be an int >= 1 or a list of ints >= 0; got {seeds!r}")
         require(len(set(self.seeds)) == len(self.seeds), f"run.seeds repeat: {list(self.seeds)}; name each once")
-        for name, least in (("rounds", 0), ("workers", 1), ("clients_per_round", 1), ("evaluate", 1)):
+        for name, least in (("rounds", 0), ("workers", 1), ("actors", 1), ("clients_per_round", 1), ("evaluate", 1)):
             value = getattr(self, name)
             optional = name in ("clients_per_round", "evaluate") and value is None
             require(
                 optional or (type(value) is int and value >= least),
                 f"run.{name} must be an int >= {least}; got {value!r}",
             )
-        for name, allowed in (("kernel", ("auto", "loop")), ("engine", ("inprocess",))):
+        for name, allowed in (("kernel", ("auto", "loop")), ("engine", ("inprocess", "ray"))):
             value = getattr(self, name)
             require(value in allowed, f"run.{name} must be one of {', '.join(allowed)}; got {value!r}")
         good = isinstance(self.metrics, tuple) and all(isinstance(m, str) for m in self.metrics)
         require(good, f"run.metrics must be a list of names; got {self.metrics!r}")
         require(isinstance(self.device, str), f"run.device must be cpu or cuda; got {self.device!r}")
+        good = is_number(self.timeout) and self.timeout > 0
+        require(good, f"run.timeout must be a number of seconds > 0; got {self.timeout!r}")
+        good = self.address is None or isinstance(self.address, str)
+        require(good, f"run.address must be host:port or auto; got {self.address!r}")
         require(self.out is None or isinstance(self.out, str), f"run.out must be a folder; got {self.out!r}")
         check_field(
             self, "fold_validation", self.fold_validation, isinstance(self.fold_validation, bool), "true or false"
         )
+
+    @property
+    def engine_options(self) -> dict[str, Any]:
+        """What `fit` must know of the engine; no number depends on it."""
+        return {"engine": self.engine, "actors": self.actors, "address": self.address, "timeout": self.timeout}
 
 
 @dataclass(frozen=True)

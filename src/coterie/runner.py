@@ -10,8 +10,9 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ __all__ = ["Clock", "History", "Plan", "Row", "Run", "fit", "personalise", "run_
 
 logger = logging.getLogger("coterie")
 KERNELS = ("auto", "loop")
+ENGINES = ("inprocess", "ray")
 
 
 class Row(NamedTuple):
@@ -148,6 +150,10 @@ def fit(
     workers: int = 1,
     kernel: str = "auto",
     device: str = "cpu",
+    engine: str | Callable[..., Engine] = "inprocess",
+    actors: int = 2,
+    address: str | None = None,
+    timeout: float = 600.0,
     checkpoint: str | os.PathLike[str] | None = None,
     resume: bool = False,
     strict_wire: bool = False,
@@ -173,6 +179,11 @@ def fit(
         workers: processes over which the clients are spread; results do not depend on it.
         kernel: "auto" or "loop", the plain loop over clients.
         device: of model and rows.
+        engine: "inprocess"; "ray", actors of a Ray cluster (`pip install 'coterie[ray]'`); or a function (clients, model, *, loss) that
+            makes an engine. Results do not depend on it, and a checkpoint of one engine resumes on another.
+        actors: processes of engine "ray", over which the clients are spread.
+        address: of a Ray cluster, "host:port" or "auto"; None: a local one is started for this run.
+        timeout: seconds that an ask may take on engine "ray"; a client that takes longer has failed.
         checkpoint: folder where every complete round is saved; None: nothing is saved.
         resume: go on from the checkpoint, if there is one.
         strict_wire: encode and decode everything as if it were sent.
@@ -200,13 +211,44 @@ def fit(
     with _one_thread():
         if hasattr(method, "check"):
             method.check(prepared.names)
-        engine: Engine = InProcess(prepared, module, loss=loss, workers=workers, device=device)
-        if wrong:
-            engine = Attacked(engine, attack, wrong)
+        make = _engine(engine, workers, device, kernel, actors, address, timeout)
+        made: Engine = make(prepared, module, loss=loss)
         try:
-            return run_on(engine, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
+            if wrong:
+                made = Attacked(made, attack, wrong)
+            return run_on(made, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
         finally:
-            engine.close()
+            made.close()
+
+
+def _engine(
+    engine: str | Callable[..., Engine],
+    workers: int,
+    device: str,
+    kernel: str,
+    actors: int,
+    address: str | None,
+    timeout: float,
+) -> Callable[..., Engine]:
+    if callable(engine):
+        return engine
+    require(engine in ENGINES, f"engine must be one of {', '.join(ENGINES)} or a function; got {engine!r}")
+    if engine == "inprocess":
+        return partial(InProcess, workers=workers, device=device, kernel=kernel)
+    require(workers == 1, "workers belong to engine 'inprocess'; engine 'ray' spreads the clients over actors")
+    require(device == "cpu", f"engine 'ray' trains on CPUs; device is {device!r}")
+    from coterie.engines.ray import RayEngine
+
+    return partial(RayEngine, actors=actors, address=address, timeout=timeout, kernel=kernel)
+
+
+def kept_open(engine: str, actors: int, address: str | None, timeout: float) -> AbstractContextManager[None]:
+    """What the runs of one experiment share: with engine "ray" the cluster and its actors. Arguments as for `fit`."""
+    if engine != "ray":
+        return nullcontext()
+    from coterie.engines.ray import cluster
+
+    return cluster(actors, address)
 
 
 def personalise(

@@ -14,7 +14,7 @@ from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.experiment import Experiment, MethodEntry
 from coterie.models import build_model
 from coterie.rundir import add_metrics, check_everything, freeze, initial, write_csv
-from coterie.runner import fit
+from coterie.runner import fit, kept_open
 
 __all__ = ["Trial", "tune"]
 
@@ -64,10 +64,11 @@ def tune(
     plan = [(entry, setting) for entry in experiment.methods for setting in _settings(experiment, entry)]
     check_everything(experiment.with_methods([apply(*trial) for trial in plan]), loaded[seeds[0]])
     trials: list[Trial] = []
-    for number, (entry, setting) in enumerate(plan):
-        if notify is not None:
-            notify(entry.label, number, len(plan))
-        trials.append(Trial(entry.label, setting, _mean_loss(experiment, apply(entry, setting), loaded)))
+    with kept_open(**experiment.run.engine_options):
+        for number, (entry, setting) in enumerate(plan):
+            if notify is not None:
+                notify(entry.label, number, len(plan))
+            trials.append(Trial(entry.label, setting, _mean_loss(experiment, apply(entry, setting), loaded)))
     methods = []
     best: list[Trial] = []
     for entry in experiment.methods:
@@ -118,7 +119,7 @@ def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -
     freeze(module, experiment)
     result = fit(
         experiment.build_method(entry), clients, module, run.rounds, seed, clients_per_round=run.clients_per_round,
-        evaluate=max(1, run.rounds), metrics=(), workers=run.workers, device=run.device, fold_validation=False,
+        evaluate=max(1, run.rounds), metrics=(), workers=run.workers, device=run.device, fold_validation=False, **run.engine_options,
         init=initial(experiment), attack=experiment.build_attack(), attackers=experiment.attackers,
     )  # fmt: skip
     losses = [row["loss"] for row in result.summary if row["split"] == "validation"]
