@@ -197,6 +197,8 @@ def _compare(args: argparse.Namespace) -> int:
         raise InputError(
             f"there is no data set or folder {args.data!r}; {nearest(args.data, DATASETS)}; a folder path works too"
         )
+    group.add_argument("--engine", help="inprocess or ray; results do not depend on it")
+    group.add_argument("--actors", type=int, help="processes of --engine ray")
     data = tables.setdefault("data", {})
     data.update({"name": args.data} if known else {"folder": args.data})
     for table, key, value in (
@@ -267,7 +269,7 @@ def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str
 def _override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     run = tables.setdefault("run", {})
     local = tables.setdefault("local", {})
-    for key in ("rounds", "clients_per_round", "workers", "out"):
+    for key in ("rounds", "clients_per_round", "workers", "engine", "actors", "out"):
         value = getattr(args, key)
         if value is not None:
             run[key] = value

@@ -7,6 +7,7 @@ token: use it inside one organisation only.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -35,6 +36,8 @@ __all__ = ["RayEngine", "cluster"]
 
 TIMEOUT = 600.0
 """Seconds that an ask may take."""
+STARTING = 120.0
+"""Seconds that an actor may take to start: it imports torch, and may wait for a CPU."""
 _SHARED = 100_000
 """Bytes from which a payload for several actors is put into Ray's object store once."""
 
@@ -173,6 +176,8 @@ class Host:
         if self.late is not None:
             return "it is still busy with an ask that timed out, and is skipped until it is free"
         why, self._ended = self._ended, None
+        if why is None and not ray.wait([self.placed], timeout=STARTING)[0]:
+            return f"its actor ended, and the cluster had no CPU for another within {STARTING:g} s"
         return why
 
     def lost(self) -> None:
@@ -262,7 +267,7 @@ class RayEngine:
     def _wait_for_placement(self) -> None:
         import ray
 
-        deadline = time.monotonic() + self.timeout
+        deadline = time.monotonic() + STARTING
         for host in self._hosts:
             try:
                 _get(host.placed, deadline)
@@ -273,7 +278,7 @@ class RayEngine:
                 version, _ = _get(host.placed, deadline)
             except ray.exceptions.GetTimeoutError as error:
                 raise InputError(
-                    f"{done} of {len(self._hosts)} actors have started within {self.timeout:g} s; each needs a CPU of the Ray "
+                    f"{done} of {len(self._hosts)} actors have started within {STARTING:g} s; each needs a CPU of the Ray "
                     "cluster to itself: set fewer actors, or wait for the cluster's other jobs"
                 ) from error
             except ray.exceptions.RayError as error:
@@ -296,25 +301,20 @@ class RayEngine:
         """Run `task` for `names` (sorted), each in the actor that it lives in; the server and unseen clients are asked here."""
         import ray
 
-        started = time.monotonic()
         here = tuple(n for n in names if n not in self._home)
-        groups: dict[int, tuple[str, ...]] = {}
-        for number, host in enumerate(self._hosts):
-            mine = set(host.names)
-            groups[number] = tuple(n for n in names if n in mine)
         failed: dict[str, str] = {}
         asked: list[tuple[Host, tuple[str, ...]]] = []
-        shared = self._shared(payload, sum(map(bool, groups.values())))
-        for number, group in groups.items():
-            host = self._hosts[number]
+        for host in self._hosts:
+            group = tuple(n for n in names if self._home.get(n) is host)
             why = host.excuse() if group else None
-            if why:
-                failed.update(dict.fromkeys(group, why))
-            elif group:
-                each = {k: v for k, v in payload.items() if isinstance(v, Each)}
-                own = request(group, task, split_payload(each, names, group, keep_each=True), context)
-                host.asked = host.handle.ask.remote(host.parcel(set(), task), shared, _pack(own))
-                asked.append((host, group))
+            failed.update(dict.fromkeys(group if why else (), why or ""))
+            asked += [(host, group)] if group and not why else []
+        started = time.monotonic()
+        shared = self._shared(payload, len(asked))
+        for host, group in asked:
+            each = {k: v for k, v in payload.items() if isinstance(v, Each)}
+            own = request(group, task, split_payload(each, names, group, keep_each=True), context)
+            host.asked = host.handle.ask.remote(host.parcel(set(), task), shared, _pack(own))
         answers: list[Answer] = []
         costs: list[ClientCost] = []
         refused: InputError | None = None
@@ -440,7 +440,7 @@ def cluster(actors: int, address: str | None = None) -> Iterator[None]:
     """
     global _idle
     require(type(actors) is int and actors >= 1, f"actors must be an int of at least 1; got {actors!r}")
-    ray = _ray(address)
+    ray = _ray()
     outermost = not ray.is_initialized()
     if outermost:
         _connect(ray, actors, address)
@@ -456,12 +456,8 @@ def cluster(actors: int, address: str | None = None) -> Iterator[None]:
             ray.shutdown()
 
 
-def _ray(address: str | None) -> Any:
+def _ray() -> Any:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    if address is None and "ray" not in sys.modules:
-        # Read when ray is imported. A local cluster then binds to 127.0.0.1; without it, to all interfaces.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
         from ray._private import worker
@@ -473,16 +469,26 @@ def _ray(address: str | None) -> Any:
 
 
 def _connect(ray: Any, actors: int, address: str | None) -> None:
+    from ray._private import ray_constants
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
     quiet = {"logging_level": "error", "log_to_driver": False, "configure_logging": False}
     local = {"num_cpus": actors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    among_machines = ray_constants.ENABLE_RAY_CLUSTER
+    # Unless it is told that there is one machine only, Ray replaces 127.0.0.1 by an address that others can reach.
+    ray_constants.ENABLE_RAY_CLUSTER = among_machines and address is not None
     try:
         ray.init(address=address or "local", **quiet, **({} if address else local))
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        where = (
-            "a local Ray cluster cannot be started" if address is None else f"there is no Ray cluster at {address!r}"
-        )
         why = " ".join(str(error).split())[:300]
-        raise InputError(f"{where} ({why})") from error
+        if address is None:
+            raise RunError(f"a local Ray cluster cannot be started ({why})") from error
+        raise InputError(
+            f"there is no Ray cluster at {address!r} that lets this process in ({why}); start it, and give its token here "
+            "(RAY_AUTH_MODE=token)"
+        ) from error
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = among_machines
 
 
 def _new_actor() -> Any:
@@ -534,6 +540,9 @@ def _unpack(packed: Packed) -> dict[str, Any]:
     header, kinds = json.loads(packed[0])
     tensors = {}
     for (name, kind), array in zip(kinds.items(), packed[1], strict=True):
-        # Copied: what Ray gives out lies read-only in its store, and a task may write into its payload.
-        tensors[name] = torch.from_numpy(np.array(array, copy=True)).view(getattr(torch, kind))
+        # Copied: what Ray gives out lies read-only in its store, and a task may write into its payload. By torch: some of its sums
+        # and products round by where in memory a tensor begins, and its own begin where those of a single process do.
+        tensor = torch.empty(array.shape, dtype=getattr(torch, kind))
+        np.copyto(_array(tensor), array)
+        tensors[name] = tensor
     return put_together(header, tensors)
