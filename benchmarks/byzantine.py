@@ -1,4 +1,4 @@
-"""Mean estimation under attack (the MeritFed papers, section 4): where ||x - x*||^2 settles with 5 honest clients and 50 attackers.
+"""Mean estimation under attack (MeritFed, appendix D.5): where ||x - x*||^2 settles with 5 honest clients and 50 attackers.
 
 All 55 clients have 1,000 samples of the target's distribution. 4,000 rounds of one gradient on 100 samples, server rate .01; MeritFed
 takes 10 mirror-descent steps of 3.5 on 1,000 more samples of the target. Attacks use statistics over all 55 clients, as the authors'
