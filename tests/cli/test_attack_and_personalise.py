@@ -188,6 +188,10 @@ ERRORS = {
         ("--attack", "noise", "--attackers", ".5", "--set", "attack.sigma=-1"),
         "Noise.sigma must be a number > 0",
     ),
+    "real machines": (
+        ("--attack", "ipm", "--attackers", ".5", "--set", "run.engine=ray"),
+        "attacks are simulated in process only",
+    ),
     "no such part": (("--personalise", "head"), "Tuning.part must be all | last | bias; got 'head'"),
     "no zero": (("--personalise", "bias", "--set", "personalise.steps=[5]"), "with 0 among them"),
     "unknown key": (("--set", "personalise.step=[0]"), "unknown key 'step'; did you mean 'steps'?"),
