@@ -363,12 +363,15 @@ def _claims() -> dict[str, list[Claim]]:
         ("accuracy", "seen"): 0.7086 - 0.4370,
         ("accuracy", "unseen"): 0.7453 - 0.4314,
     }
-    for label, words in (("maxfl-flexible", "MaxFL, flexible participation"), ("maxfl", "MaxFL, everybody stays")):
+    for label, words, rival, whose in (
+        ("maxfl-flexible", "MaxFL, flexible participation", "fedavg-flexible", "FedAvg's, whose clients opt out too"),
+        ("maxfl", "MaxFL, everybody stays", "fedavg", "FedAvg's"),
+    ):
         for (metric, who), paper in table.items():
             quantity = f"{metric}, {who}"
-            text = f"{words}: {metric} of {who} clients is higher than FedAvg's"
+            text = f"{words}: {metric} of {who} clients is higher than {whose}"
             known = paper if label == "maxfl-flexible" else None
-            claims[maxfl].append(Claim(text, (maxfl, quantity, label), (maxfl, quantity, "fedavg"), paper=known))
+            claims[maxfl].append(Claim(text, (maxfl, quantity, label), (maxfl, quantity, rival), paper=known))
     return claims
 
 
