@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-slow claims mean-estimation byzantine papers lint format types docs bench wheel clean
+.PHONY: help demo deploy-demo test test-engines test-slow claims mean-estimation byzantine papers lint format types docs bench bench-peers wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ docs: $(VENV)/.dev  ## the documentation as a site in site/, with broken links a
 
 bench: $(VENV)/.dev  ## speed as ratios against the barest loop; writes benchmarks/results and docs/performance.md
 	$(BIN)/python benchmarks/run.py w1 scaling
+
+bench-peers: $(VENV)/.dev  ## W1 against pfl-research, fedjax, FedLab and Flower, which it installs under build/peers (about 20 minutes)
+	$(BIN)/python -m benchmarks.peers
 
 wheel: $(VENV)/.dev  ## build the wheel and try it from an empty folder in a virtual environment of its own
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python

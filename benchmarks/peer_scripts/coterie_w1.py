@@ -1,0 +1,40 @@
+"""W1 with coterie, as a user calls it: `ct.fit` with FedAvg on clients made of arrays, a byte per pixel as on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from work import Clock, Work, main
+
+import coterie as ct
+
+SEED = 0
+
+
+def run(work: Work, clock: Clock) -> Sequence[Tensor]:
+    """Train, and return the final layers."""
+    rows = zip(work.images, work.labels, strict=True)
+    clients = ct.data.from_tensors({f"client-{i:03d}": {"train": pair} for i, pair in enumerate(rows)})
+    steps = work.epochs * work.labels.shape[1] // work.batch_size
+    method = ct.FedAvg(ct.LocalSGD(lr=work.lr, steps=ct.Steps(steps), batch_size=work.batch_size))
+    hidden = tuple(len(bias) for bias in work.layers[1:-1:2])
+    model = ct.models.MLP(hidden).build(work.images.shape[2:], len(work.layers[-1]))
+    init = {name: torch.from_numpy(layer) for name, layer in zip(model.state_dict(), work.layers, strict=True)}
+    drawn = [
+        np.sort(ct.Rng.named(SEED, "participants", number).permutation(len(clients), work.participants.shape[1]))
+        for number in range(1, work.rounds + 1)
+    ]
+    if not np.array_equal(drawn, work.participants):
+        raise SystemExit("coterie draws other participants than those of the work")
+    fitted = ct.fit(
+        method, clients, model, work.rounds, SEED, clients_per_round=work.participants.shape[1], evaluate=work.rounds,
+        metrics=(), workers=work.workers, init=init, progress=lambda number: clock.round() if number else clock.start(),
+    )  # fmt: skip
+    return list(fitted.state_dict().values())
+
+
+if __name__ == "__main__":
+    main("coterie", run, ["torch", "numpy"], in_process=lambda work: work.workers == 1)
