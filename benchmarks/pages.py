@@ -15,6 +15,10 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
     """Write the tables of the results that exist."""
     if any(name in results for name in speed):
         between(docs / "performance.md", speed_table([results[n] for n in speed if n in results]))
+    if "engines" in results:
+        from benchmarks.engines import table as costs
+
+        between(docs / "performance.md", costs(results["engines"]), "engines")
     if "mean_estimation" in results:
         from benchmarks.mean_estimation import table
 

@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder the
 SPEED = ("w1", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
-BENCHMARKS = (*SPEED, "mean_estimation", "byzantine")
+BENCHMARKS = (*SPEED, "engines", "mean_estimation", "byzantine")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-NAMES = ("w1", "scaling", "heart", "mean_estimation", "byzantine")
+NAMES = ("w1", "scaling", "heart", "engines", "mean_estimation", "byzantine")
 PAGES = {"performance.md": "| heart-disease", "results.md": "| SGD Ideal |"}
 
 

@@ -76,6 +76,7 @@ HEAVY = (
     "jinja2",
     "matplotlib",
     "tomli_w",
+    "ray",
 )
 
 

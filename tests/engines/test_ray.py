@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -167,7 +168,8 @@ class Killing:
         self._counted = [context.round, self._counted[1] + 1 if self._counted[0] == context.round else 0]
         processes = self._engine.processes()
         for process in {processes[v] for v in self._kill(*self._counted)}:
-            os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # killed before, and not asked since
+                os.kill(process, signal.SIGKILL)
         return self._engine.ask(names, task, payload, context)
 
 
@@ -283,6 +285,36 @@ def test_a_cluster_that_is_too_small_is_refused(ray_cluster):
     problem = logistic()
     with pytest.raises(InputError, match="the Ray cluster has 3 CPUs, too few for 5 actors; set actors = 3"):
         fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine="ray", actors=5)
+
+
+COMPARE = ("compare", "heart-disease", "--methods", "local,meritfed", "--rounds", "2", "--no-report")
+
+
+def test_settings_on_which_no_number_depends_may_change_on_resume(tmp_path, capsys):
+    out = ("--out", str(tmp_path / "run"))
+    assert cli.main([*COMPARE, *out, "--seeds", "1"]) == 0
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    others = ("--actors", "5", "--set", "run.address=head:6379", "--set", "run.timeout=5", "--workers", "2")
+    assert cli.main([*COMPARE, *out, "--seeds", "1", "--resume", *others]) == 0
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+    for wrong, sentence in (
+        ("run.engine=rya", "run.engine must be one of inprocess, ray; got 'rya'"),
+        ("run.actors=0", "run.actors must be an int >= 1; got 0"),
+        ("run.timeout=0", "run.timeout must be a number of seconds > 0; got 0"),
+        ("run.address=5", "run.address must be host:port or auto; got 5"),
+    ):
+        assert cli.main([*COMPARE, "--set", wrong]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+@needs_ray
+def test_a_command_goes_on_with_another_engine(ray_cluster, tmp_path):
+    assert cli.main([*COMPARE, "--out", str(tmp_path / "whole"), "--seeds", "2"]) == 0
+    out = ("--out", str(tmp_path / "run"))
+    assert cli.main([*COMPARE, *out, "--seeds", "1"]) == 0
+    assert cli.main([*COMPARE, *out, "--seeds", "2", "--resume", "--engine", "ray"]) == 0
+    for name in ("summary.json", "history.csv", "weights.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 class Locked:

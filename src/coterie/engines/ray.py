@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from coterie import __version__
+import coterie
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.federation import Answer, ClientCost, Context
@@ -75,7 +75,7 @@ class Actor:
         for name, metric in metrics.items():
             register(name, metric)
         self._shard = Shard(clients, Workspace(model, loss, clients[0], kernel=kernel))
-        return __version__, os.getpid()
+        return coterie.__version__, os.getpid()
 
     def ask(self, parcel: Parcel | None, shared: Packed, own: Packed) -> Packed:
         """Answer a request; `shared` is the part of it that all actors get."""
@@ -287,7 +287,8 @@ class RayEngine:
                     f"an actor cannot be started ({cause}); install the same version of coterie and your modules on every node"
                 ) from error
             require(
-                version == __version__, f"a node of the Ray cluster has coterie {version}, this process {__version__}"
+                version == coterie.__version__,
+                f"a node of the Ray cluster has coterie {version}, this process {coterie.__version__}",
             )
 
     def processes(self) -> dict[str, int]:

@@ -1,0 +1,230 @@
+"""What engines cost: seconds per ask and per round, and how many asks and numbers a round of each method takes.
+
+An ask is one request of a method to some clients with a model of so many float32 numbers; each client sends a vector of the same size
+back. Seconds are medians over asks, engines in turns. A round is one of each method on the four hospitals of heart-disease with an MLP
+and 10 local steps, without evaluation; again the median. Asks and numbers are counted by the federation in one round, in process:
+numbers per participant, in multiples of the model.
+
+An engine whose packages are missing is left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import coterie as ct
+from benchmarks.measure import Settings, on_a_quiet_machine
+from coterie.algorithms import ALGORITHMS
+from coterie.core.clients import Client, Clients, Part
+from coterie.core.errors import InputError
+from coterie.core.federation import Engine, Federation
+from coterie.core.task import Update
+from coterie.data import load
+from coterie.engines.inprocess import InProcess
+
+WHAT = __doc__ or ""
+NAMES = ("a", "b", "c", "d")
+ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "varsel": {"internal": ("cleveland", "hungary")},
+    "selective": {"internal": ("cleveland", "hungary")},
+    "sgd-ideal": {"members": "*"},
+    "target-only": {"target": "switzerland"},
+}
+"""What a method cannot be made without, on the four hospitals."""
+
+
+class Work(NamedTuple):
+    """Sizes: numbers of a model and how often each is asked; rounds of each method, and of how many turns; () for all methods."""
+
+    floats: Mapping[int, int] = {50_000: 30, 10_000_000: 5}
+    rounds: int = 12
+    turns: int = 3
+    methods: tuple[str, ...] = ()
+
+
+class Way(NamedTuple):
+    """How to open an engine: on clients and a model, and what `ct.fit` must be told."""
+
+    engine: Callable[[Clients, nn.Module], Engine]
+    options: Mapping[str, Any]
+
+
+def _ray(clients: Clients, model: nn.Module) -> Engine:
+    from coterie.engines.ray import RayEngine
+
+    return RayEngine(clients, model, actors=2)
+
+
+WAYS: dict[str, Way] = {
+    "in process": Way(InProcess, {}),
+    "2 workers": Way(lambda c, m: InProcess(c, m, workers=2), {"workers": 2}),
+    "Ray, 2 actors": Way(_ray, {"engine": "ray", "actors": 2}),
+}
+"""Columns of the tables."""
+
+
+class Flat(nn.Module):
+    """A model of any number of parameters, which it does nothing with."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """One logit per row."""
+        return self.weight[0] * inputs
+
+
+class Sent(NamedTuple):
+    """A vector of each client [n, d]."""
+
+    delta: Update
+
+
+@ct.task
+def echo(cohort: ct.Cohort, *, x: Tensor) -> Sent:
+    """Send a vector of the size of the model back."""
+    return Sent(x.repeat(len(cohort.names), 1))
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Measure all engines that are installed."""
+    work = Work({1000: 2, 2000: 2}, 3, 1, ("fedavg", "meritfed")) if settings.quick else Work()
+    with _cluster() as started:
+        ways = {k: w for k, w in WAYS.items() if started is not None or "ray" not in w.options.values()}
+        found = on_a_quiet_machine(
+            lambda: {"asks": _asks(work, ways), "rounds": _rounds(work, ways)}, settings._replace(attempts=2)
+        )
+    return {**found, "engines": list(ways), "ray_start_seconds": started, "counts": _counts(work), "rows": []}
+
+
+@contextmanager
+def _cluster() -> Iterator[float | None]:
+    """One Ray cluster for all; how long it and its first actors took to start, None if ray is not installed."""
+    begun = time.perf_counter()
+    with ExitStack() as stack:
+        try:
+            from coterie.engines.ray import cluster
+
+            stack.enter_context(cluster(2))
+        except InputError:
+            stack.enter_context(nullcontext())
+            yield None
+            return
+        _ray(_four(), Flat(1)).close()
+        yield time.perf_counter() - begun
+
+
+def _four() -> Clients:
+    part = Part(torch.ones(2, 1), torch.tensor([0, 1]))
+    return Clients([Client(name, part) for name in NAMES])
+
+
+def _asks(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
+    """Seconds of an ask to one client and to four."""
+    rows = []
+    for floats, repeats in work.floats.items():
+        engines = {name: way.engine(_four(), Flat(floats)) for name, way in ways.items()}
+        x = torch.zeros(floats)
+        try:
+            for asked in (NAMES[:1], NAMES):
+                seconds: dict[str, list[float]] = {name: [] for name in engines}
+                for _ in range(repeats + 1):
+                    for name, engine in engines.items():
+                        federation = Federation(engine, engine.clients)
+                        federation.ask(asked, echo, x=x)
+                        seconds[name].append(federation.session.asks[0].seconds)
+                medians = {name: statistics.median(s[1:]) for name, s in seconds.items()}
+                rows.append({"floats": floats, "clients": len(asked), "seconds": medians})
+        finally:
+            for engine in engines.values():
+                engine.close()
+    return rows
+
+
+def _methods(work: Work) -> Iterator[tuple[str, Any]]:
+    local = ct.LocalSGD(lr=0.05, steps=ct.Steps(10), batch_size=16)
+    for name, made in ALGORITHMS.items():
+        if work.methods and name not in work.methods:
+            continue
+        fields = made.__dataclass_fields__  # type: ignore[attr-defined]
+        yield name, made(**ARGUMENTS.get(name, {}), **({"local": local} if "local" in fields else {}))
+
+
+def _run(method: Any, rounds: int, options: Mapping[str, Any]) -> Any:
+    clients = load("heart-disease", seed=0)
+    held = clients["switzerland"].part("validation")
+    server = (held.inputs, held.labels)
+    return ct.fit(
+        method, clients, ct.models.MLP(), rounds, evaluate=rounds, metrics=(), server_data=server, strict_wire=False,
+        **options,
+    )  # fmt: skip
+
+
+def _rounds(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
+    """Seconds of a round of each method; the first round warms up, the last is evaluated."""
+    rows = []
+    for name, method in _methods(work):
+        seconds: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(work.turns):
+            for way in ways:
+                seconds[way] += [s[1] for s in _run(method, work.rounds, ways[way].options).seconds[1:-1]]
+        rows.append({"method": name, "seconds": {way: statistics.median(s) for way, s in seconds.items()}})
+    return rows
+
+
+def _counts(work: Work) -> list[dict[str, Any]]:
+    """Asks of the second of three rounds, and what they carry per client of the run, in multiples of the model."""
+    rows = []
+    for name, method in _methods(work):
+        found = _run(method, 3, {})
+        model = found.x if "*" in found.models else next(iter(found.models.values()))
+        asks = [r for r in found.asks if r.round == 2]
+        per_client = 4 * (1 if getattr(method, "pooled", False) else 4) * len(model)
+        rows.append(
+            {
+                "method": name,
+                "asks": len(asks),
+                "down": sum(r.bytes_down * r.clients for r in asks) / per_client,
+                "up": sum(r.bytes_up * (r.clients - r.failed) for r in asks) / per_client,
+            }
+        )
+    return rows
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Three tables: asks, rounds, and counts."""
+    engines = result["engines"]
+    lines = [f"| one ask | {' | '.join(engines)} |", "| --- |" + " --- |" * len(engines)]
+    for row in result["asks"]:
+        who = f"{row['clients']} client{'s' * (row['clients'] > 1)}, {row['floats']:,} numbers"
+        lines.append(f"| {who} | {' | '.join(_time(row['seconds'][e]) for e in engines)} |")
+    lines += [
+        "",
+        f"| one round | {' | '.join(engines)} | asks | models down | models up |",
+        "| --- |" + " --- |" * (len(engines) + 3),
+    ]
+    for row, count in zip(result["rounds"], result["counts"], strict=True):
+        times = " | ".join(_time(row["seconds"][e]) for e in engines)
+        lines.append(f"| {row['method']} | {times} | {count['asks']} | {count['down']:.1f} | {count['up']:.1f} |")
+    started = result["ray_start_seconds"]
+    machine, load = result["machine"], result["load"]
+    ray = (
+        "ray is not installed: not measured"
+        if started is None
+        else f"a local Ray cluster and two actors start in {started:.1f} s"
+    )
+    busy = " Busy: take orders of magnitude from it." if result["busy"] else ""
+    about = f"{machine['cpu']}, {machine['cores']} cores, load {load[0]} -> {load[1]}; commit {result['commit']}; {ray}.{busy}"
+    return "\n".join([*lines, "", about])
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"
