@@ -156,6 +156,17 @@ def test_a_client_without_any_gradient_draws_any_row():
 # ---- one round by hand
 
 
+def unbalanced() -> Problem:
+    """The logistic problem with more rows of class 1, not equally many everywhere; e has no other."""
+    problem = logistic()
+    clients = []
+    for client, ones in zip(problem.clients, (3, 5, 2, 1, 14), strict=True):
+        labels = client.train.labels.clone()
+        labels[:ones] = 1
+        clients.append(Client(client.name, Part(client.train.inputs, labels)))
+    return problem.with_clients(Clients(clients))
+
+
 def chances(kind, problem, name, model):
     """The probability of each row of a client, with loops; `model` [4] are weights and bias of the logistic loss."""
     part = problem.clients[name].train
@@ -172,7 +183,7 @@ def chances(kind, problem, name, model):
 
 @pytest.mark.parametrize("kind", [UniformIS, PjIS, ISFedAvg])
 def test_two_rounds_by_hand(kind):
-    problem = logistic()
+    problem = unbalanced()
     x = start(problem).numpy()
     for number in (1, 2):
         move = np.zeros(4)

@@ -156,3 +156,7 @@ class FedAdp:
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds: updates, and again in double precision."""
+        return 3 * participants

@@ -67,8 +67,9 @@ def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
 @task
 def norms(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Norms:
     """Line 4: the same training, of which only the norm is told."""
-    heads = (cohort.train(x, local) - x)[:, : cohort.layout.dim].double()
-    found = [torch.linalg.vector_norm(row).cpu() for row in heads]
+    dim = cohort.layout.dim
+    trained = cohort.train(x, local)
+    found = [torch.linalg.vector_norm((y - x)[:dim], dtype=torch.float64).cpu() for y in trained]
     return Norms(torch.stack(found), cohort.sizes)
 
 
@@ -133,3 +134,7 @@ class OCS:
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds: those that everybody trains."""
+        return clients

@@ -48,6 +48,8 @@ from coterie.solvers import robust
 
 __all__ = ["GeometricMedian", "Median", "MultiKrum", "State", "TrimmedMean"]
 
+COPIES = 5
+"""Updates, and twice as much again for them, and for what is sorted or subtracted of them, in double precision."""
 NUMBER_OR_SHARE: Rule = (
     lambda v: (type(v) is int and v >= 0) or (type(v) is float and 0 <= v < 0.5),
     "an int >= 0 (clients) or a share in [0, 0.5)",
@@ -141,6 +143,10 @@ class Median:
         """One model for everybody."""
         return state.x
 
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds, see `COPIES`."""
+        return COPIES * participants
+
 
 @dataclass(frozen=True)
 class TrimmedMean:
@@ -184,6 +190,10 @@ class TrimmedMean:
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds, see `COPIES`."""
+        return COPIES * participants
 
 
 @dataclass(frozen=True)
@@ -229,6 +239,10 @@ class GeometricMedian:
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds, see `COPIES`."""
+        return COPIES * participants
 
 
 @dataclass(frozen=True)
@@ -291,3 +305,7 @@ class MultiKrum:
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def vectors(self, participants: int, clients: int) -> int:
+        """Model vectors that a round holds, see `COPIES`."""
+        return COPIES * participants
