@@ -97,7 +97,8 @@ class Ready(NamedTuple):
 @task
 def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
     """Lines 4 to 8: local training from each of the models x [T, d + b], one after the other to save memory."""
-    return LocalUpdates(torch.stack([cohort.train(model, local) - model for model in x], dim=1))
+    found = [cohort.train(model, local).sub_(model) for model in x]
+    return LocalUpdates(torch.stack(found, dim=1) if len(found) > 1 else found[0][:, None])
 
 
 @task
@@ -140,6 +141,12 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
                 'can (mean-estimation, or clients made with `with_draw`); take "validation" or "train"'
             )
     return Ready(torch.ones(len(cohort.names)))
+
+
+def _apart(values: Tensor) -> Tensor:
+    # A product rounds by where in memory its operands begin, which differs with the number of targets.
+    values = values.contiguous()
+    return values if values.data_ptr() % 64 == 0 else values.clone()
 
 
 def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
@@ -193,8 +200,10 @@ class _Server:
             # One pass over the updates: as a sum of products this took most of a round's time.
             rows = zip(self.deltas[..., : self.dim], gradient(moved, next(steps))[..., : self.dim], strict=True)
             if bend is None:
-                return torch.stack([self.lr * torch.mv(d, g) for d, g in rows]).double()
-            return torch.stack([torch.mv(d, b * g) for (d, g), b in zip(rows, bend, strict=True)]).double()
+                return torch.stack([self.lr * torch.mv(_apart(d), _apart(g)) for d, g in rows]).double()
+            return torch.stack(
+                [torch.mv(_apart(d), _apart(b * g)) for (d, g), b in zip(rows, bend, strict=True)]
+            ).double()
 
         return slopes
 

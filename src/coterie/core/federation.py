@@ -337,10 +337,13 @@ class Federation:
     def _outliers(self, task: Task[R], replies: Replies[R]) -> dict[str, str]:
         found: dict[str, str] = {}
         for key, kind in task.kinds.items():
-            if kind not in _VECTORS or not len(replies):
+            if kind not in _VECTORS or len(replies) < (1 if kind == "update" else 3):
                 continue
             value = replies._fields[key]
-            norms = torch.linalg.vector_norm(value[..., : self.dim].flatten(1), dim=1, dtype=torch.float64)
+            heads = value[..., : self.dim].flatten(1)
+            norms = torch.linalg.vector_norm(heads, dim=1)
+            if not bool(torch.isfinite(norms).all()):  # in float64 it cannot overflow, but that copies everything
+                norms = torch.linalg.vector_norm(heads, dim=1, dtype=torch.float64)
             if kind == "update":
                 top = int(norms.argmax())
                 self.session.largest_update = (replies.clients[top], float(norms[top]))
@@ -427,12 +430,17 @@ def _stack(
 ) -> Replies[Any]:
     replied = [n for shard, _ in shards for n in shard]
     order = sorted(range(len(replied)), key=replied.__getitem__)
+    rank = torch.tensor(order, dtype=torch.int64).argsort()
+    places = rank.split([len(shard) for shard, _ in shards])
     stacked: dict[str, Any] = {}
     for key in fields if shards else ():
         values = [v[key] for _, v in shards]
-        if isinstance(values[0], Tensor):
-            joined = values[0] if len(values) == 1 else torch.cat(values)
-            stacked[key] = joined if order == list(range(len(order))) else joined[order]
+        if isinstance(values[0], Tensor) and len(values) == 1:
+            stacked[key] = values[0] if order == list(range(len(order))) else values[0][order]
+        elif isinstance(values[0], Tensor):
+            stacked[key] = values[0].new_empty(len(order), *values[0].shape[1:])
+            for at, value in zip(places, values, strict=True):
+                stacked[key][at] = value
         else:
             flat = [item for v in values for item in v]
             stacked[key] = tuple(flat[i] for i in order)

@@ -155,6 +155,7 @@ class Batched:
         if any(1 in (layer.outputs, layer.inputs) for layer in layers):
             self._least = max(2, self._least)
         self._stacks: list[Tensor] = []
+        self._room: tuple[tuple[int, int], list[Tensor]] | None = None
 
     def width(self, batch: int) -> int:
         """Clients of a chunk with batches of this size."""
@@ -181,10 +182,13 @@ class Batched:
             now, before = models, active
             active = sum(steps > step + 1 for steps in chunk.steps)
             if active < before:
-                result[members[active:before]] = torch.cat([v[active:before].flatten(1) for v in models], dim=1)
+                for place, model in zip(self._split(result), models, strict=True):
+                    place[members[active:before]] = model[active:before]
 
     def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """Gradient [d] of the mean loss of a batch at x [d]."""
+        if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
+            return (x - self._labels(labels).mean(0)).mul_(self._factor)
         found = torch.empty_like(x)
         rows = self._aligned(inputs.flatten(1)[None])
         scale = torch.full((1, 1, 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
@@ -242,8 +246,11 @@ class Batched:
         return self._slices(*values.shape).copy_(values)
 
     def _space(self, slots: int, batch: int) -> list[Tensor]:
-        """Room for the outputs of every layer, and a column of ones."""
-        return [*(self._slices(slots, batch, y.outputs) for y in self.layers), self._slices(slots, 1, batch).fill_(1)]
+        """Room for the outputs of every layer, and a row of ones; of the latest size it is kept."""
+        if self._room is None or self._room[0] != (slots, batch):
+            room = [self._slices(slots, batch, y.outputs) for y in self.layers]
+            self._room = (slots, batch), [*room, self._slices(slots, 1, batch).fill_(1)]
+        return self._room[1]
 
     def _split(self, vectors: Tensor) -> list[Tensor]:
         """Vectors [c, d] as weights and biases, as views."""
