@@ -352,6 +352,11 @@ def test_a_model_that_cannot_take_the_rows_is_refused_by_client_and_shape():
         cohort_of(problem)
 
 
+def test_weights_go_where_the_updates_are():
+    elsewhere = torch.zeros(2, 3, device="meta")  # stands for a GPU: mixing it with tensors of the CPU is an error
+    assert move(elsewhere[0], torch.ones(2, dtype=torch.float64), elsewhere, 0.5, 2).device.type == "meta"
+
+
 def test_move_equals_a_plain_loop():
     g = torch.Generator().manual_seed(2)
     for n, d, b in ((1, 3, 0), (4, 3, 2), (6, 1, 4)):

@@ -92,7 +92,7 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
     >>> move(torch.zeros(3), torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 0, 4], [0, 1, 8]]), lr=0.5, dim=2).tolist()
     [0.5, 1.5, 7.0]
     """
-    step = weights.to(updates.dtype) @ updates
+    step = weights.to(updates) @ updates
     total = float(weights.sum())
     if dim is None or dim == x.shape[-1]:
         return x + lr * step
