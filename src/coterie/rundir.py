@@ -27,7 +27,7 @@ from coterie.experiment import Experiment, MethodEntry, load_object, read_experi
 from coterie.metrics import find_metrics, register
 from coterie.models import build_model, outputs_of
 from coterie.personalisation import tunable
-from coterie.runner import Clock, Run, fit, personalise
+from coterie.runner import Clock, Run, fit, kept_open, personalise
 
 __all__ = ["Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
 
@@ -35,6 +35,10 @@ CHECKPOINTS = "checkpoint"
 RESERVED = ("method", "algorithm", "seed", "client", "split", "n", "n_train", "loss", "accuracy", "balanced_accuracy", "auc",
             "majority", "majority_loss", "row_gradients", "own_model", "rounds")  # fmt: skip
 """Columns of summary.json that a metric of the user's own may not be called."""
+
+
+FREE = frozenset({"seeds", "out", "workers", "engine", "actors", "address", "timeout"})
+"""Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
 
 
 class Event(NamedTuple):
@@ -134,7 +138,7 @@ def run_experiment(
     pairs = [_Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
     clock = _Clock(pairs, experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
-    with _opened(folder):
+    with kept_open(**experiment.run.engine_options), _opened(folder):
         write_experiment(folder / "experiment.toml", experiment)
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
@@ -177,7 +181,7 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
     cure = "resume with the same settings, or choose another --out"
     for table in ("data", "split", "model", "attack", "personalise", "run"):
         was, now = old.get(table, {}), new.get(table, {})
-        for key in sorted({*was, *now} - {"seeds", "workers", "out"}):
+        for key in sorted({*was, *now} - FREE):
             require(
                 was.get(key) == now.get(key),
                 f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}",
@@ -267,6 +271,7 @@ def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clo
             workers=run.workers,
             kernel=run.kernel,
             device=run.device,
+            **run.engine_options,
             checkpoint=pair.folder,
             resume=resume,
             fold_validation=run.fold_validation and experiment.tuning is None,
@@ -302,7 +307,7 @@ def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clo
 def _mark(experiment: Experiment, pair: _Pair, clients: Clients) -> str:
     settings = experiment.tables()
     settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
-    settings["run"] = {k: v for k, v in settings["run"].items() if k not in ("seeds", "out", "workers")}
+    settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
     settings.pop("tune", None)
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
     digest.update(clients.fingerprint().encode())
