@@ -110,8 +110,8 @@ class Deployment:
         lines = [f"{k} = {json.dumps(v)}" for k, v in values.items()]
         (self.kits / name / "local" / "coterie.toml").write_text("\n".join(["[site]", *lines, ""]))
 
-    def start(self, name, kit=None, uid=None):
-        """Start the server or a site, as its kit's start.sh would, but without the watchdog."""
+    def start(self, name, kit=None, uid=None, arm=None):
+        """Start the server or a site, as its kit's start.sh would, but without the watchdog; `arm` as in armed/sitecustomize.py."""
         kit = Path(kit or self.kits / name)
         server = name == "localhost"
         module = "nvflare.private.fed.app." + ("server.server_train" if server else "client.client_train")
@@ -122,6 +122,8 @@ class Deployment:
         (kit / "transfer").mkdir(exist_ok=True)
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if arm is not None:
+            environment |= {"ARM": json.dumps(arm), "PYTHONPATH": str(Path(__file__).parent / "engines" / "armed")}
         # A session of its own: what it starts is ended with it.
         self.processes[name] = subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=kit, start_new_session=True
@@ -129,10 +131,9 @@ class Deployment:
         log.close()
         return self.processes[name]
 
-    def start_all(self):
-        self.start("localhost")
-        for name in HOSPITALS:
-            self.start(name)
+    def start_all(self, arms=None):
+        for name in ("localhost", *HOSPITALS):
+            self.start(name, arm=(arms or {}).get(name))
 
     def stop(self, name):
         """End a process with all that it has started."""
@@ -157,7 +158,12 @@ class Deployment:
         command = [sys.executable, "-m", "coterie", *map(str, arguments)]
         if background:
             return subprocess.Popen(
-                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+                command,
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
             )
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False)
         assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stderr}\n{done.stdout}"
@@ -173,7 +179,9 @@ def commands():
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                found.append((int(entry.name), (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")))
+                found.append(
+                    (int(entry.name), (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " "))
+                )
             except OSError:
                 continue
     return found
@@ -196,11 +204,11 @@ def family(pid):
 
 
 @contextmanager
-def deployed(folder, **settings):
+def deployed(folder, arms=None, **settings):
     """A running deployment that leaves no process behind."""
     made = Deployment(folder, **settings)
     try:
-        made.start_all()
+        made.start_all(arms)
         yield made
     finally:
         made.stop_all()
@@ -219,6 +227,11 @@ def differences(one, other):
     return [str(f) for f in (*SAME, *models) if (one / f).read_bytes() != (other / f).read_bytes()]
 
 
+def say(text):
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
 def demo():
     """Four hospitals, four processes, provisioned kits and mTLS against one process."""
     folder = Path(tempfile.mkdtemp(prefix="coterie-deploy-"))
@@ -228,14 +241,14 @@ def demo():
             for name in HOSPITALS:
                 made.coterie("site", "check", made.kits / name)
             made.coterie("run", made.plan, "--out", folder / "here", "--no-report")
-            print(f"in one process: done after {time.perf_counter() - begun:.0f} s", flush=True)
+            say(f"in one process: done after {time.perf_counter() - begun:.0f} s")
             shown = made.coterie("submit", made.plan, "--out", folder / "there")
-            print(shown.stdout)
+            say(shown.stdout)
             differ = differences(folder / "here", folder / "there")
         labels = [m.label for m in read_plan(made.plan).experiment.methods]
         assert not differ, f"these files differ: {', '.join(differ)}"
-        print(f"{', '.join(labels)}: the same numbers, to the last bit, as in one process")
-        print(f"{time.perf_counter() - begun:.0f} s; no process is left")
+        say(f"{', '.join(labels)}: the same numbers, to the last bit, as in one process")
+        say(f"{time.perf_counter() - begun:.0f} s; no process is left")
     finally:
         shutil.rmtree(folder)
 

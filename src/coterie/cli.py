@@ -117,12 +117,19 @@ def _parser() -> _Parser:
     ):
         listing = commands.add_parser(name, help=text)
         listing.add_argument("--json", action="store_true", help="print JSON")
+        if name == "data":
+            listing.add_argument("name", nargs="?", help="a data set to export")
+            listing.add_argument("--export", metavar="FOLDER", help="write its files there, one CSV per client")
+            listing.add_argument(
+                "--server-rows", type=int, default=0, metavar="N", help="take N rows out for a server: FOLDER/../server.csv"
+            )
         listing.set_defaults(command=command)
     show = commands.add_parser("show", help="a method (fields, defaults, paper), a data set, a model or an attack")
     show.add_argument("name")
     show.add_argument("--json", action="store_true", help="print JSON")
     show.set_defaults(command=_show)
 
+    _add_site_commands(commands)
     report = commands.add_parser("report", help="rebuild table and HTML report of a run directory")
     report.add_argument("folder")
     report.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON")
@@ -138,6 +145,30 @@ def _parser() -> _Parser:
     predict.add_argument("--out", help="write the CSV there instead of on the screen")
     predict.set_defaults(command=_predict)
     return parser
+
+
+def _add_site_commands(commands: Any) -> None:
+    deploy = commands.add_parser("deploy", help="make the kits with which sites elsewhere join a plan (NVIDIA FLARE)")
+    deploy.add_argument("plan", help="an experiment's TOML file with a [deploy] table")
+    deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; left out: as [deploy] kits says")
+    deploy.set_defaults(command=_deploy)
+
+    site = commands.add_parser("site", help="for a site: does its data fit a plan?")
+    jobs = site.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    check = jobs.add_parser("check", help="read the site's file as the plan would, without sending anything")
+    check.add_argument("place", help="the site's kit, or a plan")
+    check.add_argument("--site", metavar="NAME", help="which site of the plan; left out: the kit's")
+    check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; left out: the kit's")
+    check.set_defaults(command=_site_check)
+
+    submit = commands.add_parser("submit", help="run a plan on its sites and bring the run directory back")
+    submit.add_argument("plan")
+    submit.add_argument("--kits", metavar="FOLDER", help="left out: as [deploy] kits says")
+    submit.add_argument("--out", help="run directory; left out: runs/NAME")
+    submit.add_argument("--resume", action="store_true", help="go on where this run was stopped")
+    submit.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON, and nothing else")
+    submit.add_argument("--no-report", action="store_true", help="write no HTML report")
+    submit.set_defaults(command=_submit)
 
 
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
@@ -166,6 +197,8 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rounds", type=int)
     group.add_argument("--clients-per-round", type=int, metavar="M")
     group.add_argument("--workers", type=int, help="processes; results do not depend on it")
+    group.add_argument("--engine", help="inprocess or ray; results do not depend on it")
+    group.add_argument("--actors", type=int, help="processes of --engine ray")
     group.add_argument("--lr", type=float, help="learning rate of local training")
     group.add_argument("--steps", type=int, help="batches of local training per round")
     group.add_argument("--batch-size", type=int)
@@ -197,8 +230,6 @@ def _compare(args: argparse.Namespace) -> int:
         raise InputError(
             f"there is no data set or folder {args.data!r}; {nearest(args.data, DATASETS)}; a folder path works too"
         )
-    group.add_argument("--engine", help="inprocess or ray; results do not depend on it")
-    group.add_argument("--actors", type=int, help="processes of --engine ray")
     data = tables.setdefault("data", {})
     data.update({"name": args.data} if known else {"folder": args.data})
     for table, key, value in (
@@ -432,6 +463,59 @@ def _present(folder: Path, as_json: bool, html: bool, insist: bool = False) -> i
     return 0
 
 
+# ---- sites elsewhere
+
+
+def _deploy(args: argparse.Namespace) -> int:
+    from coterie.deploy import provision, read_plan
+
+    path = Path(args.plan)
+    deployment = read_plan(path).deployment
+    kits = provision(path, None if args.kits is None else Path(args.kits))
+    _say(f"kits in {kits}: hand each site its folder over a private channel; it holds a private key")
+    _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
+    for name in deployment.sites:
+        kit = kits / name
+        _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, then {kit}/startup/start.sh")
+    _say(f"  operator {deployment.admin}: coterie submit {path}")
+    return 0
+
+
+def _site_check(args: argparse.Namespace) -> int:
+    from coterie.deploy import check_site
+
+    settings = None if args.settings is None else Path(args.settings)
+    for line in check_site(Path(args.place), site=args.site, settings_file=settings):
+        _say(line)
+    return 0
+
+
+def _submit(args: argparse.Namespace) -> int:
+    import dataclasses
+    import shlex
+
+    from coterie.deploy import read_plan, submit
+    from coterie.progress import Progress
+    from coterie.rundir import choose_folder
+
+    path = Path(args.plan)
+    experiment = read_plan(path).experiment
+    if args.out is not None:
+        experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, out=args.out))
+    folder = choose_folder(experiment, args.resume)
+    with Progress(quiet=args.json) as progress:
+        submit(
+            path,
+            folder,
+            resume=args.resume,
+            kits=None if args.kits is None else Path(args.kits),
+            command=shlex.join(args.typed),
+            watch=progress.watched,
+            say=progress.say,
+        )
+    return _present(folder, args.json, html=not args.no_report)
+
+
 # ---- listings
 
 
@@ -443,6 +527,7 @@ def _methods(args: argparse.Namespace) -> int:
     if args.json:
         _say(json.dumps(rows, indent=1))
         return 0
+    width = max(12, *(len(row["name"]) for row in rows))
     for row in rows:
         _say(f"{row['name']:<{width}} {row['summary']}")
         about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
@@ -464,6 +549,14 @@ def _folded(text: str, indent: int) -> list[str]:
 def _data(args: argparse.Namespace) -> int:
     from coterie.data import DATASETS
 
+    if args.name is not None or args.export is not None:
+        from coterie.data.heart_disease import export
+
+        require(args.name == "heart-disease", f"only heart-disease can be exported, with a name; got {args.name!r}")
+        require(args.export is not None, "say where to with --export FOLDER")
+        for file in export(Path(args.export), server_rows=args.server_rows):
+            _say(str(file))
+        return 0
     if args.json:
         keys = ("name", "summary", "clients", "task", "licence")
         _say(json.dumps([{k: getattr(d, k) for k in keys} for d in DATASETS.values()], indent=1))
@@ -508,4 +601,3 @@ def _predict(args: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-    width = max(12, *(len(row["name"]) for row in rows))

@@ -43,6 +43,8 @@ CLASSES = (
 
 PLAN_FILE = "plan.toml"
 SUBMISSION = ".submission.json"
+JOIN_SECONDS = 120.0
+"""How long a submission waits for sites that are not connected yet."""
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _ORGANISATION = re.compile(r"[A-Za-z0-9_]+")
@@ -122,8 +124,9 @@ def read_plan(path: Path) -> Plan:
     for key in table:
         require(key in known, f"{path}, [deploy]: unknown key {key!r}; {nearest(key, known)}")
     require("sites" in table, f"{path}, [deploy]: sites is missing; give a list of names")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
     try:
-        deployment = Deployment(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
+        deployment = Deployment(**values)
     except InputError as error:
         raise InputError(f"{path}, [deploy]: {str(error).removeprefix('Deployment.')}") from error
     return Plan(_deployable(Experiment.from_tables(tables, str(path)), path), deployment)
@@ -181,6 +184,7 @@ def provision(plan_file: Path, folder: Path | None = None) -> Path:
         for role in rights["permissions"].values():
             if isinstance(role, dict):
                 role["byoc"] = "none"  # a job brings no code of its own
+        rights["permissions"]["lead"]["app_command"] = "n:submitter"  # asks the server how the job stands
         (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
     for name in deployment.sites:
         shutil.copy(plan_file, kits / name / "local" / PLAN_FILE)
@@ -249,10 +253,12 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     """
     import torch
 
+    need_flare()
     if place.is_dir():
         plan_file = place / "local" / PLAN_FILE
         require(plan_file.is_file(), f"{place} is no kit of a site: it has no local/{PLAN_FILE}")
         site, settings_file = site or place.resolve().name, settings_file or place / "local" / SETTINGS_FILE
+        _check_certificate(place / "startup", site)
     else:
         plan_file = place
     plan = read_plan(plan_file)
@@ -291,9 +297,31 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     said += [f"note      {note}" for note in notes]
     said.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
     said.append(f"versions  coterie {__version__}, torch {torch.__version__}: the operator's must be the same")
-    need_flare()
     said.append("this site can join")
     return said
+
+
+def _check_certificate(startup: Path, site: str) -> None:
+    """The kit's certificate is there, of its own certification authority, and of this site."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    for name in ("client.crt", "client.key", "rootCA.pem"):
+        require(
+            (startup / name).is_file(), f"{startup} has no {name}: the server lets nobody in without; get the kit anew"
+        )
+    own, root = (x509.load_pem_x509_certificate((startup / n).read_bytes()) for n in ("client.crt", "rootCA.pem"))
+    try:
+        own.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise InputError(
+            f"{startup / 'client.crt'} is not signed by {startup / 'rootCA.pem'}; get the kit anew"
+        ) from error
+    named = str(own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+    require(
+        named == site,
+        f"the certificate in {startup} is that of {named!r}, not of {site!r}, and the server compares; use its kit",
+    )
 
 
 def _check_label(settings: SiteSettings, options: Mapping[str, Any], file: Path) -> None:
@@ -333,6 +361,7 @@ def submit(
     kits: Path | None = None,
     command: str = "",
     watch: Callable[[Watched], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run a plan on its sites and bring the run directory back to `out`.
 
@@ -343,9 +372,10 @@ def submit(
         kits: folder of the kits; None: as the plan says.
         command: for `environment.json`.
         watch: called about once a second with how the job stands.
+        say: called with a sentence where there is something to wait for.
 
     Raises:
-        InputError: bad plan, or the server cannot be reached.
+        InputError: bad plan, the server cannot be reached, or a site does not connect.
         RunError: the run failed; what the server saved is in `out`, and `resume` goes on.
     """
     plan = read_plan(plan_file)
@@ -369,6 +399,7 @@ def submit(
     }
     session = _session(plan.deployment, admin)
     try:
+        _await_sites(session, plan.deployment, say)
         job = _start(session, message, len(plan.deployment.sites))
         write_atomically(told, lambda p: p.write_text(json.dumps({"run": run, "job": job}), encoding="utf-8"))
         status = _follow(session, job, watch)
@@ -389,6 +420,24 @@ def _session(deployment: Deployment, admin: Path) -> Any:
             f"the server {deployment.server}:{deployment.port} does not let the operator in ({reason}); is it running, and is "
             f"{admin} of the same kits?"
         ) from error
+
+
+def _await_sites(session: Any, deployment: Deployment, say: Callable[[str], None]) -> None:
+    """Wait until every site is connected: a job that is scheduled before fails at once."""
+    deadline, named = time.monotonic() + JOIN_SECONDS, ""
+    while True:
+        there = {client.name for client in session.get_connected_client_list()}
+        missing = ", ".join(s for s in deployment.sites if s not in there)
+        if not missing:
+            return
+        require(
+            time.monotonic() < deadline,
+            f"not connected to the server after {JOIN_SECONDS:g} s: {missing}; start these sites (startup/start.sh of their kits)",
+        )
+        if missing != named:
+            say(f"waiting for {missing} to connect")
+        named = missing
+        time.sleep(1.0)
 
 
 def _start(session: Any, message: Mapping[str, Any], sites: int) -> str:

@@ -454,12 +454,14 @@ def _sampler(table: Any, where: str) -> Any:
 def preset(name: str) -> dict[str, Any]:
     """The tables that `coterie compare NAME` starts from; those for a folder where NAME has none of its own."""
     path = PRESETS / f"{name}.toml"
-    return _read_toml(path if path.is_file() else PRESETS / "folder.toml")
+    return read_tables(path if path.is_file() else PRESETS / "folder.toml")
 
 
 def read_experiment(path: str | os.PathLike[str]) -> Experiment:
     """The experiment of a TOML file. Raises `InputError` that names the file and the key."""
-    return Experiment.from_tables(_read_toml(Path(path)), str(path))
+    tables = read_tables(Path(path))
+    tables.pop("deploy", None)  # of a plan for sites elsewhere, which one machine can try
+    return Experiment.from_tables(tables, str(path))
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:
@@ -472,7 +474,8 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `InputError` if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from coterie.attacks import choose_attackers
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, RunError, require
+from coterie.core.federation import ClientCost
 from coterie.core.state import write_atomically
 from coterie.experiment import Experiment, MethodEntry, load_object, read_experiment, write_experiment
 from coterie.metrics import find_metrics, register
@@ -29,7 +30,7 @@ from coterie.models import build_model, outputs_of
 from coterie.personalisation import tunable
 from coterie.runner import Clock, Run, fit, kept_open, personalise
 
-__all__ = ["Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
+__all__ = ["Backend", "Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
 
 CHECKPOINTS = "checkpoint"
 RESERVED = ("method", "algorithm", "seed", "client", "split", "n", "n_train", "loss", "accuracy", "balanced_accuracy", "auc",
@@ -111,6 +112,71 @@ class _Pair:
         return found
 
 
+class Backend(Protocol):
+    """Where an experiment runs: who has the rows, and which engine trains on them."""
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        """The clients of one seed; rows of zeros stand for rows that are elsewhere."""
+        ...
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: torch.nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        """Run one method on the clients that `load` gave last."""
+        ...
+
+
+class _Here:
+    """This machine."""
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        return experiment.load_data(seed)
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: torch.nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        run = experiment.run
+        return fit(
+            experiment.build_method(entry),
+            clients,
+            module,
+            run.rounds,
+            seed,
+            clients_per_round=run.clients_per_round,
+            evaluate=run.evaluate,
+            metrics=metric_names(experiment),
+            workers=run.workers,
+            kernel=run.kernel,
+            device=run.device,
+            **run.engine_options,
+            checkpoint=checkpoint,
+            resume=resume,
+            fold_validation=run.fold_validation and experiment.tuning is None,
+            init=initial(experiment),
+            attack=experiment.build_attack(),
+            attackers=experiment.attackers,
+            progress=progress,
+        )
+
+
 def run_experiment(
     experiment: Experiment,
     folder: Path,
@@ -118,8 +184,9 @@ def run_experiment(
     resume: bool = False,
     command: str = "",
     notify: Callable[[Event], None] | None = None,
+    backend: Backend | None = None,
 ) -> None:
-    """Run every method and seed, and write the run directory.
+    """Run every method and seed, and write the run directory; on this machine, or where `backend` says.
 
     Bad input is found before any training. What is complete is never done again with `resume`.
 
@@ -130,7 +197,12 @@ def run_experiment(
     started = datetime.now(UTC).isoformat(timespec="seconds")
     add_metrics(experiment)
     seeds = experiment.run.seeds
-    first = experiment.load_data(seeds[0])
+    require(
+        backend is None or not (experiment.attack or experiment.personalise),
+        f"{experiment.where}: [attack] and [personalise] work where all rows are on this machine; leave them out of a plan for sites",
+    )
+    where = backend or _Here()
+    first = where.load(experiment, seeds[0])
     check_everything(experiment, first)
     _refuse_others(folder, resume)
     if is_run(folder):
@@ -143,12 +215,12 @@ def run_experiment(
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
             for seed in seeds:
-                clients = first if seed == seeds[0] else experiment.load_data(seed)
+                clients = first if seed == seeds[0] else where.load(experiment, seed)
                 if clients.recipe is not None:
                     recipes[str(seed)] = clients.recipe
                     write_json(folder / "preprocess.json", recipes)
                 for pair in (p for p in pairs if p.seed == seed):
-                    _run_pair(experiment, pair, clients, clock, resume)
+                    _run_pair(experiment, pair, clients, clock, resume, where)
         finally:
             write_tables(folder, experiment)
             write_json(folder / "environment.json", environment(command, started))
@@ -249,35 +321,25 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
     require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
 
 
-def _run_pair(experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clock, resume: bool) -> None:
+def _run_pair(
+    experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clock, resume: bool, where: Backend
+) -> None:
     if resume and pair.done.exists():
         _refuse_other_data(experiment, pair, clients)
         clock.skip(pair)
         return
     module = build_model(experiment.build_model(), clients, pair.seed)
     freeze(module, experiment)
-    run = experiment.run
     clock.start(pair)
     try:
-        result = fit(
-            experiment.build_method(pair.entry),
+        result = where.fit(
+            experiment,
+            pair.entry,
             clients,
             module,
-            run.rounds,
             pair.seed,
-            clients_per_round=run.clients_per_round,
-            evaluate=run.evaluate,
-            metrics=metric_names(experiment),
-            workers=run.workers,
-            kernel=run.kernel,
-            device=run.device,
-            **run.engine_options,
             checkpoint=pair.folder,
             resume=resume,
-            fold_validation=run.fold_validation and experiment.tuning is None,
-            init=initial(experiment),
-            attack=experiment.build_attack(),
-            attackers=experiment.attackers,
             progress=clock.round,
         )
     except RunError as error:
@@ -405,11 +467,12 @@ def add_metrics(experiment: Experiment) -> None:
 
 
 def write_tables(folder: Path, experiment: Experiment) -> None:
-    """Write summary.json, history.csv, weights.csv and timing.csv from the pairs that are complete."""
+    """Write summary.json, history.csv, weights.csv, timing.csv and, for clients elsewhere, asks.csv from complete pairs."""
     summary: list[dict[str, Any]] = []
     history: list[list[Any]] = []
     weights: list[list[Any]] = []
     timing: list[list[Any]] = []
+    asks: list[list[Any]] = []
     for entry in experiment.methods:
         for seed in experiment.run.seeds:
             pair = _Pair(entry, seed, folder)
@@ -423,11 +486,15 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
                 history += [[*head, *row] for row in line["history"]]
                 weights += [[label, seed, *row] for label in (entry.label, *tuned) for row in line["weights"]]
                 timing += [[*head, *Clock(*row)] for row in line["seconds"]]
+                asks += [[*head, *row] for row in line.get("asks", ())]
             history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
     write_json(folder / "summary.json", summary)
     write_csv(folder / "history.csv", ("method", "seed", "round", "client", "split", "metric", "value"), history)
     write_csv(folder / "weights.csv", ("method", "seed", "round", "target", "client", "weight"), weights)
     write_csv(folder / "timing.csv", ("method", "seed", "round", "seconds", "own"), timing)
+    if asks:
+        columns = ("method", "seed", "round", "ask", "task", *ClientCost._fields)
+        write_csv(folder / "asks.csv", columns, asks)
 
 
 def write_json(path: Path, value: Any) -> None:

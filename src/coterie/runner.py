@@ -452,8 +452,6 @@ class _Loop:
             logger.info("%s", sentence)
 
     def run(self, rounds: int, folder: Path | None, resume: bool, progress: Callable[[int], None] | None) -> Run:
-        if hasattr(self.sampler, "check"):
-            self.sampler.check(self.federation.view(self.engine.clients, 0, self.attempt))
         state, done = self._start(folder, resume, rounds)
         if progress:
             progress(done)
@@ -487,13 +485,17 @@ class _Loop:
     def _start(self, folder: Path | None, resume: bool, rounds: int) -> tuple[Any, int]:
         if folder is not None and resume and (folder / "checkpoint.safetensors").exists():
             return self._restore(folder, rounds)
+        start = self.federation.view(self.engine.clients, 0, self.attempt)
+        # Not on resume: what the sampler let clients remember is part of what was saved, and an ask of round 0 would end it.
+        if hasattr(self.sampler, "check"):
+            self.sampler.check(start)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "history.jsonl").unlink(missing_ok=True)
             (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-        state = self.method.init(self.engine.x.clone(), self.federation.view(self.engine.clients, 0, self.attempt))
+        state = self.method.init(self.engine.x.clone(), start)
         self._evaluate(self._served(state, 0), 0)
-        self._measure_method(state, self.federation.view(self.engine.clients, 0, self.attempt))
+        self._measure_method(state, start)
         if folder is not None:
             self._save(folder, state, 0)
         return state, 0
@@ -651,11 +653,15 @@ class _Loop:
 
     def _save(self, folder: Path, state: Any, number: int) -> None:
         # Rows go to a file of their own and are named by its length: a checkpoint does not grow with the history.
-        fresh = {
+        fresh: dict[str, list[Any]] = {
             "history": self.history[self._written[0] :],
             "weights": self.weight_rows[self._written[1] :],
             "seconds": self.seconds[self._written[2] :],
         }
+        asks = self.federation.session.asks
+        costs = [[a.round, a.ask, a.task, *cost] for a in asks[self._asked :] for cost in a.costs]
+        if costs:
+            fresh["asks"] = costs
         with open(folder / "history.jsonl", "ab") as file:
             file.truncate(self._bytes)
             file.seek(0, os.SEEK_END)
@@ -674,9 +680,11 @@ class _Loop:
         write_checkpoint(folder / "checkpoint.safetensors", state, self.engine.save_memory(), meta)
         self._bytes = length
         self._written = (len(self.history), len(self.weight_rows), len(self.seconds))
+        self._asked = len(asks)
 
     _bytes = 0
     _written = (0, 0, 0)
+    _asked = 0
 
     @property
     def _known_fingerprint(self) -> str:

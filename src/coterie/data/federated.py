@@ -63,7 +63,7 @@ def read_site(
 ) -> tuple[Table, list[str]]:
     """The table of the site `name`, split by the seed and its name, and notes. Raises `InputError` with file and cure."""
     codes = codes_of(options.get("missing"))
-    given = {k: options.get(k) for k in ("label", "task", "above")}
+    given: dict[str, Any] = {k: options.get(k) for k in ("label", "task", "above")}
     given |= {k: tuple(options.get(k, ())) for k in ("classes", "categorical", "drop")}
     table = read(file, codes, name=name, categorical=given["categorical"])
     table = replace(table, source=f"the file of {name}")  # where it lies is nobody's business

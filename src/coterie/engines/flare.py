@@ -62,7 +62,7 @@ class FlareLink:
 
     def __init__(self, proxies: Sequence[Any]) -> None:
         self._proxies = {proxy.name: proxy for proxy in proxies}
-        self.names = sorted(self._proxies)
+        self.names: Sequence[str] = sorted(self._proxies)
 
     def call(self, name: str, message: bytes, timeout: float) -> Any:
         """The reply of a site, bytes if it is honest."""

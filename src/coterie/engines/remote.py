@@ -10,7 +10,8 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -262,12 +263,17 @@ class Remote:
                 self._silent.discard(name)
         waiting = [n for n in messages if n not in self._silent]
         self._tell(status, waiting)
-        futures = {}
+        futures: dict[str, Future[_Reply]] = {}
         for name in tuple(waiting):
             self._serial += 1
             futures[name] = self._pool.submit(self._call, name, messages[name], self._serial)
+
+        def replied(name: str, _: Future[_Reply]) -> None:
+            waiting.remove(name)
+            self._tell(status, waiting)
+
         for name, future in futures.items():
-            future.add_done_callback(lambda _, n=name: (waiting.remove(n), self._tell(status, waiting)))  # type: ignore[misc]
+            future.add_done_callback(partial(replied, name))
         absent = f"it let {self._timeout:g} s pass before, and does not answer now"
         replies = {}
         for name in messages:

@@ -90,7 +90,7 @@ def read_settings(path: Path) -> SiteSettings:
     for key in table:
         require(key in known, f"{path}: unknown key {key!r}; {nearest(key, known)}")
     try:
-        made = SiteSettings(**{k: tuple(v) if isinstance(v, list) else v for k, v in table.items()})
+        made = _settings(table)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     for task in made.refuse:
@@ -99,6 +99,11 @@ def read_settings(path: Path) -> SiteSettings:
             f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in known_tasks()])}",
         )
     values = {**asdict(made), "data": str(path.parent / made.data), "log": str(path.parent / made.log)}
+    return SiteSettings(**values)
+
+
+def _settings(table: Mapping[str, Any]) -> SiteSettings:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
     return SiteSettings(**values)
 
 
@@ -378,8 +383,8 @@ def _main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
     torch.set_num_threads(1)
     start = json.loads(sys.argv[2])
-    settings = SiteSettings(**{k: tuple(v) if isinstance(v, list) else v for k, v in start["settings"].items()})
-    _serve(Connection(int(sys.argv[1])), _Rows(start["name"], settings, Path(start["folder"])))
+    rows = _Rows(start["name"], _settings(start["settings"]), Path(start["folder"]))
+    _serve(Connection(int(sys.argv[1])), rows)
 
 
 if __name__ == "__main__":

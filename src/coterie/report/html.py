@@ -12,6 +12,7 @@ from typing import Any
 
 from coterie.core.errors import InputError
 from coterie.report import figures, words
+from coterie.report.files import Columns, csv_columns
 from coterie.report.grids import budget, grid
 from coterie.report.results import Results
 from coterie.report.text import listing, number, percent, printable, shortened, signed
@@ -106,6 +107,7 @@ def _context(results: Results) -> dict[str, Any]:
         },
         "classification": results.classification,
         "costs": _costs(results),
+        "traffic": _traffic(results),
         "cost_unit": results.cost_unit and printable(results.cost_unit),
         "split": results.split,
         "notes": results.notes,
@@ -219,6 +221,38 @@ def _costs(results: Results) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _traffic(results: Results) -> list[dict[str, Any]]:
+    """Asks to each client that is elsewhere, their bytes and the seconds until its replies, all seeds together."""
+    path = results.folder / "asks.csv"
+    if not path.is_file():
+        return []
+    columns: Columns = {
+        "method": str,
+        "client": str,
+        "bytes_down": int,
+        "bytes_up": int,
+        "seconds": float,
+        "failed": str,
+    }
+    total: dict[tuple[str, str], list[float]] = {}
+    for method, client, down, up, seconds, failed in zip(*csv_columns(path, columns), strict=True):
+        so_far = total.setdefault((method, client), [0, 0, 0, 0.0, 0])
+        for i, value in enumerate((1, down, up, seconds, bool(failed))):
+            so_far[i] += value
+    return [
+        {
+            "method": printable(method),
+            "client": printable(client),
+            "asks": f"{asks:,.0f}",
+            "down": f"{down / 1e6:.3f}",
+            "up": f"{up / 1e6:.3f}",
+            "seconds": f"{seconds:.1f}",
+            "failed": f"{failed:,.0f}",
+        }
+        for (method, client), (asks, down, up, seconds, failed) in total.items()
+    ]
 
 
 def _command(environment: dict[str, Any]) -> str:

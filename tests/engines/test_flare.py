@@ -1,0 +1,303 @@
+"""Plans on NVIDIA FLARE: in its simulator, and with mutual TLS on loopback, where strangers are refused and processes killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.data.heart_disease import FOLDER
+from coterie.deploy import provision
+from coterie.experiment import Experiment, preset
+from coterie.rundir import run_experiment
+from deployment import HOSPITALS, deployed, differences
+
+pytest.importorskip(
+    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
+)
+pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
+
+FEDAVG = '[[methods]]\nname = "fedavg"\n'
+TWO = FEDAVG + '[[methods]]\nname = "meritfed"\ntargets = ["switzerland"]\n'
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    """One deployment for all tests that kill nothing; sites read their settings when a job begins."""
+    with deployed(tmp_path_factory.mktemp("deployment")) as made:
+        yield made
+
+
+@pytest.fixture
+def plan(deployment, tmp_path):
+    """Write a plan like that of the deployment, with other methods and rounds."""
+
+    def write(methods, rounds=3, **deploy):
+        text = deployment.plan.read_text()
+        head, rest = text.split("[[methods]]", 1)
+        text = head + methods + "\n[run]" + rest.split("[run]", 1)[1]
+        text = re.sub(r"^rounds = .*$", f"rounds = {rounds}", text, flags=re.M)
+        text += "".join(f"{k} = {json.dumps(v)}\n" for k, v in deploy.items())
+        text += f'kits = "{deployment.kits}"\n'
+        path = tmp_path / "plan.toml"
+        path.write_text(text)
+        return path
+
+    yield write
+    for name in HOSPITALS:
+        deployment.settings(name)
+
+
+def failures(run, label="fedavg"):
+    return json.loads((run / "checkpoint" / f"{label}-0" / "done.json").read_text())["failures"]
+
+
+def wait_for(condition, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.3)
+
+
+# ---- in FLARE's simulator
+
+
+def test_three_methods_end_with_the_same_bits_in_flares_simulator(tmp_path):
+    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+    from nvflare.collab import CollabRecipe
+    from nvflare.recipe import SimEnv
+
+    from coterie.coordinator import RESULT, Coordinator
+    from coterie.deploy import CLASSES
+    from coterie.engines.flare import SiteClient
+
+    tables = preset("heart-disease")
+    tables |= {"run": {"rounds": 3, "seeds": 1}, "tune": {}}
+    tables["methods"] = [
+        {"name": "meritfed", "targets": "all"},
+        {"name": "scaffold"},
+        {"name": "varsel", "internal": ["cleveland", "hungary"]},
+    ]
+    experiment = Experiment.from_tables(tables, "a test")
+    run_experiment(experiment, tmp_path / "here")
+    local = tmp_path / "sim" / "local"
+    local.mkdir(parents=True)
+    for name in HOSPITALS:
+        (local / f"{name}.coterie.toml").write_text(
+            f'[site]\ndata = "{FOLDER / name}.csv"\nlog = "{tmp_path / name}.log"\n'
+        )
+    allowed = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, *CLASSES]}
+    (local / "resources.json.default").write_text(json.dumps(allowed))
+    message = {"experiment": experiment.tables(), "run": "r", "resume": False, "timeout": 60.0, "columns": []}
+    text = json.dumps({**message, "where": "a test", "command": "a test"}).encode().hex()
+    recipe = CollabRecipe("sim", server=Coordinator(text), client=SiteClient(), min_clients=len(HOSPITALS))
+    recipe.execute(SimEnv(clients=list(HOSPITALS), workspace_root=str(tmp_path)))
+    there = next((tmp_path / "sim").rglob(RESULT))
+    assert not differences(tmp_path / "here", there)
+
+
+# ---- kits and mutual TLS
+
+
+def test_five_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_path):
+    for name in HOSPITALS:
+        assert "this site can join" in deployment.coterie("site", "check", deployment.kits / name).stdout
+    deployment.coterie("run", deployment.plan, "--out", tmp_path / "here", "--no-report")
+    done = deployment.coterie("submit", deployment.plan, "--out", tmp_path / "there", "--no-report")
+    assert "isfl" in done.stdout
+    assert re.search(r"seed 0  fedavg", done.stderr)
+    assert not differences(tmp_path / "here", tmp_path / "there")
+    log = (deployment.kits / "long-beach" / "local" / "asks.csv").read_text()
+    assert "coterie.algorithms.varsel:distances" in log
+
+
+def test_a_job_brings_no_code_and_a_site_sends_no_log(deployment):
+    for name in HOSPITALS:
+        local = deployment.kits / name / "local"
+        rights = json.loads((local / "authorization.json").read_text())["permissions"]
+        assert all(role["byoc"] == "none" for role in rights.values() if isinstance(role, dict) and "byoc" in role)
+        resources = json.loads((local / "resources.json").read_text())
+        assert not resources["allow_log_streaming"]
+        assert "site_log_streamer" not in {c["id"] for c in resources["components"]}
+    assert not list(deployment.kits.rglob("app_*/custom/*.py"))
+
+
+def test_a_site_whose_columns_do_not_fit_is_named_before_and_after_it_joins(deployment, plan, tmp_path):
+    lines = (deployment.folder / "hospitals" / "hungary.csv").read_text().splitlines()
+    header = lines[0].replace("thalach", "pulse")
+    (tmp_path / "other.csv").write_text("\n".join([header, *lines[1:]]))
+    deployment.settings("hungary", data=str(tmp_path / "other.csv"))
+    path = plan(FEDAVG, columns=["age", "thalach"])
+    settings = deployment.kits / "hungary" / "local" / "coterie.toml"
+    check = deployment.coterie("site", "check", path, "--site", "hungary", "--settings", settings, check=False)
+    assert check.returncode == 2
+    assert "has no column thalach, which the plan needs" in check.stderr
+    done = deployment.coterie("submit", path, "--out", tmp_path / "run", "--no-report", check=False)
+    assert done.returncode == 1
+    assert "hungary (its file has no column thalach, which the plan needs; add it)" in done.stderr
+    assert str(tmp_path / "other.csv") not in done.stderr
+
+
+def test_a_task_that_a_site_forbids_is_its_named_failure(deployment, plan, tmp_path):
+    deployment.settings("hungary", refuse=["fedavg:local_update"])
+    deployment.coterie("submit", plan(FEDAVG), "--out", tmp_path / "run", "--no-report")
+    assert "its site refuses the task 'fedavg:local_update'" in failures(tmp_path / "run")["hungary"]
+    deployment.settings("hungary", refuse=["meritfed:local_updates"])
+    deployment.settings("cleveland", minimum_rows=10_000)
+    done = deployment.coterie("submit", plan(TWO), "--out", tmp_path / "other", "--no-report", check=False)
+    assert done.returncode == 1
+    assert "cleveland (it has fewer than the 10000 training rows under which its site does not answer)" in done.stderr
+
+
+# ---- strangers
+
+
+@pytest.fixture(scope="module")
+def lonely(tmp_path_factory):
+    """A server alone."""
+    from deployment import Deployment
+
+    made = Deployment(tmp_path_factory.mktemp("lonely"))
+    try:
+        made.start("localhost")
+        yield made
+    finally:
+        made.stop_all()
+
+
+def joined(deployment, name):
+    return re.search(rf"[Cc]lient: New client {name}", deployment.log("localhost")) is not None
+
+
+def test_a_kit_of_the_federation_joins(lonely):
+    lonely.start("cleveland")
+    try:
+        wait_for(lambda: joined(lonely, "cleveland"))
+    finally:
+        lonely.stop("cleveland")
+
+
+def test_a_client_without_certificate_is_refused_and_told_before(lonely, tmp_path):
+    kit = tmp_path / "hungary"
+    shutil.copytree(lonely.kits / "hungary", kit)
+    for file in ("client.crt", "client.key"):
+        (kit / "startup" / file).unlink()
+    lonely.start("hungary", kit=kit)
+    try:
+        time.sleep(30)
+        assert not joined(lonely, "hungary")
+    finally:
+        lonely.stop("hungary")
+    check = lonely.coterie("site", "check", kit, check=False)
+    assert (check.returncode, check.stdout) == (2, "")
+    assert "has no client.crt: the server lets nobody in without" in check.stderr
+
+
+def test_a_kit_of_a_foreign_ca_is_refused(lonely, tmp_path):
+    other = provision(lonely.plan, tmp_path / "kits")
+    lonely.start("long-beach", kit=other / "long-beach")
+    try:
+        wait_for(lambda: "CERTIFICATE_VERIFY_FAILED" in lonely.log("long-beach"))
+        time.sleep(5)
+        assert not joined(lonely, "long-beach")
+    finally:
+        lonely.stop("long-beach")
+    shutil.copy(lonely.kits / "long-beach" / "startup" / "rootCA.pem", other / "long-beach" / "startup")
+    check = lonely.coterie("site", "check", other / "long-beach", check=False)
+    assert check.returncode == 2
+    assert "is not signed by" in check.stderr
+
+
+def test_a_kit_that_claims_to_be_another_site_is_refused(lonely, tmp_path):
+    lonely.start("switzerland", kit=lonely.kits / "hungary", uid="switzerland")
+    claim = "authenticated as 'hungary' but claimed endpoint 'switzerland'"
+    try:
+        wait_for(lambda: claim in lonely.log("localhost"))
+        time.sleep(5)
+        assert not joined(lonely, "switzerland")
+    finally:
+        lonely.stop("switzerland")
+    shutil.copytree(lonely.kits / "hungary", tmp_path / "switzerland")
+    check = lonely.coterie("site", "check", tmp_path / "switzerland", check=False)
+    assert check.returncode == 2
+    assert "is that of 'hungary', not of 'switzerland'" in check.stderr
+
+
+# ---- kills
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What two methods end with if nobody is killed; by number of rounds."""
+    from deployment import Deployment
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    made = Deployment(folder, methods=TWO, rounds=4)
+    made.coterie("run", made.plan, "--out", folder / "run", "--no-report")
+    return folder / "run"
+
+
+def last(run):
+    return [p.read_bytes() for p in sorted((run / "models").glob("*.safetensors"))]
+
+
+@pytest.mark.parametrize(("task", "at"), [("fedavg:local_update", 2), ("meritfed:target_gradient", 5)])
+def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp_path, task, at):
+    arm = {"where": "cohort", "task": task, "at": at, "file": str(tmp_path / "killed")}
+    with deployed(tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4) as made:
+        made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report")
+        assert (tmp_path / "killed").exists()
+        log = (made.kits / "switzerland" / "local" / "asks.csv").read_text()
+    assert (
+        "its cohort process ended with exit code -9; it was restarted, and what its clients remembered is lost" in log
+    )
+    assert task in log
+    found = {**failures(tmp_path / "run"), **failures(tmp_path / "run", "meritfed")}
+    assert "exit code -9" in found["switzerland"] or task == "meritfed:target_gradient"
+    assert set(found) <= {"switzerland"}
+
+
+@pytest.mark.parametrize(("task", "at"), [("fedavg:local_update", 3), ("meritfed:target_gradient", 7)])
+def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_model(tmp_path, undisturbed, task, at):
+    arm = {"where": "worker", "task": task, "at": at, "file": str(tmp_path / "killed")}
+    with deployed(tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4, timeout=20.0) as made:
+        done = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", check=False)
+        assert (tmp_path / "killed").exists()
+        assert done.returncode == 1, done.stderr
+        assert "--resume" in done.stderr
+        made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", "--resume")
+    assert last(tmp_path / "run") == last(undisturbed)
+
+
+@pytest.mark.parametrize(("task", "at"), [("fedavg:local_update", 3), ("meritfed:target_gradient", 7)])
+def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_model(tmp_path, undisturbed, task, at):
+    arm = {"where": "server", "task": task, "at": at, "file": str(tmp_path / "reached")}
+    with deployed(tmp_path / "d", {"localhost": arm}, methods=TWO, rounds=4) as made:
+        running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
+        wait_for((tmp_path / "reached").exists, 120)
+        made.stop("localhost")
+        said = running.communicate(timeout=120)[1]
+        assert running.returncode == 1, said
+        assert "--resume" in said
+        made.stop_all()
+        made.start_all()
+        made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", "--resume")
+    assert last(tmp_path / "run") == last(undisturbed)
+
+
+def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path):
+    arm = {"where": "worker", "task": "fedavg:local_update", "at": 2, "file": str(tmp_path / "reached"), "wait": True}
+    with deployed(tmp_path / "d", {"long-beach": arm}, methods=FEDAVG, rounds=4, timeout=8.0) as made:
+        running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
+        wait_for((tmp_path / "reached").exists, 120)
+        made.stop("long-beach")
+        said = running.communicate(timeout=180)[1]
+        assert running.returncode == 0, said
+        assert "long-beach is gone" in said
+    why = failures(tmp_path / "run")["long-beach"]
+    assert "let 8 s pass before, and does not answer now" in why or "no reply within 8 s" in why
+    assert Path(tmp_path / "run" / "summary.json").exists()
