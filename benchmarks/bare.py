@@ -7,6 +7,7 @@ Tensors are preloaded as floats, there is one gather per client (`index_select`,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from coterie import Clients, Part
 from coterie.core.clients import Inputs
 
-__all__ = ["BareLoop"]
+__all__ = ["BareCNN", "BareLoop", "BareMeritFed"]
 
 
 class BareLoop:
@@ -31,10 +32,10 @@ class BareLoop:
         batch_size: int,
         decay: float = 0.0,
     ) -> None:
-        parts = [client.train for client in clients]
-        self.inputs = [_floats(part.inputs) for part in parts]
+        parts, self.dtype = [client.train for client in clients], parameters[0].dtype
+        self.inputs = [self.floats(part.inputs) for part in parts]
         self.binary = parameters[-1].numel() == 1
-        self.labels = [part.labels.float() if self.binary else part.labels for part in parts]
+        self.labels = [part.labels.to(self.dtype) if self.binary else part.labels for part in parts]
         self.parameters = [p.detach().clone() for p in parameters]
         self.lr, self.steps, self.batch_size, self.decay = lr, steps, batch_size, decay
         self.generator = torch.Generator().manual_seed(0)
@@ -82,7 +83,7 @@ class BareLoop:
     def accuracy(self, part: Part) -> float:
         """Share of right classes."""
         with torch.no_grad():
-            outputs = self.outputs(self.parameters, _floats(part.inputs))
+            outputs = self.outputs(self.parameters, self.floats(part.inputs))
         return float((outputs.argmax(1) == part.labels).double().mean())
 
     @property
@@ -90,9 +91,61 @@ class BareLoop:
         """All parameters as one vector, in the order of the library's."""
         return torch.cat([p.reshape(-1) for p in self.parameters])
 
+    def floats(self, inputs: Inputs) -> Tensor:
+        """Inputs as floats, one vector per row."""
+        if isinstance(inputs, dict):
+            raise TypeError("L0 takes one tensor of inputs")
+        flat = inputs.flatten(1)
+        return flat.to(self.dtype) / 255 if flat.dtype == torch.uint8 else flat.to(self.dtype)
 
-def _floats(inputs: Inputs) -> Tensor:
-    if isinstance(inputs, dict):
-        raise TypeError("L0 takes one tensor of inputs")
-    flat = inputs.flatten(1)
-    return flat.float() / 255 if flat.dtype == torch.uint8 else flat
+
+class BareCNN(BareLoop):
+    """The same for two 5x5 convolutions with ReLU and 2x2 max pooling, and one linear layer, on images [3, h, w]."""
+
+    def floats(self, inputs: Inputs) -> Tensor:
+        """Images as floats."""
+        if isinstance(inputs, dict):
+            raise TypeError("L0 takes one tensor of inputs")
+        return inputs.float() / 255 if inputs.dtype == torch.uint8 else inputs
+
+    def outputs(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
+        """The model."""
+        for k in (0, 2):
+            inputs = F.max_pool2d(F.relu(F.conv2d(inputs, parameters[k], parameters[k + 1], padding=2)), 2)
+        return F.linear(inputs.flatten(1), parameters[4], parameters[5])
+
+
+class BareMeritFed(BareLoop):
+    """MeritFed for one target: a gradient step of every client on one batch, then mirror descent on rows of the target.
+
+    A model with one parameter is mean estimation: its output is the parameter, and the loss the mean squared distance.
+    """
+
+    def loss(self, parameters: Sequence[Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
+        """Mean loss of some rows."""
+        if len(parameters) > 1:
+            return super().loss(parameters, inputs, labels)
+        return (parameters[0] - inputs).square().mean()
+
+    def descend(self, weights: Tensor, *, steps: int, step: float, server_lr: float, batch: int | None) -> Tensor:
+        """One round with all clients from the present model; the new weights. The last inputs and labels are the target's."""
+        start, shapes = self.vector, [p.shape for p in self.parameters]
+        sizes = [prod(shape) for shape in shapes]
+        updates = torch.stack(
+            [
+                torch.cat([p.reshape(-1) for p in self.train(k, self.parameters, self.draw(k))]) - start
+                for k in range(len(weights))
+            ]
+        )
+        inputs, labels = self.inputs[-1], self.labels[-1]
+        for _ in range(steps):
+            candidate = start + server_lr * (weights @ updates)
+            parts = [p.view(s).requires_grad_() for p, s in zip(candidate.split(sizes), shapes, strict=True)]
+            rows = None if batch is None else torch.randperm(len(labels), generator=self.generator)[:batch]
+            some = (inputs, labels) if rows is None else (inputs.index_select(0, rows), labels.index_select(0, rows))
+            slope = torch.cat([g.reshape(-1) for g in torch.autograd.grad(self.loss(parts, *some), parts)])
+            weights = torch.softmax(weights.log() - step * server_lr * (updates @ slope), 0)
+        self.parameters = [
+            p.view(s) for p, s in zip((start + server_lr * (weights @ updates)).split(sizes), shapes, strict=True)
+        ]
+        return weights

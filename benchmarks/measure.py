@@ -31,6 +31,7 @@ __all__ = [
     "on_a_quiet_machine",
     "ratio",
     "row",
+    "speed_row",
     "write",
 ]
 
@@ -40,12 +41,13 @@ LIMIT = 2.5
 
 
 class Settings(NamedTuple):
-    """What the command line says: tiny sizes that only show that the code runs; minutes that a long benchmark may take."""
+    """What the command line says: tiny sizes that only show that the code runs; minutes for a long benchmark; few pairs."""
 
     quick: bool = False
     minutes: float = 10.0
     attempts: int = 4
     patience: float = 60.0
+    short: bool = False
 
 
 class Seconds(NamedTuple):
@@ -159,6 +161,13 @@ def decisive(found: Mapping[str, Any]) -> float:
 def row(work: str, measured: str, goal: str, met: bool, found: Mapping[str, Any]) -> dict[str, Any]:
     """A line of the table in docs/performance.md."""
     return {"work": work, "measured": measured, "goal": goal, "met": met, "load": found["load"], "busy": found["busy"]}
+
+
+def speed_row(work: str, found: Mapping[str, Any], must: float, aim: float) -> dict[str, Any]:
+    """A line about a speed as a multiple of L0's."""
+    speed = f"{found['ratio']:.2f} of L0's speed (in CPU time {found['cpu_ratio']:.2f})"
+    goal = f"at least {must:g}" + (f", aim {aim:g}" if aim > must else "")
+    return row(work, speed, goal, decisive(found) >= must, found)
 
 
 def document(name: str, what: str, found: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder there, not its parent
     sys.path.insert(0, str(ROOT))
 
-SPEED = ("w1", "scaling", "heart")
+SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
 BENCHMARKS = (*SPEED, "engines", "mean_estimation", "byzantine")
@@ -24,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks named on the command line; all about speed if none is."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long mean_estimation and byzantine may begin another seed")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="how long mean_estimation and byzantine may begin another seed"
+    )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that the code runs; needs --out")
     parser.add_argument("--out", type=Path, help="folder of the JSON results (benchmarks/results)")
     parser.add_argument("--docs", type=Path, help="folder of the pages with tables (docs; none with --out)")

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-NAMES = ("w1", "scaling", "heart", "engines", "mean_estimation", "byzantine")
+NAMES = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "scaling", "heart", "engines", "mean_estimation", "byzantine")
 PAGES = {"performance.md": "| heart-disease", "results.md": "| SGD Ideal |"}
 
 
@@ -40,9 +40,10 @@ def test_every_benchmark_writes_its_result_and_nothing_else(written):
         assert {"what", "measured", "machine", "versions", "commit", "load"} <= set(result)
 
 
-def test_equal_batches_give_l0_and_the_library_the_same_model(written):
-    result = json.loads((written / "w1.json").read_text())
-    assert result["largest_difference_with_equal_batches"] < 1e-5
+@pytest.mark.parametrize("name", ["w1", "w2"])
+def test_equal_batches_give_l0_and_the_library_the_same_model(written, name):
+    result = json.loads((written / f"{name}.json").read_text())
+    assert result["largest_difference_with_equal_batches"] < 1e-12
 
 
 def test_tables_stand_between_the_markers_and_nothing_else_changes(written):
@@ -96,6 +97,23 @@ def test_a_busy_machine_is_measured_again_and_said_so(monkeypatch):
     found = measure.on_a_quiet_machine(lambda: next(values), measure.Settings(attempts=3, patience=0))
     assert found == {"ratio": 0.7, "load": [3.0, 2.0], "busy": True, "attempts": 3}
     assert measure.decisive({**found, "cpu_ratio": 0.6}) == 0.6
+
+
+def test_the_check_fails_if_a_ratio_fell_by_more_than_the_tolerance(tmp_path, monkeypatch, capsys):
+    from benchmarks import check
+    from benchmarks.measure import Settings
+
+    ratios = {"w1": 1.8, "w2": 1.6, "w3": 2.0}
+    for name, value in ratios.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"ratio": 2.0, "cpu_ratio": 1.0}))
+        found = {"ratio": value, "cpu_ratio": 0.1, "busy": False}
+        monkeypatch.setattr(f"benchmarks.{name}.run", lambda settings, found=found: found)
+    assert check.main(tmp_path, Settings()) == 1
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if "SLOWER" in line] == ["w2: 1.60 of L0 on the wall, was 2.00: SLOWER"]
+    assert "w5: no committed result" in out
+    monkeypatch.setattr("benchmarks.w2.run", lambda settings: {"ratio": 0.1, "cpu_ratio": 0.9, "busy": True})
+    assert check.main(tmp_path, Settings()) == 0
 
 
 def test_unknown_names_and_quick_results_are_refused(capsys):

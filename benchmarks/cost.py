@@ -1,0 +1,80 @@
+"""What methods cost beside training: seconds of a round as a multiple of its row-gradients at FedAvg's speed per row.
+
+Each method and FedAvg take turns on the data of W1 (20 clients, all of them in every round). A method's own work (descent, QP,
+averages: everything outside of asks) is measured apart and taken off before the comparison.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, NamedTuple
+
+import coterie as ct
+from benchmarks import w1
+from benchmarks.measure import Settings, on_a_quiet_machine, row
+
+WHAT = __doc__ or ""
+GOAL = 1.1
+PARTS = {"train": 0.6, "validation": 0.2, "test": 0.2}
+
+
+class Cost(NamedTuple):
+    """Of one round: seconds in asks, seconds of the method itself, row gradients."""
+
+    asks: float
+    own: float
+    row_gradients: float
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Measure every method."""
+    small = settings.quick
+    work = w1.Work(clients=3 if small else 20)
+    clients = w1.synthetic(work, 240 if small else 12_000, PARTS)[0]
+    rounds, pairs = (2, 2) if small else (4, 5)
+    local = ct.LocalSGD(lr=0.05, steps=ct.Steps(2 if small else 20), batch_size=8 if small else 32)
+    methods: dict[str, Any] = {
+        "fedprox": ct.FedProx(local, mu=0.1),
+        "meritfed": ct.MeritFed(
+            targets=clients.names[0], local=local, md_steps=5, oracle_batch_size=8 if small else 90
+        ),
+        "maxfl": ct.MaxFL(local=local),
+    }
+    found = on_a_quiet_machine(lambda: _measure(methods, local, clients, rounds, pairs), settings)
+    rows = [
+        row(f"round of {name}, per row gradient, without its own work",
+            f"{found[name]['multiple']:.2f} times FedAvg's seconds; its own work {1000 * found[name]['own']:.1f} ms",
+            f"at most {GOAL}", found[name]["multiple"] <= GOAL, found)
+        for name in methods
+    ]  # fmt: skip
+    return {**found, "rows": rows}
+
+
+def _measure(
+    methods: dict[str, Any], local: ct.LocalSGD, clients: ct.Clients, rounds: int, pairs: int
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, method in methods.items():
+        turns = [
+            (_round(method, clients, rounds), _round(ct.FedAvg(local), clients, rounds)) for _ in range(pairs + 1)
+        ][1:]
+        multiples = [(m.asks / m.row_gradients) / (f.asks / f.row_gradients) for m, f in turns]
+        own = statistics.median(m.own for m, _ in turns)
+        found[name] = {"multiple": statistics.median(multiples), "own": own, "row_gradients": turns[0][0].row_gradients}
+    return found
+
+
+def _round(method: Any, clients: ct.Clients, rounds: int) -> Cost:
+    """A round without evaluation, the median over all but the first and the last."""
+    last = rounds + 2
+    done = ct.fit(
+        method, clients, ct.models.MLP(), last, 0, evaluate=last, metrics=(), fold_validation=False, strict_wire=False
+    )
+    inner = done.seconds[1:-1]
+    spent = dict(done.history.select("row_gradients"))
+    per_round = (spent[last] - spent[0]) / last
+    return Cost(
+        statistics.median(c.seconds - (c.own or 0.0) for c in inner),
+        statistics.median(c.own or 0.0 for c in inner),
+        per_round,
+    )
