@@ -19,7 +19,7 @@ import coterie.metrics  # noqa: F401 - the settings of a site may name their tas
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation, QuorumError
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import decode, encode
+from coterie.core.wire import Each, decode, encode
 from coterie.data.heart_disease import FOLDER, export
 from coterie.engines.remote import Remote
 from coterie.engines.site import Site, SiteSettings, read_settings
@@ -412,6 +412,32 @@ def test_a_slow_site_is_left_out_until_it_answers_a_ping_and_its_late_ask_does_n
     assert torch.equal(again.delta, clean.delta)
     time.sleep(2.0)
     assert torch.equal(update(view(engine)).delta, clean.delta)
+
+
+def test_what_a_late_task_remembered_is_taken_back(hospitals):
+    from coterie.algorithms.scaffold import controlled_update
+
+    sites, _ = hospitals
+    link = Direct(sites)
+    engine = Remote(link, "run", timeout=60)
+    begin(engine, "scaffold")
+
+    def ask():
+        """A client whose control of this round is there has not lost it."""
+        control, counted = torch.zeros(engine.layout.dim), torch.ones(len(HOSPITALS), dtype=torch.int64)
+        federation = view(engine)
+        return federation.ask(
+            HOSPITALS, controlled_update, x=engine.x, local=LOCAL, control=control, counted=Each(counted)
+        )
+
+    link.delay["hungary"], engine._timeout = 1.5, 0.3
+    assert list(ask().failed) == ["hungary"]
+    del link.delay["hungary"]
+    engine._timeout = 60
+    time.sleep(2.0)
+    again = ask()
+    assert again.named(again.lost) == {"cleveland": 0, "hungary": 1, "long-beach": 0, "switzerland": 0}
+    assert not ask().lost.any()
 
 
 def test_an_ask_that_comes_after_a_later_one_is_refused(hospitals):

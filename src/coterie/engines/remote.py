@@ -103,6 +103,7 @@ class Remote:
         self._facts: dict[str, Facts] = {}
         self._serial = 0
         self._silent: set[str] = set()
+        self._lost: dict[str, int] = {}
         self._pool = ThreadPoolExecutor(max_workers=len(self.clients), thread_name_prefix="coterie")
 
     # ---- rows and model
@@ -282,7 +283,8 @@ class Remote:
         return replies
 
     def _call(self, name: str, message: Mapping[str, Any], serial: int) -> _Reply:
-        sent = encode({**message, "serial": serial, "run": self._run})
+        # What a task remembered counts only if its reply came: the site takes back what the lost one wrote.
+        sent = encode({**message, "serial": serial, "run": self._run, "undo": self._lost.pop(name, None)})
         started = time.perf_counter()
         values: dict[str, Any] = {}
         got: Any = b""
@@ -291,8 +293,10 @@ class Remote:
             values, why = _opened(got, serial)
         except TimeoutError:
             self._silent.add(name)
+            self._lost[name] = serial
             why = f"no reply within {self._timeout:g} s"
         except ConnectionError as error:
+            self._lost[name] = serial
             why = str(error)
         seconds = time.perf_counter() - started
         return _Reply(values, ClientCost(name, len(sent), len(got) if isinstance(got, bytes) else 0, seconds, why))

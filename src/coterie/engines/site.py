@@ -256,6 +256,7 @@ class _Rows:
         self.shard: Shard | None = None
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
+        self._before: tuple[int, dict[str, torch.Tensor]] = (-1, {})
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one message."""
@@ -337,6 +338,9 @@ class _Rows:
             }
         if self.shard is None:
             raise InputError("the model was not sent yet")
+        if message["undo"] == self._before[0]:
+            self.shard.memory.load(self._before[1], (self.name,))
+        self._before = (message["serial"], self.shard.memory.save())
         reply = serve(self.shard, {**message, "context": Context(*message["context"])})
         self._save_memory(self.shard)
         return reply
