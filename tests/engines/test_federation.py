@@ -559,3 +559,27 @@ def test_the_method_s_own_work_is_told_apart_from_asks():
         asks = sum(a.seconds for a in done.asks if a.round == clock.round)
         assert 0.05 <= clock.own < clock.seconds
         assert clock.round < 2 or asks > clock.seconds - clock.own - 1e-3  # the last round's evaluation comes twice
+
+
+def test_a_device_that_is_not_there_is_one_sentence():
+    problem = logistic()
+    with pytest.raises(InputError, match="device 'cuda:7' cannot be used here"):
+        fit(FedAvg(), problem.clients, problem.model, 1, device="cuda:7")
+    with pytest.raises(InputError, match="device 'fast' cannot be used here"):
+        fit(FedAvg(), problem.clients, problem.model, 1, device="fast")
+
+
+def test_rows_are_moved_to_a_device_once_and_named_as_before():
+    problem = logistic()
+    everyone = problem.clients.with_server(problem.clients[0].train)
+    there = everyone.to(torch.device("meta"))
+    for part in ("train", "validation", "test"):
+        was, now = getattr(everyone, part), getattr(there, part)
+        assert now.labels.is_meta
+        assert now.inputs.shape == was.inputs.shape
+        assert now.offsets is was.offsets
+    assert there.server.inputs.is_meta
+    assert there.names == everyone.names
+    assert not everyone.train.inputs.is_meta
+    shared = problem.clients.folded().to(torch.device("meta"))
+    assert shared.train.inputs is shared.to(torch.device("meta")).train.inputs

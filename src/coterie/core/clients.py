@@ -340,6 +340,28 @@ class Clients(Sequence[Client]):
         return made
 
 
+    def to(self, device: torch.device) -> Clients:
+        """The same clients with all rows on `device`; tensors that parts share are moved once."""
+        moved: dict[int, Any] = {}
+
+        def there(value: Any) -> Any:
+            if value is None or isinstance(value, Clients):
+                return value if value is None else value.to(device)
+            if isinstance(value, dict):
+                return {k: there(v) for k, v in value.items()}
+            if isinstance(value, Rows):
+                return Rows(there(value.inputs), there(value.labels), value.offsets, value.index)
+            if isinstance(value, Part):
+                return Part(there(value.inputs), there(value.labels))
+            if id(value) not in moved:
+                moved[id(value)] = value.to(device)
+            return moved[id(value)]
+
+        made = copy(self)
+        for name in ("train", "validation", "test", "server", "unseen"):
+            setattr(made, name, there(getattr(self, name)))
+        return made
+
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""
         made = copy(self)

@@ -127,6 +127,11 @@ class InProcess:
     ) -> None:
         require(workers >= 1, f"workers must be an int of at least 1; got {workers!r}")
         require(workers == 1 or device == "cpu", "workers are processes that share the CPU; use workers=1 on a GPU")
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            raise InputError(f"device {device!r} cannot be used here ({why}); take cpu, or install torch for it") from error
         workspace = Workspace(model, loss, clients[0], device, kernel)
         self.model = workspace.model
         self.loss = workspace.loss
@@ -137,7 +142,8 @@ class InProcess:
         self.x = workspace.x.clone()
         self.has_random_layers = workspace.random
         self._rows = clients
-        self._shard = Shard(clients, workspace)
+        # Once, so that no round waits for rows; workers share those of this process.
+        self._shard = Shard(clients if device == "cpu" else clients.to(workspace.device), workspace)
         self._workers: list[Worker] = []
         self._homes: dict[str, int] = {}
         self._down = Arena() if workers > 1 else None
