@@ -125,6 +125,11 @@ class Sizes(NamedTuple):
         """Rounds of a turn."""
         return self.first + self.counted + 1
 
+    def told(self) -> dict[str, Any]:
+        """For the result."""
+        work = {name: getattr(self.work, name) for name in ("clients", "per_round", "steps", "batch_size")}
+        return {**self._asdict(), "work": work}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the peers named on the command line, all if none is; write benchmarks/results/peers.json and the table."""
@@ -158,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found = on_a_quiet_machine(lambda: compare(PEERS[name], python, held, sizes), settings)  # noqa: B023
             except NotMeasuredError as reason:
                 found = {"absent": str(reason)}
-            made = measure.document("peers", WHAT.strip(), {"data": source, "sizes": sizes._asdict()})
+            made = measure.document("peers", WHAT.strip(), {"data": source, "sizes": sizes.told()})
             stamp = {key: made[key] for key in ("measured", "commit")}
             before = {**before, name: {"label": PEERS[name].label, **found, **stamp}}
             result = {**made, "peers": {n: before[n] for n in PEERS if n in before}}
@@ -256,7 +261,11 @@ def table(result: Mapping[str, Any]) -> str:
     ]
     machine, versions = result["machine"], result["versions"]
     where = f"{machine['cpu']}, {machine['cores']} cores; Python {versions['python']}, PyTorch {versions['torch']}"
-    return "\n".join([*lines, "", f"{where}; {result['measured'][:10]}."])
+    note = (
+        f"{where}; {result['measured'][:10]}. A `+` behind a commit: sources differed from it. Busy: the load average was "
+        "above 2.5 in every attempt; then the ratio in CPU time decides, where there is one."
+    )
+    return "\n".join([*lines, "", note])
 
 
 def _cells(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
