@@ -131,7 +131,9 @@ class InProcess:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError) as error:
             why = str(error).splitlines()[0]
-            raise InputError(f"device {device!r} cannot be used here ({why}); take cpu, or install torch for it") from error
+            raise InputError(
+                f"device {device!r} cannot be used here ({why}); take cpu, or install torch for it"
+            ) from error
         workspace = Workspace(model, loss, clients[0], device, kernel)
         self.model = workspace.model
         self.loss = workspace.loss
