@@ -55,8 +55,9 @@ def run(settings: Settings) -> dict[str, Any]:
     rounds, seeds = (3, 2) if settings.quick else (ROUNDS, MOST_SEEDS)
     found: list[dict[str, Any]] = []
     for seed in range(seeds):
-        found.append(plateau(IDEAL, None, seed, rounds))
-        found += [plateau(method, attack, seed, rounds) for attack in ATTACKS for method in METHODS]
+        for method, attack in [(IDEAL, None), *((m, a) for a in ATTACKS for m in METHODS)]:
+            found.append(plateau(method, attack, seed, rounds))
+            print(found[-1], flush=True)  # a seed takes many minutes
         if (time.perf_counter() - started) * (seed + 2) / (seed + 1) > 60 * settings.minutes:
             break
     minutes = (time.perf_counter() - started) / 60

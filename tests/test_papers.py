@@ -76,6 +76,15 @@ def test_no_clear_difference_is_untestable_only_if_the_papers_own_could_hide_in_
     assert judged(papers, WIDE, LOW).word == "not confirmed"
 
 
+def test_a_margin_is_what_may_be_lost(papers):
+    near = [v - 0.03 + wobble for v, wobble in zip(HIGH, (0.002, -0.001, 0.001, 0.0), strict=True)]
+    assert judged(papers, near, HIGH).word == "not confirmed"
+    assert judged(papers, near, HIGH, margin=0.05).word == "confirmed"
+    assert judged(papers, near, HIGH, margin=0.02).word == "not confirmed"
+    more = [v + 0.06 for v in near]
+    assert judged(papers, more, HIGH, margin=0.05, higher=False).word == "confirmed"
+
+
 def test_one_seed_tests_nothing(papers):
     assert judged(papers, [0.9], [0.1]).word == "not testable at this scale"
 
