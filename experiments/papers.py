@@ -214,10 +214,10 @@ STUDIES: Mapping[str, Study] = {
     "isfl-cifar10-dirichlet": Study("ISFL: CIFAR-10, Dirichlet(.2)", None, of_isfl),
     "varsel-fashion-mnist": Study("VaRSeL: Fashion-MNIST, 60 clients of two shards", INTERNAL, of_varsel),
     "maxfl-fashion-mnist": Study("MaxFL: Fashion-MNIST, Dirichlet(.5)", None, of_maxfl),
-}
-
     "maxfl-byzantine-05": Study("MaxFL: Fashion-MNIST, 5 % Byzantine clients", None, of_maxfl),
     "maxfl-byzantine-10": Study("MaxFL: Fashion-MNIST, 10 % Byzantine clients", None, of_maxfl),
+}
+
 
 def document(name: str, results: Results) -> dict[str, Any]:
     """All that the page needs of a run."""
@@ -256,9 +256,9 @@ class Claim:
     b: tuple[str, str, str] | float
     higher: bool = True
     paper: float | None = None
-
-
     margin: float = 0.0
+
+
 class Verdict(NamedTuple):
     """One of the three words, and the numbers behind it."""
 
@@ -296,9 +296,9 @@ def judge(claim: Claim, documents: Mapping[str, Document]) -> Verdict | None:
     allowed = claim.margin if claim.higher else -claim.margin
     difference = compare(a, [v - allowed for v in b], about["n_train"], tested, claim.higher)
     against = f"{claim.b:g}" if isinstance(claim.b, float) else spread(b)
+    against += f", of which {claim.margin:g} may be lost," if claim.margin else ""
     numbers = f"{spread(a)} against {against} over {len(seeds)} seeds"
     if difference is not None:
-    against += f", of which {claim.margin:g} may be lost," if claim.margin else ""
         interval = (
             "" if difference.low is None else f" [{signed(difference.low)}, {signed(difference.high or math.nan)}]"
         )
@@ -380,8 +380,6 @@ def _claims() -> dict[str, list[Claim]]:
             text = f"{words}: {metric} of {who} clients is higher than {whose}"
             known = paper if label == "maxfl-flexible" else None
             claims[maxfl].append(Claim(text, (maxfl, quantity, label), (maxfl, quantity, rival), paper=known))
-    return claims
-
     for share in ("05", "10"):
         here = f"maxfl-byzantine-{share}"
         for who in ("seen", "unseen"):
@@ -391,6 +389,8 @@ def _claims() -> dict[str, list[Claim]]:
             claims[here].append(Claim(text, mine, honest, margin=0.05))
             text = f"MaxFL is more accurate for {who} clients than MW-Fed with {int(share)} % Byzantine clients"
             claims[here].append(Claim(text, mine, (here, quantity, "mwfed")))
+    return claims
+
 
 CLAIMS = _claims()
 
