@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ __all__ = ["Coordinator", "Sites"]
 
 RESULT = "coterie-run"
 OUTCOME = "outcome.json"
+LINGER = 5.0
+"""Seconds that a job waits at its end for whoever watches it, so that they learn that it is over."""
+ENDED = "the job was ended in the middle of the run, as when a site's worker dies; start what has died, then go on with --resume"
 
 
 class Sites:
@@ -81,6 +85,7 @@ class Coordinator:
     def __init__(self, plan: str) -> None:
         self.plan = plan
         self._progress: dict[str, Any] = {}
+        self._told = threading.Event()
 
     @collab.main  # type: ignore[untyped-decorator]
     def run(self) -> None:
@@ -91,11 +96,11 @@ class Coordinator:
         result = Path(collab.workspace.get_run_dir(context.get_job_id()))
         engine = context.get_engine()
         if hasattr(engine, "register_app_command"):
-            engine.register_app_command("coterie", lambda *_: dict(self._progress))
+            engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
         remote = Remote(link, plan["run"], timeout=plan["timeout"], columns=plan["columns"], watch=self._watch)
-        outcome: dict[str, Any] = {"status": 1, "sentence": "the job was ended before the run was"}
+        outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
             experiment = Experiment.from_tables(plan["experiment"], plan["where"])
             run_experiment(
@@ -114,6 +119,14 @@ class Coordinator:
             if folder.exists():
                 shutil.copytree(folder, result / RESULT, dirs_exist_ok=True)
             write_atomically(result / OUTCOME, lambda p: p.write_text(json.dumps(outcome), encoding="utf-8"))
+            self._progress["over"] = True
+        self._told.wait(LINGER)
+
+    def _tell(self) -> dict[str, Any]:
+        told = dict(self._progress)
+        if "over" in told:
+            self._told.set()
+        return told
 
     def _watch(self, status: Status) -> None:
         self._progress.update(ask=status.ask, task=status.task, waiting=list(status.waiting), gone=list(status.gone))

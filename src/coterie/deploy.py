@@ -43,6 +43,8 @@ CLASSES = (
 
 PLAN_FILE = "plan.toml"
 SUBMISSION = ".submission.json"
+END_SECONDS = 20.0
+"""How long a job whose run is over may take to end by itself."""
 JOIN_SECONDS = 120.0
 """How long a submission waits for sites that are not connected yet."""
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -459,16 +461,24 @@ def _start(session: Any, message: Mapping[str, Any], sites: int) -> str:
 
 def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> str:
     """Wait for the end of a job; its status."""
+    over = 0.0
     while True:
         status = str(session.get_job_status(job))
         if status.startswith("FINISHED") or status in ("ABANDONED", "APPROVED_FAILED"):
             return status
-        if watch is not None and status == "RUNNING":
+        got: dict[str, Any] = {}
+        if status == "RUNNING" and not over:
             with suppress(Exception):  # the job may be beginning or ending; the status tells
                 got = session.do_app_command(job, "coterie", {})
-                event = Event(*got["event"]) if "event" in got else None
-                lists = tuple(got.get("waiting", ())), tuple(got.get("gone", ()))
-                watch(Watched(event, got.get("ask", 0), got.get("task", ""), *lists))
+        if got and watch is not None:
+            event = Event(*got["event"]) if "event" in got else None
+            lists = tuple(got.get("waiting", ())), tuple(got.get("gone", ()))
+            watch(Watched(event, got.get("ask", 0), got.get("task", ""), *lists))
+        if "over" in got:
+            over = time.monotonic()
+        if over and time.monotonic() - over > END_SECONDS:
+            session.abort_job(job)  # all is done, but FLARE waits for a site that is gone
+            over = time.monotonic()
         time.sleep(1.0)
 
 

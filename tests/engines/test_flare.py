@@ -257,8 +257,8 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp
     )
     assert task in log
     found = {**failures(tmp_path / "run"), **failures(tmp_path / "run", "meritfed")}
-    assert "exit code -9" in found["switzerland"] or task == "meritfed:target_gradient"
-    assert set(found) <= {"switzerland"}
+    # A target that fails is asked once more and then answers: the round lacks nobody.
+    assert set(found) == ({"switzerland"} if task == "fedavg:local_update" else set())
 
 
 @pytest.mark.parametrize(("task", "at"), [("fedavg:local_update", 3), ("meritfed:target_gradient", 7)])
@@ -294,8 +294,8 @@ def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path
     with deployed(tmp_path / "d", {"long-beach": arm}, methods=FEDAVG, rounds=4, timeout=8.0) as made:
         running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
         wait_for((tmp_path / "reached").exists, 120)
-        made.stop("long-beach")
-        said = running.communicate(timeout=180)[1]
+        made.stop("long-beach")  # with the worker and the cohort's process, all at once
+        said = running.communicate(timeout=240)[1]
         assert running.returncode == 0, said
         assert "long-beach is gone" in said
     why = failures(tmp_path / "run")["long-beach"]

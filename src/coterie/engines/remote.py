@@ -10,7 +10,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -32,6 +32,8 @@ from coterie.models import MODELS, outputs_of
 __all__ = ["Link", "Remote", "Status"]
 
 PING_SECONDS = 5.0
+PATIENCE = 0.5
+"""Seconds for which an ask waits for the pings of those that are gone."""
 
 
 class Link(Protocol):
@@ -104,6 +106,7 @@ class Remote:
         self._serial = 0
         self._silent: set[str] = set()
         self._lost: dict[str, int] = {}
+        self._pings: dict[str, Future[bool]] = {}
         self._pool = ThreadPoolExecutor(max_workers=len(self.clients), thread_name_prefix="coterie")
 
     # ---- rows and model
@@ -258,10 +261,7 @@ class Remote:
 
     def _send(self, messages: Mapping[str, Mapping[str, Any]], status: Status) -> dict[str, _Reply]:
         """One message to each client and its reply; all at once."""
-        back = [n for n in self._silent if n in messages]
-        for name, there in zip(back, self._pool.map(self._answers_ping, back), strict=True):
-            if there:
-                self._silent.discard(name)
+        self._ping([n for n in self._silent if n in messages])
         waiting = [n for n in messages if n not in self._silent]
         self._tell(status, waiting)
         futures: dict[str, Future[_Reply]] = {}
@@ -300,6 +300,16 @@ class Remote:
             why = str(error)
         seconds = time.perf_counter() - started
         return _Reply(values, ClientCost(name, len(sent), len(got) if isinstance(got, bytes) else 0, seconds, why))
+
+    def _ping(self, names: Sequence[str]) -> None:
+        """Let those that answer a ping take part again. Nobody waits for long: an answer may also come during a later ask."""
+        for name in names:
+            if name not in self._pings:
+                self._pings[name] = self._pool.submit(self._answers_ping, name)
+        wait([self._pings[name] for name in names], timeout=PATIENCE)
+        for name in names:
+            if self._pings[name].done() and self._pings.pop(name).result():
+                self._silent.discard(name)
 
     def _answers_ping(self, name: str) -> bool:
         try:
