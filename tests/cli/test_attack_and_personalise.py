@@ -10,7 +10,10 @@ import pytest
 from commands import ROOT, contents
 
 from coterie.attacks import ATTACKS
+from coterie.core.errors import InputError
+from coterie.experiment import Experiment, preset
 from coterie.report.results import Results
+from coterie.rundir import run_experiment
 
 FAST = ("--rounds", "3", "--seeds", "2", "--no-report", "--set", "run.evaluate=3")
 TUNE = ("--personalise", "bias", "--set", "personalise.steps=[0, 20]", "--set", "personalise.lr=[1.0]")
@@ -196,6 +199,20 @@ ERRORS = {
     "no zero": (("--personalise", "bias", "--set", "personalise.steps=[5]"), "with 0 among them"),
     "unknown key": (("--set", "personalise.step=[0]"), "unknown key 'step'; did you mean 'steps'?"),
 }
+
+
+@pytest.mark.parametrize("table", [{"attack": {"name": "nan", "share": 0.5}}, {"personalise": {"part": "bias"}}])
+def test_sites_elsewhere_neither_attack_nor_personalise(table, tmp_path):
+    class Elsewhere:
+        """Its rows are stand-ins, on which nothing may be tuned."""
+
+        def load(self, experiment, seed):
+            raise AssertionError("the rows were asked for")
+
+    made = Experiment.from_tables({**preset("heart-disease"), **table}, "a plan")
+    with pytest.raises(InputError, match=r"\[attack\] and \[personalise\] work where all rows are on this machine"):
+        run_experiment(made, tmp_path / "run", backend=Elsewhere())
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("what", ERRORS)
