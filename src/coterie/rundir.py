@@ -473,6 +473,7 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
     weights: list[list[Any]] = []
     timing: list[list[Any]] = []
     asks: list[list[Any]] = []
+    failed: list[dict[str, Any]] = []
     for entry in experiment.methods:
         for seed in experiment.run.seeds:
             pair = _Pair(entry, seed, folder)
@@ -480,6 +481,10 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
                 continue
             saved = pair.saved()
             summary += saved["summary"]
+            failed += [
+                {"method": entry.label, "seed": seed, "client": client, "last": why}
+                for client, why in sorted(saved["failures"].items())
+            ]
             head = [entry.label, seed]
             tuned: dict[str, list[list[Any]]] = saved.get("tuned", {})
             for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
@@ -489,6 +494,8 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
                 asks += [[*head, *row] for row in line.get("asks", ())]
             history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
     write_json(folder / "summary.json", summary)
+    if failed:
+        write_json(folder / "failures.json", failed)
     write_csv(folder / "history.csv", ("method", "seed", "round", "client", "split", "metric", "value"), history)
     write_csv(folder / "weights.csv", ("method", "seed", "round", "target", "client", "weight"), weights)
     write_csv(folder / "timing.csv", ("method", "seed", "round", "seconds", "own"), timing)

@@ -25,6 +25,8 @@ from coterie.engines.remote import Remote
 from coterie.engines.site import Site, SiteSettings, read_settings
 from coterie.experiment import Experiment, preset
 from coterie.report.html import write
+from coterie.report.results import Results
+from coterie.report.table import describe_lines
 from coterie.rundir import initial, metric_names, run_experiment
 from coterie.runner import Plan, run_on, start_from
 from deployment import HOSPITALS, SAME, differences
@@ -231,6 +233,18 @@ def test_a_forbidden_task_is_refused_with_the_name_of_the_site_and_the_task(hosp
     assert got.failed == {"hungary": "its site refuses the task 'fedavg:local_update'"}
     with pytest.raises(QuorumError, match="hungary \\(its site refuses the task"):
         update(view(engine), need="all")
+
+
+def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
+    _, make = hospitals
+    engine = Remote(Direct(make("hungary", refuse=("fedavg:local_update",))), "run")
+    run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Back(engine))
+    said = (
+        "hungary failed under fedavg, seed 0; last in round 2, coterie.algorithms.fedavg:local_update: its site refuses"
+    )
+    results = Results.load(tmp_path / "run")
+    assert said in " ".join(" ".join(describe_lines(results)).split())
+    assert said in write(tmp_path / "run").read_text()
 
 
 def test_a_site_with_too_few_rows_answers_nothing(hospitals):

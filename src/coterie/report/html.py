@@ -108,6 +108,7 @@ def _context(results: Results) -> dict[str, Any]:
         "classification": results.classification,
         "costs": _costs(results),
         "traffic": _traffic(results),
+        "failures": [printable(text) for text in results.failures],
         "cost_unit": results.cost_unit and printable(results.cost_unit),
         "split": results.split,
         "notes": results.notes,

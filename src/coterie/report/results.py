@@ -377,6 +377,16 @@ class Results:
         return sorted(names, key=lambda name: (order.get(name, len(order)), name))
 
     @cached_property
+    def failures(self) -> list[str]:
+        """A sentence per method, seed and client that failed in an ask, with the last reason."""
+        path = self.folder / "failures.json"
+        found = read(path, json.loads) if path.is_file() else []
+        rows = found if isinstance(found, list) else []
+        return [
+            f"{row['client']} failed under {row['method']}, seed {row['seed']}; last in {row['last']}" for row in rows
+        ]
+
+    @cached_property
     def seconds(self) -> dict[str, Vector]:
         """Seconds of a whole run, one value per seed that has any."""
         return self._clock("seconds")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from coterie.core.errors import require
 from coterie.report.grids import BUDGET, MANY, Cell, Grid, budget, grid
 from coterie.report.results import Results
-from coterie.report.text import listing
+from coterie.report.text import listing, printable
 
 __all__ = ["describe_lines", "plain", "render"]
 
@@ -78,7 +78,7 @@ def describe_lines(results: Results, *, width: int | None = None) -> list[str]:
             "",
             *_wrap(f"{client.name}: {headline(results, client.verdict)}. {' '.join(client.sentences)}", width, "  "),
         ]
-    for sentence in story.caveats:
+    for sentence in (*story.caveats, *(printable(f"{text}.") for text in results.failures)):
         lines += ["", *_wrap(sentence, width)]
     return lines
 
