@@ -322,7 +322,8 @@ class Cohort:
             for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode, share):
                 count = self._count(i, part, batch_size)
                 weight = len(labels) / (count if share is None else len(range(count)[share]))
-                result[i, : self.layout.dim] += weight * self.workspace.flat_gradient(inputs, labels)
+                grad = self.workspace.flat_gradient(inputs, labels)
+                result[i, : self.layout.dim] += grad if weight == 1 else grad.mul_(weight)
                 self.spent["row_gradients"] += len(labels)
         return result
 
