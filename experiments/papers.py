@@ -27,6 +27,7 @@ import torch
 
 from coterie.core.errors import CoterieError, InputError
 from coterie.core.state import write_atomically
+from coterie.core.workspace import Workspace
 from coterie.experiment import Experiment, read_experiment
 from coterie.metrics import METRICS
 from coterie.models import build_model
@@ -164,8 +165,9 @@ def on_standard_test_set(results: Results) -> Values:
         for method in results.methods:
             module = build_model(experiment.build_model(), clients, seed)
             module.load_state_dict(load_model_file(results.folder / "models" / f"{method}-{seed}.safetensors"))
+            workspace = Workspace(module, "auto", clients[0])
             with torch.no_grad():
-                outputs = torch.cat([module.eval()(some) for some in tested.inputs.split(1000)])
+                outputs = torch.cat([module.eval()(workspace.prepare(some)) for some in tested.inputs.split(1000)])
             for quantity, metric in (
                 ("accuracy on D_S", METRICS["accuracy"]),
                 ("top-5 accuracy on D_S", METRICS["top5"]),

@@ -161,13 +161,13 @@ class Rows:
         at = where if isinstance(where, slice) else torch.from_numpy(where)
         return Part(take(self.inputs, at), self.labels[at])
 
-
     def subset(self, clients: Sequence[int]) -> Rows:
         """Copies of the rows of some clients, by number, and nobody else's."""
         lists = [self.numbers(i) for i in clients]
         at = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
         return Rows(take(self.inputs, at), self.labels[at], offsets)
+
 
 class Clients(Sequence[Client]):
     """A sequence of clients, sorted by name, with what they have in common.
@@ -324,10 +324,6 @@ class Clients(Sequence[Client]):
         made.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
         return made
 
-    def pooled(self) -> Part:
-        """All training rows as one part."""
-        everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
-        return Part(self.train.inputs, self.train.labels).select(torch.from_numpy(everything))
     def subset(self, names: Sequence[str]) -> Clients:
         """Some of the clients (sorted) with copies of their rows and nobody else's: without server rows and unseen clients."""
         numbers = [self.number(n) for n in names]
@@ -339,6 +335,10 @@ class Clients(Sequence[Client]):
         made._number = {n: i for i, n in enumerate(names)}
         return made
 
+    def pooled(self) -> Part:
+        """All training rows as one part."""
+        everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
+        return Part(self.train.inputs, self.train.labels).select(torch.from_numpy(everything))
 
     def to(self, device: torch.device) -> Clients:
         """The same clients with all rows on `device`; tensors that parts share are moved once."""
