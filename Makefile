@@ -28,7 +28,7 @@ demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, 
 	$(BIN)/coterie compare heart-disease --seeds 5
 
 test: $(VENV)/.dev  ## the fast tests, with warnings as errors (under 5 minutes on 2 cores)
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile -q
+	$(BIN)/python -m pytest tests -n 2 --dist worksteal -q
 	$(BIN)/python -m pytest --doctest-modules src/coterie --ignore=src/coterie/engines/flare.py --ignore=src/coterie/coordinator.py -q
 
 $(ENGINES)/.ready: pyproject.toml constraints.txt

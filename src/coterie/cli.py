@@ -121,7 +121,11 @@ def _parser() -> _Parser:
             listing.add_argument("name", nargs="?", help="a data set to export")
             listing.add_argument("--export", metavar="FOLDER", help="write its files there, one CSV per client")
             listing.add_argument(
-                "--server-rows", type=int, default=0, metavar="N", help="take N rows out for a server: FOLDER/../server.csv"
+                "--server-rows",
+                type=int,
+                default=0,
+                metavar="N",
+                help="take N rows out for a server: FOLDER/../server.csv",
             )
         listing.set_defaults(command=command)
     show = commands.add_parser("show", help="a method (fields, defaults, paper), a data set, a model or an attack")

@@ -184,7 +184,7 @@ def test_any_problem_gives_the_same_bits_on_any_number_of_workers(case, problem)
             run(case, made)
         return
     if case[0] == "moon" and problem == "segmentation":
-        with pytest.raises(InputError, match="this model calls none; end it with torch.nn.Linear"):
+        with pytest.raises(InputError, match=r"this model calls none; end it with torch\.nn\.Linear"):
             run(case, made)
         return
     before = {k: v.clone() for k, v in made.model.state_dict().items()}

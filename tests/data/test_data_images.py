@@ -253,10 +253,14 @@ def test_test_rows_from_the_standard_set_have_the_clients_shares_of_classes(tiny
         counts = torch.bincount(classes, minlength=10).double()
         tested = mixed.test.part(i)
         found = torch.bincount(tested.labels, minlength=10).double()
-        assert torch.equal(tested.inputs[:, 1, 0, 0].long(), tested.labels)  # images of that test set, and theirs the labels
+        assert torch.equal(
+            tested.inputs[:, 1, 0, 0].long(), tested.labels
+        )  # images of that test set, and theirs the labels
         assert (tested.inputs[:, 0, 0, 0] < 40).all()
         assert not held & {tuple(image[:2, 0, 0].tolist()) for image in tested.inputs}
-        assert found.max() == 3  # one of four images of a class is at the server: the commonest class takes all that are left
+        assert (
+            found.max() == 3
+        )  # one of four images of a class is at the server: the commonest class takes all that are left
         expected = (counts * (3 / counts.max())).clamp(min=1) * (counts > 0)
         assert (found - expected).abs().max() <= 0.5
 

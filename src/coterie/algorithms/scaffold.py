@@ -18,7 +18,8 @@ take out and which would move the fixed point, all controls then start again at 
 failures name the client. Controls are of parameters; buffers are averaged.
 
 Weight decay belongs to each client's objective, so controls contain it. Momentum, Adam and clipping are refused: then
-(x - y_i) / (K lr) is no mean of gradients. Everybody counts the same, so a client that exists twice counts twice and its size does not matter.
+(x - y_i) / (K lr) is no mean of gradients. Everybody counts the same, so a client that exists twice counts twice and its size does not
+matter.
 
 Laws (tests/laws): the first round is uniform averaging; with one step on all rows and all clients every round is FedSGD; the fixed
 point on quadratics is the optimum, also after a loss of memory.

@@ -47,7 +47,7 @@ class Context(NamedTuple):
 
 
 class ClientCost(NamedTuple):
-    """What one ask cost at one client that is elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
+    """What one ask cost at a client elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
 
     client: str
     bytes_down: int
@@ -57,7 +57,7 @@ class ClientCost(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What an engine brings back: stacked replies by shard, reasons of failures, rows of work done, and costs where clients are elsewhere."""
+    """What an engine brings back: stacked replies by shard, reasons of failures, rows of work done, and costs of clients elsewhere."""
 
     shards: Sequence[tuple[tuple[str, ...], tuple[Any, ...]]]
     failed: Mapping[str, str]
