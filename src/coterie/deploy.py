@@ -7,6 +7,7 @@ tried before anybody joins.
 from __future__ import annotations
 
 import json
+import logging
 import re
 import secrets
 import shutil
@@ -45,6 +46,8 @@ PLAN_FILE = "plan.toml"
 SUBMISSION = ".submission.json"
 END_SECONDS = 20.0
 """How long a job whose run is over may take to end by itself."""
+SILENT_SECONDS = 20.0
+"""How long the server may be silent until a submission gives up."""
 JOIN_SECONDS = 120.0
 """How long a submission waits for sites that are not connected yet."""
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -188,10 +191,23 @@ def provision(plan_file: Path, folder: Path | None = None) -> Path:
                 role["byoc"] = "none"  # a job brings no code of its own
         rights["permissions"]["lead"]["app_command"] = "n:submitter"  # asks the server how the job stands
         (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
+    _keep_jobs(kits / deployment.server)
     for name in deployment.sites:
         shutil.copy(plan_file, kits / name / "local" / PLAN_FILE)
         (kits / name / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
     return kits
+
+
+def _keep_jobs(kit: Path) -> None:
+    """Let a server keep its jobs in its kit: FLARE's own place in /tmp is that of every server on the machine."""
+    file = kit / "local" / "resources.json"
+    resources = json.loads(file.read_text(encoding="utf-8"))
+    storage = kit.resolve() / "storage"
+    resources["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = str(storage / "snapshots")
+    for component in resources["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = str(storage / "jobs")
+    file.write_text(json.dumps(resources, indent=2), encoding="utf-8")
 
 
 def _project(deployment: Deployment) -> dict[str, Any]:
@@ -399,15 +415,19 @@ def submit(
         "columns": list(plan.deployment.columns),
         "command": command,
     }
-    session = _session(plan.deployment, admin)
+    logging.disable(logging.CRITICAL)  # FLARE reports every second that a server is away
+    session = None
     try:
+        session = _session(plan.deployment, admin)
         _await_sites(session, plan.deployment, say)
         job = _start(session, message, len(plan.deployment.sites))
         write_atomically(told, lambda p: p.write_text(json.dumps({"run": run, "job": job}), encoding="utf-8"))
         status = _follow(session, job, watch)
         _bring_back(session, job, status, out)
     finally:
-        session.close()
+        logging.disable(logging.NOTSET)
+        if session is not None:
+            session.close()
 
 
 def _session(deployment: Deployment, admin: Path) -> Any:
@@ -461,9 +481,18 @@ def _start(session: Any, message: Mapping[str, Any], sites: int) -> str:
 
 def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> str:
     """Wait for the end of a job; its status."""
-    over = 0.0
+    over, heard = 0.0, time.monotonic()
     while True:
-        status = str(session.get_job_status(job))
+        try:
+            status = str(session.get_job_status(job))
+            heard = time.monotonic()
+        except Exception as error:  # FLARE has a dozen kinds for this
+            if time.monotonic() - heard > SILENT_SECONDS:
+                raise RunError(
+                    f"the server has not answered for {SILENT_SECONDS:g} s; start it again, then go on with --resume"
+                ) from error
+            time.sleep(1.0)
+            continue
         if status.startswith("FINISHED") or status in ("ABANDONED", "APPROVED_FAILED"):
             return status
         got: dict[str, Any] = {}
