@@ -252,7 +252,7 @@ def judge(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]
 
 def table(result: Mapping[str, Any]) -> str:
     """The rows of all peers, and the machine."""
-    names = ("against", "coterie is faster by", "in CPU time", "goal", "reached")
+    names = ("against", "coterie's speed by the peer's", "in CPU time", "goal", "reached")
     names += ("ms a round, coterie / peer", "accuracy, coterie / peer", "load", "commit")
     lines = [
         "| " + " | ".join(names) + " |",
@@ -278,8 +278,8 @@ def _cells(name: str, found: Mapping[str, Any]) -> tuple[str, ...]:
     reached = "aim" if decisive >= peer.aim else "yes" if decisive >= peer.must else "no"
     return (
         f"{peer.label}, {peer.package} {found['versions'][peer.package]}",
-        f"{found['ratio']:.1f} times",
-        f"{found['cpu_ratio']:.1f} times" if with_cpu else "-",
+        f"{found['ratio']:.1f}",
+        f"{found['cpu_ratio']:.1f}" if with_cpu else "-",
         goal,
         reached,
         f"{1000 * found['seconds']:.0f} / {1000 * found['reference_seconds']:.0f}",
