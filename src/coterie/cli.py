@@ -226,9 +226,10 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
 
 def _compare(args: argparse.Namespace) -> int:
     from coterie.data import DATASETS
-    from coterie.experiment import Experiment, preset
+    from coterie.experiment import Experiment, preset, preset_methods
 
-    tables = preset(args.data if args.data in DATASETS else "folder")
+    start = args.data if args.data in DATASETS else "folder"
+    tables = preset(start)
     known = args.data in DATASETS or ".py:" in args.data or args.data.startswith("hf:")
     if not known and not Path(args.data).exists():
         raise InputError(
@@ -250,7 +251,7 @@ def _compare(args: argparse.Namespace) -> int:
         kept = {k: v for k, v in tables.get("model", {}).items() if k in ("init", "freeze")}
         tables["model"] = {**kept, "name": args.model}
     if args.methods is not None:
-        tables["methods"] = _chosen(args.methods, tables.get("methods", []))
+        tables["methods"] = _chosen(args.methods, preset_methods(start))
         names = {"local"} | {m["name"] for m in tables["methods"]}
         tables["tune"] = {k: v for k, v in tables.get("tune", {}).items() if k.partition(".")[0] in names}
     _override(tables, args)

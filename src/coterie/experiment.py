@@ -453,6 +453,18 @@ def _sampler(table: Any, where: str) -> Any:
 
 def preset(name: str) -> dict[str, Any]:
     """The tables that `coterie compare NAME` starts from; those for a folder where NAME has none of its own."""
+    tables = _preset(name)
+    tables.pop("others", None)
+    return tables
+
+
+def preset_methods(name: str) -> list[dict[str, Any]]:
+    """The [[methods]] entries of that preset, and further ones whose arguments it knows although it does not run them unasked."""
+    tables = _preset(name)
+    return [*tables.get("methods", []), *tables.get("others", [])]
+
+
+def _preset(name: str) -> dict[str, Any]:
     path = PRESETS / f"{name}.toml"
     return read_tables(path if path.is_file() else PRESETS / "folder.toml")
 

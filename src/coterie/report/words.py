@@ -190,20 +190,23 @@ def _beaten(results: Results, client: str, metric: str, key: str) -> str | None:
     if all(d.low is None for d in known.values()):  # no intervals: say only what the numbers show
         sign = 1 if results.higher_is_better(metric) else -1
         above = [m for m, d in known.items() if sign * d.mean > 0]
-        names = listing([printable(m) for m in above])
+        names = _some(above)
         if len(above) == len(known):
             return None
         return f"in this run only {names} did better" if above else "in this run no method did better"
     above = [m for m, d in known.items() if d.verdict == BETTER]
-    below = [printable(m) for m, d in known.items() if d.verdict == WORSE]
+    below = [m for m, d in known.items() if d.verdict == WORSE]
     if len(above) == len(known):
         return None
-    worse = f"; {listing(below)} {'is' if len(below) == 1 else 'are'} clearly worse" if below else ""
-    names = listing([printable(m) for m in above])
+    worse = f"; {_some(below)} {'is' if len(below) == 1 else 'are'} clearly worse" if below else ""
     text = (
-        f"only {names} {'is' if len(above) == 1 else 'are'} clearly better" if above else "no method is clearly better"
+        f"only {_some(above)} {'is' if len(above) == 1 else 'are'} clearly better" if above else "no method is clearly better"
     )
     return text + worse
+
+
+def _some(methods: Sequence[str]) -> str:
+    return listing(shortened([printable(m) for m in methods], NAMED))
 
 
 def _mean_constant(results: Results, client: str, key: str) -> float:
