@@ -5,15 +5,18 @@ back. Seconds are medians over asks, engines in turns. A round is one of each me
 and 10 local steps, without evaluation; again the median. Asks and numbers are counted by the federation in one round, in process:
 numbers per participant, in multiples of the model.
 
-An engine whose packages are missing is left out.
+NVIDIA FLARE is measured in one job of its simulator, after the others: a server, a worker and a cohort process for each hospital on
+loopback, without TLS. Its asks are between the same four clients by other names. An engine whose packages are missing is left out.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +34,7 @@ from coterie.engines.inprocess import InProcess
 
 WHAT = __doc__ or ""
 NAMES = ("a", "b", "c", "d")
+FLARE = "FLARE's simulator"
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "varsel": {"internal": ("cleveland", "hungary")},
     "selective": {"internal": ("cleveland", "hungary")},
@@ -67,7 +71,7 @@ WAYS: dict[str, Way] = {
     "2 workers": Way(lambda c, m: InProcess(c, m, workers=2), {"workers": 2}),
     "Ray, 2 actors": Way(_ray, {"engine": "ray", "actors": 2}),
 }
-"""Columns of the tables."""
+"""Columns of the tables; FLARE's follows."""
 
 
 class Flat(nn.Module):
@@ -80,6 +84,21 @@ class Flat(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """One logit per row."""
         return self.weight[0] * inputs
+
+
+@dataclass(frozen=True)
+class Sized:
+    """Settings of `Flat`, which is built where a client is.
+
+    Attributes:
+        size: numbers of the model.
+    """
+
+    size: int
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """The model, whatever the inputs."""
+        return Flat(self.size)
 
 
 class Sent(NamedTuple):
@@ -99,10 +118,29 @@ def run(settings: Settings) -> dict[str, Any]:
     work = Work({1000: 2, 2000: 2}, 3, 1, ("fedavg", "meritfed")) if settings.quick else Work()
     with _cluster() as started:
         ways = {k: w for k, w in WAYS.items() if started is not None or "ray" not in w.options.values()}
-        found = on_a_quiet_machine(
-            lambda: {"asks": _asks(work, ways), "rounds": _rounds(work, ways)}, settings._replace(attempts=2)
-        )
-    return {**found, "engines": list(ways), "ray_start_seconds": started, "counts": _counts(work), "rows": []}
+        found = on_a_quiet_machine(lambda: _measured(work, ways), settings._replace(attempts=2))
+    return {**found, "ray_start_seconds": started, "counts": _counts(work), "rows": []}
+
+
+def _measured(work: Work, ways: Mapping[str, Way]) -> dict[str, Any]:
+    found: dict[str, Any] = {"engines": list(ways), "asks": _asks(work, ways), "rounds": _rounds(work, ways)}
+    there = _on_flare(work)
+    if there is None:
+        return {**found, "flare_start_seconds": None}
+    for ask, seconds in zip(found["asks"], there["asks"], strict=True):
+        ask["seconds"][FLARE] = seconds
+    for row in found["rounds"]:
+        row["seconds"][FLARE] = there["rounds"].get(row["method"])
+    return {**found, "engines": [*ways, FLARE], "flare_start_seconds": there["start"]}
+
+
+def _on_flare(work: Work) -> dict[str, Any] | None:
+    """What a job of FLARE's simulator has measured, None if FLARE is not installed."""
+    if importlib.util.find_spec("nvflare") is None:
+        return None
+    from benchmarks.flare import measure
+
+    return measure(work)
 
 
 @contextmanager
@@ -149,7 +187,8 @@ def _asks(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
     return rows
 
 
-def _methods(work: Work) -> Iterator[tuple[str, Any]]:
+def methods(work: Work) -> Iterator[tuple[str, Any]]:
+    """Names of the methods and the methods, as they are measured."""
     local = ct.LocalSGD(lr=0.05, steps=ct.Steps(10), batch_size=16)
     for name, made in ALGORITHMS.items():
         if work.methods and name not in work.methods:
@@ -171,7 +210,7 @@ def _run(method: Any, rounds: int, options: Mapping[str, Any]) -> Any:
 def _rounds(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
     """Seconds of a round of each method; the first round warms up, the last is evaluated."""
     rows = []
-    for name, method in _methods(work):
+    for name, method in methods(work):
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(work.turns):
             for way in ways:
@@ -183,7 +222,7 @@ def _rounds(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
 def _counts(work: Work) -> list[dict[str, Any]]:
     """Asks of the second of three rounds, and what they carry per client of the run, in multiples of the model."""
     rows = []
-    for name, method in _methods(work):
+    for name, method in methods(work):
         found = _run(method, 3, {})
         model = found.x if "*" in found.models else next(iter(found.models.values()))
         asks = [r for r in found.asks if r.round == 2]
@@ -221,10 +260,19 @@ def table(result: Mapping[str, Any]) -> str:
         if started is None
         else f"a local Ray cluster and two actors start in {started:.1f} s"
     )
+    first = result.get("flare_start_seconds")
+    flare = (
+        "nvflare is not installed: not measured"
+        if first is None
+        else f"FLARE's simulator has its first ask after {first:.1f} s"
+    )
     busy = " Busy: take orders of magnitude from it." if result["busy"] else ""
-    about = f"{machine['cpu']}, {machine['cores']} cores, load {load[0]} -> {load[1]}; commit {result['commit']}; {ray}.{busy}"
+    about = f"{machine['cpu']}, {machine['cores']} cores, load {load[0]} -> {load[1]}; "
+    about += f"commit {result['commit']}; {ray}; {flare}.{busy}"
     return "\n".join([*lines, "", about])
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
     return f"{seconds:.2f} s" if seconds >= 0.1 else f"{1000 * seconds:.1f} ms"

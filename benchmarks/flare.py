@@ -1,0 +1,153 @@
+"""What asks and rounds cost on NVIDIA FLARE: the job, and the server's half of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvflare.collab import CollabRecipe, collab
+from nvflare.recipe import SimEnv
+
+from benchmarks.engines import Sized, Work, echo, methods
+from coterie.core.federation import Federation
+from coterie.data.heart_disease import OPTIONS, export
+from coterie.deploy import CLASSES
+from coterie.engines.flare import FlareLink, SiteClient
+from coterie.engines.remote import Remote
+from coterie.models import MLP, MODELS, build_model
+from coterie.runner import Plan, run_on
+
+__all__ = ["Measurer", "measure", "simulate"]
+
+ROOT = Path(__file__).resolve().parent.parent
+ALSO_AT_SITES = """
+import sys
+if "coterie.engines.site" in sys.orig_argv:
+    from benchmarks.engines import Sized
+    from coterie.models import MODELS
+    MODELS["flat"] = Sized
+"""
+"""No code travels to sites: their processes find the benchmark's own task and model on their path."""
+
+
+class Measurer:
+    """The server object.
+
+    Args:
+        plan: hexadecimal JSON: `folder` with the hospitals' files, `begun` (seconds since the epoch), and the fields of `Work`.
+    """
+
+    def __init__(self, plan: str) -> None:
+        self.plan = plan
+
+    @collab.main
+    def run(self) -> None:
+        """Measure, and write `found.json` into the folder."""
+        plan = json.loads(bytes.fromhex(self.plan))
+        folder, begun = Path(plan.pop("folder")), plan.pop("begun")
+        work = Work(
+            **{**plan, "floats": {int(k): v for k, v in plan["floats"].items()}, "methods": tuple(plan["methods"])}
+        )
+        torch.set_num_threads(1)
+        engine = Remote(FlareLink(collab.clients), "benchmark", timeout=300.0)
+        options = {"folder": str(folder / "hospitals"), **OPTIONS, "server_file": str(folder / "server.csv")}
+        clients = engine.open(options, {}, 0)
+        start = time.time() - begun
+        found = {"start": start, "asks": list(_asks(engine, clients, work)), "rounds": _rounds(engine, clients, work)}
+        engine.close()
+        (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
+
+
+def _asks(engine: Remote, clients: Any, work: Work) -> Iterator[float]:
+    """Seconds of an ask to one client and to four, for each size."""
+    MODELS["flat"] = Sized
+    for floats, repeats in work.floats.items():
+        spec = Sized(floats)
+        engine.prepare(build_model(spec, clients, 0), spec, clients, pair="asks")
+        x = torch.zeros(floats)
+        for asked in (engine.clients[:1], engine.clients):
+            seconds = []
+            for _ in range(repeats + 1):
+                federation = Federation(engine, engine.clients)
+                federation.ask(asked, echo, x=x)
+                seconds.append(federation.session.asks[0].seconds)
+            yield statistics.median(seconds[1:])
+
+
+def _rounds(engine: Remote, clients: Any, work: Work) -> dict[str, float]:
+    """Seconds of a round of each method that needs no pooled rows."""
+    found = {}
+    for name, method in methods(work):
+        if getattr(method, "pooled", False):
+            continue
+        keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
+        engine.prepare(build_model(MLP(), clients, 0), MLP(), clients, pair=name, keep=keep)
+        run = run_on(engine, method, Plan(work.rounds, evaluate=work.rounds, metrics=()))
+        found[name] = statistics.median(s[1] for s in run.seconds[1:-1])
+    return found
+
+
+def measure(work: Work) -> dict[str, Any]:
+    """Seconds of asks, in the order of the tables, seconds of rounds by method, and seconds until the first answers."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        export(folder / "hospitals", server_rows=90)
+        (folder / "path").mkdir()
+        (folder / "path" / "sitecustomize.py").write_text(ALSO_AT_SITES)
+        plan = {**work._asdict(), "folder": temporary, "begun": time.time()}
+        server = Measurer(json.dumps(plan).encode().hex())
+        files = {path.stem: path for path in (folder / "hospitals").iterdir()}
+        simulate(server, SiteClient(), files, folder, [folder / "path", ROOT])
+        found: dict[str, Any] = json.loads((folder / "found.json").read_text(encoding="utf-8"))
+    return found
+
+
+def simulate(server: Any, client: Any, files: Mapping[str, Path], folder: Path, path: Sequence[Path] = ()) -> Path:
+    """Run a job in FLARE's simulator.
+
+    Args:
+        server: the server object.
+        client: the client object of every site.
+        files: data file of each site, by name.
+        folder: for the simulator's own.
+        path: folders on whose path its processes find these classes.
+
+    Returns:
+        The simulator's folder.
+    """
+    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
+
+    local = folder / "sim" / "local"
+    local.mkdir(parents=True)
+    for name, file in files.items():
+        lines = ["[site]", f"data = {json.dumps(str(file))}", f"log = {json.dumps(str(folder / name))}"]
+        (local / f"{name}.coterie.toml").write_text("\n".join([*lines, ""]))
+    ours = [f"{type(o).__module__}.{type(o).__qualname__}" for o in (server, client)]
+    allowed = {"format_version": 2, "class_allow_list": sorted({*DEFAULT_CLASS_ALLOW_LIST, *CLASSES, *ours})}
+    (local / "resources.json.default").write_text(json.dumps(allowed))
+    recipe = CollabRecipe("sim", server=server, client=client, min_clients=len(files))
+    with _on_path(path):
+        recipe.execute(SimEnv(clients=sorted(files), workspace_root=str(folder)))
+    return folder / "sim"
+
+
+@contextmanager
+def _on_path(path: Sequence[Path]) -> Iterator[None]:
+    """Processes that are started meanwhile import from `path` first."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*map(str, path), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
