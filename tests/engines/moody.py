@@ -1,0 +1,159 @@
+"""Both halves of a job in FLARE's simulator whose sites answer what and when a test wants; its processes import this file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import collab
+from test_sites import GARBAGE, LOCAL, begin, experiment, update, view
+
+import coterie as ct
+from coterie.algorithms.fedavg import local_update
+from coterie.core.federation import QuorumError
+from coterie.core.wire import decode
+from coterie.engines.flare import FlareLink, SiteClient
+from coterie.engines.remote import Remote
+from coterie.models import build_model
+from coterie.runner import Plan, Run, run_on
+
+FOLDER = "MOODS"
+"""Variable of the environment: the folder with a file for each site in a mood, and with what the job has found."""
+PLAN = Plan(4, 0, None, 2, ("accuracy",))
+METHODS = {"fedavg": ct.FedAvg(local=LOCAL), "meritfed": ct.MeritFed(local=LOCAL, targets="all")}
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop(number: int) -> None:
+    if number == 2:
+        raise StoppedError
+
+
+def folder() -> Path:
+    return Path(os.environ[FOLDER])
+
+
+def set_mood(name: str, mood: str) -> None:
+    """Let a site be slow or send garbage of a kind until it is told otherwise."""
+    (folder() / "new").write_text(mood)
+    (folder() / "new").replace(folder() / f"{name}.mood")
+
+
+def mood(name: str) -> str:
+    file = folder() / f"{name}.mood"
+    return file.read_text() if file.exists() else ""
+
+
+class Moody(SiteClient):
+    """A site of which asks for updates see the mood."""
+
+    @collab.init
+    def begin(self) -> None:
+        super().begin()
+        site, name = self._site, collab.site_name
+        answer = site._answer
+
+        def moody(about: Any, message: bytes) -> tuple[Any, str]:
+            got, outcome = answer(about, message)
+            while mood(name) == "slow":
+                time.sleep(0.05)
+            return got, outcome
+
+        site._answer = moody
+
+    @collab.publish
+    def handle(self, message: bytes) -> Any:
+        got, how = super().handle(message), mood(collab.site_name)
+        return GARBAGE[how][0](got) if how in GARBAGE and "0/delta" in decode(got) else got
+
+
+class Questions:
+    """The server object: asks and runs, and what became of them, in `found`."""
+
+    @collab.main
+    def run(self) -> None:
+        engine = Remote(FlareLink(collab.clients), "questions", timeout=300.0)
+        begin(engine)
+        found = {
+            "garbage": garbage(engine),
+            "slow": slow(engine),
+            "runs": runs(engine),
+            "resumed": resumed(engine),
+        }
+        engine.close()
+        (folder() / "found").write_bytes(pickle.dumps(found))
+
+
+def garbage(engine: Remote) -> dict[str, Any]:
+    """What an ask gets if hungary's reply is garbage of each kind."""
+    got = {"": update(view(engine))}
+    for kind in GARBAGE:
+        set_mood("hungary", kind)
+        got[kind] = update(view(engine))
+    set_mood("hungary", "")
+    return {kind: (g.clients, g.failed, g.delta) for kind, g in got.items()}
+
+
+def slow(engine: Remote) -> dict[str, Any]:
+    """Asks while switzerland is slow, and after; with how long the second took, and how many it was left out of."""
+    engine._timeout = 6.0
+    set_mood("switzerland", "slow")
+    first = update(view(engine)).failed
+    begun = time.perf_counter()
+    second = update(view(engine)).failed
+    seconds = time.perf_counter() - begun
+    set_mood("switzerland", "")
+    deadline = time.monotonic() + 60.0
+    while (last := update(view(engine))).failed and time.monotonic() < deadline:
+        time.sleep(0.2)
+    engine._timeout = 300.0
+    return {"first": first, "second": second, "seconds": seconds, "last": (last.failed, last.delta)}
+
+
+def fitted(engine: Remote, method: Any, pair: str, resume: bool = False, **options: Any) -> Run:
+    plan = experiment([{"name": "fedavg"}])
+    clients = engine.open(plan.data, plan.split, 0)
+    keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
+    model = build_model(plan.build_model(), clients, 0)
+    engine.prepare(model, plan.build_model(), clients, pair=pair, keep=keep, resume=resume)
+    return run_on(engine, method, PLAN, resume=resume, **options)
+
+
+def runs(engine: Remote) -> dict[str, Any]:
+    """Runs in which hungary's replies are garbage from the second round on: one can do without it, another cannot."""
+
+    def spoil(number: int) -> None:
+        if number == 1:
+            set_mood("hungary", "a NaN")
+
+    run = fitted(engine, ct.FedAvg(local=LOCAL), "survives", progress=spoil)
+    set_mood("hungary", "")
+    ended = {}
+    try:
+        fitted(engine, ct.VaRSeL(local=LOCAL, internal=("cleveland", "hungary")), "ends", progress=spoil)
+    except QuorumError as error:
+        ended["varsel"] = str(error)
+    set_mood("hungary", "a string")
+    try:
+        view(engine).ask(engine.clients, local_update, need="all", x=engine.x, local=LOCAL)
+    except QuorumError as error:
+        ended["all"] = str(error)
+    set_mood("hungary", "")
+    return {"failures": run.failures, "ended": ended}
+
+
+def resumed(engine: Remote) -> dict[str, Run]:
+    """Leave a checkpoint of half a run for one process, and go on from the one that it left."""
+    done = {}
+    for name, method in METHODS.items():
+        with suppress(StoppedError):
+            fitted(engine, method, f"{name}-left", checkpoint=folder() / f"{name}-of-flare", progress=stop)
+        done[name] = fitted(engine, method, f"{name}-taken", True, checkpoint=folder() / f"{name}-of-one-process")
+    return done

@@ -1,0 +1,96 @@
+"""What goes wrong with sites, and checkpoints, over FLARE's own transport: one job of its simulator, with sites that do as told."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from coterie.data import load
+from coterie.data.heart_disease import FOLDER
+from coterie.runner import fit
+from deployment import HOSPITALS
+from federations import assert_same_bits
+
+pytest.importorskip(
+    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
+)
+pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
+
+
+def here(method, folder=None, **options):
+    """The same run in one process."""
+    import moody
+    from test_sites import experiment
+
+    plan = moody.PLAN
+    settings = {"seed": plan.seed, "evaluate": plan.evaluate, "metrics": plan.metrics, "checkpoint": folder}
+    model = experiment([{"name": "fedavg"}]).build_model()
+    return fit(method, load("heart-disease", seed=0), model, plan.rounds, **settings, **options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("moods")
+
+
+@pytest.fixture(scope="module")
+def found(folder):
+    """What the job has found; before it, half a run of each method in one process."""
+    import moody
+    from benchmarks.flare import simulate
+
+    for name, method in moody.METHODS.items():
+        with pytest.raises(moody.StoppedError):
+            here(method, folder / f"{name}-of-one-process", progress=moody.stop)
+    files = {name: FOLDER / f"{name}.csv" for name in HOSPITALS}
+    tests = Path(__file__).parents[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(moody.FOLDER, str(folder))
+        simulate(moody.Questions(), moody.Moody(), files, folder, [tests / "engines", tests, tests.parent])
+    return pickle.loads((folder / "found").read_bytes())
+
+
+def test_garbage_is_refused_with_the_name_of_the_site_and_the_others_count(found):
+    from test_sites import GARBAGE
+
+    got = dict(found["garbage"])
+    clients, failed, clean = got.pop("")
+    assert (clients, failed) == (HOSPITALS, {})
+    assert set(got) == set(GARBAGE)
+    others = [i for i, name in enumerate(HOSPITALS) if name != "hungary"]
+    for kind, (clients, failed, delta) in got.items():
+        assert clients == tuple(HOSPITALS[i] for i in others), kind
+        assert list(failed) == ["hungary"], kind
+        assert re.search(GARBAGE[kind][1], failed["hungary"]), (kind, failed)
+        assert torch.equal(delta, clean[others]), kind
+
+
+def test_a_slow_site_is_left_out_until_it_answers_a_ping(found):
+    got = found["slow"]
+    assert got["first"] == {"switzerland": "no reply within 6 s"}
+    assert got["second"] == {"switzerland": "it let 6 s pass before, and does not answer now"}
+    assert got["seconds"] < 5.0
+    failed, delta = got["last"]
+    assert not failed
+    assert torch.equal(delta, found["garbage"][""][2])
+
+
+def test_a_run_goes_on_without_the_site_or_ends_as_the_quorum_says(found):
+    got = found["runs"]
+    assert list(got["failures"]) == ["hungary"]
+    assert "has NaN or Inf" in got["failures"]["hungary"]
+    assert re.search("hungary .*has NaN or Inf", got["ended"]["varsel"])
+    assert re.search("hungary .*field 'delta' is a str", got["ended"]["all"])
+
+
+@pytest.mark.parametrize("name", ["fedavg", "meritfed"])
+def test_half_a_run_goes_on_on_the_other_engine_with_the_same_bits(found, folder, name):
+    import moody
+
+    whole = here(moody.METHODS[name])
+    assert_same_bits(found["resumed"][name], whole)
+    assert_same_bits(here(moody.METHODS[name], folder / f"{name}-of-flare", resume=True), whole)
