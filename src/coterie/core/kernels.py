@@ -65,6 +65,10 @@ class Rule(NamedTuple):
     shift: Tensor | None = None
 
 
+_GRADIENT = Rule(-1.0, 0.0)
+"""A step that leaves the gradient itself."""
+
+
 def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, ...] | None:
     """The layers of `model` if it is known here and takes rows like `inputs`; else None."""
     layers: list[Layer] = []
@@ -91,6 +95,7 @@ def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, 
     return tuple(layers) if good and layers[0].inputs in (0, inputs[0].numel()) else None
 
 
+_passed = torch.ops.aten.threshold_backward.grad_input
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -121,16 +126,16 @@ class Chunk(NamedTuple):
 def chunks(
     chosen: Sequence[Sequence[Array]], width: Callable[[int], int], place: Callable[[int, Array], Array]
 ) -> Iterator[Chunk]:
-    """Clients by batch size, then by steps, in chunks of `width(batch size)`.
+    """Clients by batch size, then by steps, in chunks of `width(batch size)`; a chunk has single steps alone or none.
 
     Args:
         chosen: row numbers of each client's steps, among its own rows.
         width: clients of a chunk by batch size.
         place: (client, its row numbers) -> row numbers among all rows.
     """
-    sizes = [max(map(len, batches)) for batches in chosen]
-    for size in sorted(set(sizes)):
-        alike = [i for i, own in enumerate(sizes) if own == size]
+    forms = [(max(map(len, batches)), len(batches) == 1) for batches in chosen]
+    for form in sorted(set(forms)):
+        size, alike = form[0], [i for i, own in enumerate(forms) if own == form]
         alike.sort(key=lambda i: -len(chosen[i]))
         for low in range(0, len(alike), width(size)):
             members = alike[low : low + width(size)]
@@ -173,6 +178,10 @@ class Batched:
             self._stacks = [self._slices(slots, *shape) for shape in self._shapes]
         models = [stack[:slots] for stack in self._stacks]
         space = self._space(slots, chunk.rows.shape[2])
+        if chunk.steps[0] == 1:
+            return self._train_once(
+                now, models, space, next(self._feed(chunk, slots, gather)), rule, shift, chunk, result
+            )
         active = len(chunk.members)
         for step, (inputs, labels, scale) in enumerate(self._feed(chunk, slots, gather)):
             wide = len(labels)
@@ -185,6 +194,18 @@ class Batched:
                 for place, model in zip(self._split(result), models, strict=True):
                     place[members[active:before]] = model[active:before]
 
+    def _train_once(
+        self, old: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: Rule,
+        shift: list[Tensor], chunk: Chunk, result: Tensor,
+    ) -> None:  # fmt: skip
+        """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
+        self._step([v.expand(len(grads[0]), -1, -1) for v in old], grads, space, *batch, _GRADIENT, [])
+        base = old if rule.shrink == 1 else [v * rule.shrink for v in old]
+        base = [v + added for v, added in zip(base, shift, strict=True)] if shift else base
+        for place, start, grad in zip(self._split(result), base, grads, strict=True):
+            for slot, i in enumerate(chunk.members):
+                torch.add(start[slot % len(start)], grad[slot], alpha=-rule.lr, out=place[i])
+
     def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
         """Gradient [d] of the mean loss of a batch at x [d]."""
         if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
@@ -193,9 +214,7 @@ class Batched:
         rows = self._aligned(inputs.flatten(1)[None])
         scale = torch.full((1, 1, 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
         start, into = [self._aligned(v) for v in self._split(x[None])], self._split(found[None])
-        self._step(
-            start, into, self._space(1, len(labels)), rows, self._labels(labels)[None], scale, Rule(-1.0, 0.0), []
-        )
+        self._step(start, into, self._space(1, len(labels)), rows, self._labels(labels)[None], scale, _GRADIENT, [])
         return found
 
     def steady(self) -> bool:
@@ -304,19 +323,16 @@ class Batched:
         for number in range(len(self.layers) - 1, -1, -1):
             layer, below = self.layers[number], seen.pop()
             at -= bool(layer.inputs) + layer.bias
-            further = None
-            if number:  # before the weights move
-                further = torch.bmm(slope, old[at])
-                if self.layers[number - 1].relu:
-                    further = torch.ops.aten.threshold_backward(further, below, 0)
+            further = torch.bmm(slope, old[at]) if number else None  # before the weights move
             sides = [(slope.transpose(1, 2), below)] if layer.inputs else []
             sides += [(ones, slope)] if layer.bias else []
             for k, (left, right) in enumerate(sides, start=at):
                 torch.baddbmm(old[k], left, right, beta=rule.shrink, alpha=-rule.lr, out=new[k])
                 if shift:
                     new[k].add_(shift[k])
-            if further is not None:
-                slope = self._aligned(further)
+            if further is not None:  # in place of the outputs, which nobody needs any more
+                relu = self.layers[number - 1].relu
+                slope = _passed(further, below, 0, grad_input=below) if relu else below.copy_(further)
 
     def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
         """Derivative of the loss with respect to the outputs, in their place."""
