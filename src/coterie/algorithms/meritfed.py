@@ -98,7 +98,7 @@ class Ready(NamedTuple):
 def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
     """Lines 4 to 8: local training from each of the models x [T, d + b], one after the other to save memory."""
     found = [cohort.train(model, local).sub_(model) for model in x]
-    return LocalUpdates(torch.stack(found, dim=1) if len(found) > 1 else found[0][:, None])
+    return LocalUpdates(_stacked(found, dim=1))
 
 
 @task
@@ -106,7 +106,7 @@ def target_gradient(cohort: Cohort, *, x: Tensor, rows: str, batch: int | None, 
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
     purpose = f"oracle/{step}"
     found = [c.gradient(x[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
-    return TargetGradient(torch.cat(found))
+    return TargetGradient(torch.cat(found) if len(found) > 1 else found[0])
 
 
 @task
@@ -141,6 +141,10 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
                 'can (mean-estimation, or clients made with `with_draw`); take "validation" or "train"'
             )
     return Ready(torch.ones(len(cohort.names)))
+
+
+def _stacked(values: list[Tensor], dim: int = 0) -> Tensor:
+    return torch.stack(values, dim) if len(values) > 1 else values[0].unsqueeze(dim)
 
 
 def _apart(values: Tensor) -> Tensor:
@@ -188,7 +192,7 @@ class _Server:
         rows = list(zip(self.x, weights, self.deltas, strict=True))
         betas = self.betas
         if betas is None:
-            return torch.stack([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
+            return _stacked([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
         moved, slopes, moments = zip(*[self._adam(t, betas, *row) for t, row in enumerate(rows)], strict=True)
         return torch.stack(moved), torch.stack(slopes), torch.stack(moments)
 

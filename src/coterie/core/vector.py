@@ -92,12 +92,13 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
     >>> move(torch.zeros(3), torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 0, 4], [0, 1, 8]]), lr=0.5, dim=2).tolist()
     [0.5, 1.5, 7.0]
     """
+    # In place, since fresh memory for each term took as long as the product.
     step = weights.to(updates) @ updates
-    total = float(weights.sum())
-    if dim is None or dim == x.shape[-1]:
-        return x + lr * step
-    tail = step[dim:] / total if total != 0 else torch.zeros_like(step[dim:])
-    return x + torch.cat([lr * step[:dim], tail])
+    step[:dim].mul_(lr)
+    if dim is not None and dim < x.shape[-1]:
+        total = float(weights.sum())
+        step[dim:].copy_(step[dim:] / total if total != 0 else torch.zeros_like(step[dim:]))
+    return step.add_(x)
 
 
 def export(x: Tensor, model: nn.Module, layout: Layout) -> Mapping[str, Tensor]:
