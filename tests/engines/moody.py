@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from nvflare.collab import collab
 from test_sites import GARBAGE, LOCAL, begin, experiment, update, view
 
@@ -86,6 +87,7 @@ class Questions:
             "slow": slow(engine),
             "runs": runs(engine),
             "resumed": resumed(engine),
+            "float64": fitted(engine, METHODS["meritfed"], "float64", double=True),
         }
         engine.close()
         (folder() / "found").write_bytes(pickle.dumps(found))
@@ -117,11 +119,13 @@ def slow(engine: Remote) -> dict[str, Any]:
     return {"first": first, "second": second, "seconds": seconds, "last": (last.failed, last.delta)}
 
 
-def fitted(engine: Remote, method: Any, pair: str, resume: bool = False, **options: Any) -> Run:
+def fitted(
+    engine: Remote, method: Any, pair: str, resume: bool = False, *, double: bool = False, **options: Any
+) -> Run:
     plan = experiment([{"name": "fedavg"}])
     clients = engine.open(plan.data, plan.split, 0)
     keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
-    model = build_model(plan.build_model(), clients, 0)
+    model = build_model(plan.build_model(), clients, 0).to(torch.float64 if double else torch.float32)
     engine.prepare(model, plan.build_model(), clients, pair=pair, keep=keep, resume=resume)
     return run_on(engine, method, PLAN, resume=resume, **options)
 

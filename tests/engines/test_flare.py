@@ -1,4 +1,4 @@
-"""Plans on NVIDIA FLARE: in its simulator, and with mutual TLS on loopback, where strangers are refused and processes killed."""
+"""Plans on NVIDIA FLARE with mutual TLS on loopback, where strangers are refused and processes killed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coterie.data.heart_disease import FOLDER
 from coterie.deploy import provision
-from coterie.experiment import Experiment, preset
-from coterie.rundir import run_experiment
 from deployment import HOSPITALS, deployed, differences
 
 pytest.importorskip(
@@ -63,43 +60,6 @@ def wait_for(condition, seconds=90.0):
     while not condition():
         assert time.monotonic() < deadline, "it took too long"
         time.sleep(0.3)
-
-
-# ---- in FLARE's simulator
-
-
-def test_three_methods_end_with_the_same_bits_in_flares_simulator(tmp_path):
-    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-    from nvflare.collab import CollabRecipe
-    from nvflare.recipe import SimEnv
-
-    from coterie.coordinator import RESULT, Coordinator
-    from coterie.deploy import CLASSES
-    from coterie.engines.flare import SiteClient
-
-    tables = preset("heart-disease")
-    tables |= {"run": {"rounds": 3, "seeds": 1}, "tune": {}}
-    tables["methods"] = [
-        {"name": "meritfed", "targets": "all"},
-        {"name": "scaffold"},
-        {"name": "varsel", "internal": ["cleveland", "hungary"]},
-    ]
-    experiment = Experiment.from_tables(tables, "a test")
-    run_experiment(experiment, tmp_path / "here")
-    local = tmp_path / "sim" / "local"
-    local.mkdir(parents=True)
-    for name in HOSPITALS:
-        (local / f"{name}.coterie.toml").write_text(
-            f'[site]\ndata = "{FOLDER / name}.csv"\nlog = "{tmp_path / name}.log"\n'
-        )
-    allowed = {"format_version": 2, "class_allow_list": [*DEFAULT_CLASS_ALLOW_LIST, *CLASSES]}
-    (local / "resources.json.default").write_text(json.dumps(allowed))
-    message = {"experiment": experiment.tables(), "run": "r", "resume": False, "timeout": 60.0, "columns": []}
-    text = json.dumps({**message, "where": "a test", "command": "a test"}).encode().hex()
-    recipe = CollabRecipe("sim", server=Coordinator(text), client=SiteClient(), min_clients=len(HOSPITALS))
-    recipe.execute(SimEnv(clients=list(HOSPITALS), workspace_root=str(tmp_path)))
-    there = next((tmp_path / "sim").rglob(RESULT))
-    assert not differences(tmp_path / "here", there)
 
 
 # ---- kits and mutual TLS

@@ -11,6 +11,7 @@ import torch
 
 from coterie.data import load
 from coterie.data.heart_disease import FOLDER
+from coterie.models import build_model
 from coterie.runner import fit
 from deployment import HOSPITALS
 from federations import assert_same_bits
@@ -21,15 +22,17 @@ pytest.importorskip(
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 
-def here(method, folder=None, **options):
+def here(method, folder=None, *, double=False, **options):
     """The same run in one process."""
     import moody
     from test_sites import experiment
 
     plan = moody.PLAN
     settings = {"seed": plan.seed, "evaluate": plan.evaluate, "metrics": plan.metrics, "checkpoint": folder}
-    model = experiment([{"name": "fedavg"}]).build_model()
-    return fit(method, load("heart-disease", seed=0), model, plan.rounds, **settings, **options)
+    clients = load("heart-disease", seed=0)
+    model = build_model(experiment([{"name": "fedavg"}]).build_model(), clients, 0)
+    model = model.to(torch.float64 if double else torch.float32)
+    return fit(method, clients, model, plan.rounds, **settings, **options)
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +97,11 @@ def test_half_a_run_goes_on_on_the_other_engine_with_the_same_bits(found, folder
     whole = here(moody.METHODS[name])
     assert_same_bits(found["resumed"][name], whole)
     assert_same_bits(here(moody.METHODS[name], folder / f"{name}-of-flare", resume=True), whole)
+
+
+def test_float64_gives_the_bits_of_one_process(found):
+    import moody
+
+    got = found["float64"]
+    assert {x.dtype for x in got.models.values()} == {torch.float64}
+    assert_same_bits(got, here(moody.METHODS["meritfed"], double=True))

@@ -1,0 +1,56 @@
+"""What every method ends with in process it ends with on NVIDIA FLARE, to the last bit: one job of its simulator runs them all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from test_methods import CASES, is_pooled
+
+from coterie.data.heart_disease import OPTIONS, export
+from coterie.experiment import Experiment
+from coterie.rundir import run_experiment
+from deployment import HOSPITALS, differences
+
+pytest.importorskip(
+    "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
+)
+pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
+
+CALLED = dict(zip("abcd", HOSPITALS, strict=True))
+
+
+def in_toml(value: Any) -> Any:
+    """A constructor argument as an experiment's file has it; clients by the hospitals' names."""
+    if isinstance(value, tuple):
+        return [CALLED[v] for v in value if v in CALLED]
+    return CALLED.get(value, value) if isinstance(value, str) else value
+
+
+def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
+    from benchmarks.flare import simulate
+
+    from coterie.coordinator import RESULT, Coordinator
+    from coterie.engines.flare import SiteClient
+
+    cases = [c for c in CASES if not is_pooled(c)]
+    export(tmp_path / "hospitals", server_rows=90)
+    tables = {
+        "data": {"folder": str(tmp_path / "hospitals"), "server_file": str(tmp_path / "server.csv"), **OPTIONS},
+        "local": {"lr": 0.1, "steps": 2, "batch_size": 16},
+        "run": {"rounds": 2, "seeds": 1},
+        "methods": [
+            {"name": name, "label": f"{name}-{i}", **{k: in_toml(v) for k, v in arguments.items()}}
+            for i, (name, arguments) in enumerate(cases)
+        ],
+    }
+    experiment = Experiment.from_tables(tables, "a test")
+    run_experiment(experiment, tmp_path / "here")
+    plan = {"experiment": experiment.tables(), "run": "r", "resume": False, "timeout": 300.0, "columns": []}
+    text = json.dumps({**plan, "where": "a test", "command": "a test"}).encode().hex()
+    files = {path.stem: path for path in (tmp_path / "hospitals").iterdir()}
+    there = next(simulate(Coordinator(text), SiteClient(), files, tmp_path).rglob(RESULT))
+    trained = {path.name for path in (there / "models").iterdir()}
+    assert all(any(name.startswith(f"{m.label}-") for name in trained) for m in experiment.methods)
+    assert not differences(tmp_path / "here", there)
