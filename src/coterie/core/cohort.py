@@ -317,13 +317,17 @@ class Cohort:
     def _gradient(
         self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None
     ) -> Tensor:
-        result = torch.zeros(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
+        result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
+        result[:, self.layout.dim :] = 0
+        begun = -1
         with self._training() if mode == "train" else contextlib.nullcontext():
             for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode, share):
                 count = self._count(i, part, batch_size)
                 weight = len(labels) / (count if share is None else len(range(count)[share]))
-                grad = self.workspace.flat_gradient(inputs, labels)
-                result[i, : self.layout.dim] += grad if weight == 1 else grad.mul_(weight)
+                grad, head = self.workspace.flat_gradient(inputs, labels), result[i, : self.layout.dim]
+                grad = grad if weight == 1 else grad.mul_(weight)
+                head.copy_(grad) if i > begun else head.add_(grad)
+                begun = i
                 self.spent["row_gradients"] += len(labels)
         return result
 

@@ -292,13 +292,12 @@ class Federation:
             if kept:
                 good.append((tuple(shard[i] for i in kept), {k: _pick(v, kept) for k, v in values.items()}))
         replies: Replies[R] = _stack(names, fields, good, failed)
-        for outlier, why in self._outliers(task, replies).items():
-            replies.failed[outlier] = why
-        if set(replies.clients) & set(replies.failed):
-            kept = [i for i, n in enumerate(replies.clients) if n not in replies.failed]
-            kept_fields = {k: _pick(v, kept) for k, v in replies._fields.items()}
-            replies = Replies(tuple(replies.clients[i] for i in kept), names, kept_fields, replies.failed)
-        return replies
+        lost, norms = self._not_finite(task, replies)
+        if lost:
+            kept = [i for i, n in enumerate(replies.clients) if n not in lost]
+            replies, norms = _without(replies, lost), {k: v[kept] for k, v in norms.items()}
+        outliers = self._outliers(task, replies, norms)
+        return _without(replies, outliers) if outliers else replies
 
     def _usual_form(self, values: Sequence[tuple[int, Any]], kind: str) -> tuple[Any, ...] | None:
         votes: Counter[tuple[Any, ...]] = Counter()
@@ -314,18 +313,11 @@ class Federation:
         values: Mapping[str, Any],
         usual: Mapping[str, tuple[Any, ...] | None],
     ) -> dict[str, str]:
-        refused: dict[str, str] = {}
         for key, kind in task.kinds.items():
             value = values[key]
             if not well_formed(value, kind, len(shard), self.layout) or _form(value) != usual[key]:
                 return dict.fromkeys(shard, self._misfit(key, value, kind, len(shard)))
-            # A sum is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
-            if isinstance(value, Tensor) and value.is_floating_point() and not bool(torch.isfinite(value.sum())):
-                finite = torch.isfinite(value.reshape(len(shard), -1)).all(dim=1)
-                for name, fine in zip(shard, finite.tolist(), strict=True):
-                    if not fine:
-                        refused.setdefault(name, f"field {key!r} has NaN or Inf")
-        return refused
+        return {}
 
     def _misfit(self, key: str, value: Any, kind: str, count: int) -> str:
         if not isinstance(value, Tensor):
@@ -334,16 +326,34 @@ class Federation:
         expected = vector if kind in _VECTORS else "the form that the other replies have"
         return f"field {key!r} has shape {list(value.shape)} and {value.dtype}; expected [{count}, ...], {expected}"
 
-    def _outliers(self, task: Task[R], replies: Replies[R]) -> dict[str, str]:
+    def _not_finite(self, task: Task[R], replies: Replies[R]) -> tuple[dict[str, str], dict[str, Tensor]]:
+        """Why replies are refused that have NaN or Inf, by client; and by field the norm of each update or gradient [n]."""
         found: dict[str, str] = {}
-        for key, kind in task.kinds.items():
-            if kind not in _VECTORS or len(replies) < (1 if kind == "update" else 3):
+        norms: dict[str, Tensor] = {}
+        for key, value in replies._fields.items():
+            if not (isinstance(value, Tensor) and value.is_floating_point()):
                 continue
-            value = replies._fields[key]
-            heads = value[..., : self.dim].flatten(1)
-            norms = torch.linalg.vector_norm(heads, dim=1)
-            if not bool(torch.isfinite(norms).all()):  # in float64 it cannot overflow, but that copies everything
-                norms = torch.linalg.vector_norm(heads, dim=1, dtype=torch.float64)
+            seen = value
+            # A sum or a norm is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
+            if task.kinds[key] in _VECTORS:
+                heads, seen = value[..., : self.dim].flatten(1), value[..., self.dim :]
+                norms[key] = torch.linalg.vector_norm(heads, dim=1)
+            if bool(torch.isfinite(seen.sum() + (norms[key].sum() if key in norms else 0))):
+                continue
+            finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
+            for name, fine in zip(replies.clients, finite.tolist(), strict=True):
+                if not fine:
+                    found.setdefault(name, f"field {key!r} has NaN or Inf")
+            if key in norms:  # in float64 it cannot overflow, but that copies everything
+                norms[key] = torch.linalg.vector_norm(heads, dim=1, dtype=torch.float64)
+        return found, norms
+
+    def _outliers(self, task: Task[R], replies: Replies[R], norms_of: Mapping[str, Tensor]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for key, norms in norms_of.items():
+            kind = task.kinds[key]
+            if len(replies) < (1 if kind == "update" else 3):
+                continue
             if kind == "update":
                 top = int(norms.argmax())
                 self.session.largest_update = (replies.clients[top], float(norms[top]))
@@ -398,6 +408,14 @@ def _pick(value: Any, kept: list[int]) -> Any:
     if isinstance(value, Tensor):
         return value if len(kept) == value.shape[0] else value[kept]
     return tuple(value[i] for i in kept)
+
+
+def _without(replies: Replies[R], lost: Mapping[str, str]) -> Replies[R]:
+    kept = [i for i, n in enumerate(replies.clients) if n not in lost]
+    fields = {k: _pick(v, kept) for k, v in replies._fields.items()}
+    failed = {**replies.failed, **lost}
+    in_order = {n: failed[n] for n in replies.asked if n in failed}
+    return Replies(tuple(replies.clients[i] for i in kept), replies.asked, fields, in_order)
 
 
 _VECTORS = ("update", "gradient")
