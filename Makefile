@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-slow claims mean-estimation byzantine papers lint format types docs bench bench-check bench-peers wheel clean
+.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow claims mean-estimation byzantine papers lint format types docs bench bench-check bench-peers wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,14 +37,17 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt
 	$(ENGINES)/bin/pip check
 	@touch $@
 
-test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (under 15 minutes)
-	$(ENGINES)/bin/python -m pytest tests -m engines -q
+test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (under 10 minutes)
+	$(ENGINES)/bin/python -m pytest tests -m 'engines and not slow' -q
+
+test-engines-slow: $(ENGINES)/.ready  ## processes of a FLARE job killed at other moments of a round
+	$(ENGINES)/bin/python -m pytest tests -m 'engines and slow' -q
 
 deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual TLS (NVIDIA FLARE): the same numbers as in one process
 	$(ENGINES)/bin/python tests/deployment.py
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
-	$(BIN)/python -m pytest tests -m slow
+	$(BIN)/python -m pytest tests -m 'slow and not engines'
 
 claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
 	$(BIN)/python benchmarks/claims.py

@@ -86,7 +86,7 @@ class Deployment:
         for name, change in (files or {}).items():
             path = self.folder / "hospitals" / f"{name}.csv"
             path.write_text(change(path.read_text()))
-        self.plan = self.folder / "plan.toml"
+        self.plan, self.port = self.folder / "plan.toml", free_port()
         self.plan.write_text(
             PLAN.format(
                 folder=self.folder / "hospitals",
@@ -95,7 +95,7 @@ class Deployment:
                 rounds=rounds,
                 seeds=seeds,
                 sites=json.dumps(HOSPITALS),
-                port=free_port(),
+                port=self.port,
                 timeout=timeout,
             )
         )
@@ -123,7 +123,8 @@ class Deployment:
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if arm is not None:
-            environment |= {"ARM": json.dumps(arm), "PYTHONPATH": str(Path(__file__).parent / "engines" / "armed")}
+            path = [str(Path(__file__).parent / "engines" / "armed"), os.environ.get("PYTHONPATH", "")]
+            environment |= {"ARM": json.dumps(arm), "PYTHONPATH": os.pathsep.join(filter(None, path))}
         # A session of its own: what it starts is ended with it.
         self.processes[name] = subprocess.Popen(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=kit, start_new_session=True
@@ -132,8 +133,19 @@ class Deployment:
         return self.processes[name]
 
     def start_all(self, arms=None):
-        for name in ("localhost", *HOSPITALS):
-            self.start(name, arm=(arms or {}).get(name))
+        arms = arms or {}
+        self.start("localhost", arm=arms.get("localhost"))
+        deadline = time.monotonic() + 180
+        while not self.listens():
+            assert time.monotonic() < deadline, f"the server does not start\n{self.log('localhost')}"
+            time.sleep(0.1)
+        for name in HOSPITALS:
+            self.start(name, arm=arms.get(name))
+
+    def listens(self):
+        """Whether the server takes connections."""
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", self.port)) == 0
 
     def stop(self, name):
         """End a process with all that it has started."""
@@ -153,7 +165,7 @@ class Deployment:
         """Processes whose command line names this folder."""
         return [pid for pid, line in commands() if str(self.folder) in line]
 
-    def coterie(self, *arguments, check=True, timeout=300, background=False):
+    def coterie(self, *arguments, check=True, timeout=600, background=False):
         """The command, as a user gives it."""
         command = [sys.executable, "-m", "coterie", *map(str, arguments)]
         if background:
@@ -212,7 +224,7 @@ def deployed(folder, arms=None, **settings):
         yield made
     finally:
         made.stop_all()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while made.left() and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not made.left(), f"processes left behind: {made.left()}"

@@ -55,7 +55,7 @@ def failures(run, label="fedavg"):
     return json.loads((run / "checkpoint" / f"{label}-0" / "done.json").read_text())["failures"]
 
 
-def wait_for(condition, seconds=90.0):
+def wait_for(condition, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it took too long"
@@ -150,7 +150,8 @@ def test_a_client_without_certificate_is_refused_and_told_before(lonely, tmp_pat
         (kit / "startup" / file).unlink()
     lonely.start("hungary", kit=kit)
     try:
-        time.sleep(30)
+        wait_for(lambda: "ObjectStreamer" in lonely.log("hungary"))
+        time.sleep(12)  # one with a certificate has joined within 5
         assert not joined(lonely, "hungary")
     finally:
         lonely.stop("hungary")
@@ -192,6 +193,12 @@ def test_a_kit_that_claims_to_be_another_site_is_refused(lonely, tmp_path):
 # ---- kills
 
 
+def moments(only, several):
+    """When to kill: at which local update of FedAvg (`slow`), and at which query of MeritFed's, in the middle of a phase."""
+    slow = pytest.param("fedavg:local_update", only, marks=pytest.mark.slow)
+    return pytest.mark.parametrize(("task", "at"), [slow, ("meritfed:target_gradient", several)])
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """What two methods end with if nobody is killed; by number of rounds."""
@@ -212,7 +219,7 @@ def assert_same_models(run, other):
         assert all(torch.equal(value, two[key]) for key, value in one.items()), name
 
 
-@pytest.mark.parametrize(("task", "at"), [("fedavg:local_update", 2), ("meritfed:target_gradient", 5)])
+@moments(2, 5)
 def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp_path, task, at):
     arm = {"where": "cohort", "task": task, "at": at, "file": str(tmp_path / "killed")}
     with deployed(tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4) as made:
@@ -228,7 +235,7 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp
     assert set(found) == ({"switzerland"} if task == "fedavg:local_update" else set())
 
 
-@pytest.mark.parametrize(("task", "at"), [("fedavg:local_update", 3), ("meritfed:target_gradient", 7)])
+@moments(3, 7)
 def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_model(tmp_path, undisturbed, task, at):
     arm = {"where": "worker", "task": task, "at": at, "file": str(tmp_path / "killed")}
     with deployed(tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4, timeout=20.0) as made:
@@ -240,14 +247,14 @@ def test_a_killed_worker_ends_the_job_and_resume_completes_it_with_the_same_mode
     assert_same_models(tmp_path / "run", undisturbed)
 
 
-@pytest.mark.parametrize(("task", "at"), [("fedavg:local_update", 3), ("meritfed:target_gradient", 7)])
+@moments(3, 7)
 def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_model(tmp_path, undisturbed, task, at):
     arm = {"where": "server", "task": task, "at": at, "file": str(tmp_path / "reached")}
     with deployed(tmp_path / "d", {"localhost": arm}, methods=TWO, rounds=4) as made:
         running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
-        wait_for((tmp_path / "reached").exists, 120)
+        wait_for((tmp_path / "reached").exists)
         made.stop("localhost")
-        said = running.communicate(timeout=120)[1]
+        said = running.communicate(timeout=600)[1]
         assert running.returncode == 1, said
         assert "--resume" in said
         made.stop_all()
@@ -258,13 +265,13 @@ def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_mod
 
 def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path):
     arm = {"where": "worker", "task": "fedavg:local_update", "at": 2, "file": str(tmp_path / "reached"), "wait": True}
-    with deployed(tmp_path / "d", {"long-beach": arm}, methods=FEDAVG, rounds=4, timeout=8.0) as made:
+    with deployed(tmp_path / "d", {"long-beach": arm}, methods=FEDAVG, rounds=4, timeout=20.0) as made:
         running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
-        wait_for((tmp_path / "reached").exists, 120)
+        wait_for((tmp_path / "reached").exists)
         made.stop("long-beach")  # with the worker and the cohort's process, all at once
-        said = running.communicate(timeout=240)[1]
+        said = running.communicate(timeout=600)[1]
         assert running.returncode == 0, said
         assert "long-beach is gone" in said
     why = failures(tmp_path / "run")["long-beach"]
-    assert "let 8 s pass before, and does not answer now" in why or "no reply within 8 s" in why
+    assert "let 20 s pass before, and does not answer now" in why or "no reply within 20 s" in why
     assert Path(tmp_path / "run" / "summary.json").exists()
