@@ -7,6 +7,7 @@ import os
 import statistics
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,7 +135,8 @@ def simulate(server: Any, client: Any, files: Mapping[str, Path], folder: Path, 
     allowed = {"format_version": 2, "class_allow_list": sorted({*DEFAULT_CLASS_ALLOW_LIST, *CLASSES, *ours})}
     (local / "resources.json.default").write_text(json.dumps(allowed))
     recipe = CollabRecipe("sim", server=server, client=client, min_clients=len(files))
-    with _on_path(path):
+    with _on_path(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FLARE takes a long hexadecimal text for a secret
         recipe.execute(SimEnv(clients=sorted(files), workspace_root=str(folder)))
     return folder / "sim"
 
