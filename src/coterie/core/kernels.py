@@ -15,6 +15,7 @@ a dimension of 1 is never done alone (MKL takes another path for it). `Batched.s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -207,14 +208,22 @@ class Batched:
                 torch.add(start[slot % len(start)], grad[slot], alpha=-rule.lr, out=place[i])
 
     def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Gradient [d] of the mean loss of a batch at x [d]."""
+        """Gradient [d] of the mean loss of a batch at x [d], which begins at a multiple of 64 bytes."""
         if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
         found = torch.empty_like(x)
         rows = self._aligned(inputs.flatten(1)[None])
         scale = torch.full((1, 1, 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
-        start, into = [self._aligned(v) for v in self._split(x[None])], self._split(found[None])
-        self._step(start, into, self._space(1, len(labels)), rows, self._labels(labels)[None], scale, _GRADIENT, [])
+        self._step(
+            self._split(x[None]),
+            self._split(found[None]),
+            self._space(1, len(labels)),
+            rows,
+            self._labels(labels)[None],
+            scale,
+            _GRADIENT,
+            [],
+        )
         return found
 
     def steady(self) -> bool:
@@ -260,7 +269,8 @@ class Batched:
 
     def _aligned(self, values: Tensor) -> Tensor:
         """`values` [count, rows, columns], copied unless all slices are aligned."""
-        if values.is_contiguous() and values[0].numel() * self._itemsize % _ALIGN == 0 and values.data_ptr() % 64 == 0:
+        apart = len(values) == 1 or values[0].numel() * self._itemsize % _ALIGN == 0
+        if values.is_contiguous() and apart and values.data_ptr() % 64 == 0:
             return values
         return self._slices(*values.shape).copy_(values)
 
@@ -287,6 +297,10 @@ class Batched:
         total, count, batch = chunk.rows.shape
         take = np.arange(slots) % count
         rows, counts = chunk.rows[:, take], chunk.counts[:, take, None, None]
+        # A few rows that no product sees make every client's rows end where the next one's may begin, without a copy.
+        spare = -batch % (_ALIGN // math.gcd(_ALIGN, self.layers[0].inputs * self._itemsize))
+        spare = spare if 8 * spare <= batch else 0
+        rows = np.concatenate([rows, rows[..., :spare]], axis=2) if spare else rows
         weights = (np.arange(batch)[:, None] < counts) * (self._factor / np.maximum(counts, 1))
         # With a least width above 2 all steps have the width of the chunk, else only as many as still train.
         wide = [
@@ -297,8 +311,8 @@ class Batched:
             w = wide[low]
             high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs))))
             inputs, labels = gather(torch.from_numpy(rows[low:high, :w].reshape(-1)).to(self.device))
-            inputs = self._aligned(inputs.reshape((high - low) * w, batch, -1)).unflatten(0, (-1, w))
-            labels = self._labels(labels).unflatten(0, (-1, w, batch))
+            inputs = self._aligned(inputs.reshape((high - low) * w, batch + spare, -1))[:, :batch].unflatten(0, (-1, w))
+            labels = self._labels(labels).unflatten(0, (-1, w, batch + spare))[:, :, :batch]
             scale = torch.from_numpy(weights[low:high, :w]).to(self.device, self.layout.dtype)
             for k in range(high - low):
                 yield inputs[k, : wide[low + k]], labels[k, : wide[low + k]], scale[k, : wide[low + k]]
