@@ -472,7 +472,10 @@ class Cohort:
         self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None = None
     ) -> Iterator[tuple[int, Inputs, Tensor]]:
         require(mode in ("eval", "train"), f"mode must be eval or train; got {mode!r}")
-        self.workspace.model.train(mode == "train")
+        if self.workspace.model.training != (
+            mode == "train"
+        ):  # it walks through all modules
+            self.workspace.model.train(mode == "train")
         if x.ndim == 1:
             self.workspace.load(x)
         for i in range(len(self.names)):

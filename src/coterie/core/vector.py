@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +45,12 @@ class Layout:
         shapes = [tuple((k, v.shape) for k, v in group) for group in (trainable, floats)]
         return cls(shapes[0], shapes[1], dtypes.pop())
 
-    @property
+    @cached_property
     def dim(self) -> int:
         """Number d of trainable parameters."""
         return sum(shape.numel() for _, shape in self.parameters)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Length d + b of a vector."""
         return self.dim + sum(shape.numel() for _, shape in self.buffers)
