@@ -38,7 +38,7 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (under 10 minutes)
-	$(ENGINES)/bin/python -m pytest tests -m 'engines and not slow' -q
+	$(ENGINES)/bin/python -m pytest tests -m 'engines and not slow' -q --reruns 1 --reruns-delay 5
 
 test-engines-slow: $(ENGINES)/.ready  ## processes of a FLARE job killed at other moments of a round
 	$(ENGINES)/bin/python -m pytest tests -m 'engines and slow' -q
