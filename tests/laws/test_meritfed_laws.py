@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.algorithms import FedAvg, MeritFed
+from coterie.algorithms import FedAvg, MeritFed, meritfed
 from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
@@ -111,6 +111,14 @@ def test_a_schedule_in_a_toml_file_is_a_table_and_survives_being_written():
         InputError, match=r"x\.toml, method 'meritfed': lr: unknown key 'begin'; .*allowed: at, factor, start"
     ):
         Experiment.from_tables(tables, "x.toml")
+
+
+def test_no_step_of_the_server_is_computed_twice(monkeypatch):
+    """Three candidates of the descent and the model after it; phi is asked at the first and the last of them."""
+    honest, moved = meritfed.move, []
+    monkeypatch.setattr(meritfed, "move", lambda *some: moved.append(0) or honest(*some))
+    run(MeritFed("a", FULL, md_steps=3, validation="train"), quadratic(CENTRES), rounds=2)
+    assert len(moved) == 2 * 4
 
 
 def test_weights_persist_over_rounds():

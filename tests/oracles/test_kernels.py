@@ -116,6 +116,17 @@ def test_a_client_s_bits_do_not_depend_on_who_shares_its_chunk(model, kind, dtyp
             assert torch.equal(few.train(xs[group], local, penalty=Quadratic(0.2)), whole[group]), group
 
 
+def test_a_single_step_is_the_same_beside_clients_with_several():
+    given = problem("mlp", torch.float32)
+    everybody = cohort(given)
+    count, x = len(everybody.names), everybody.workspace.x.clone()
+    steps, local = [1 + i % 3 for i in range(count)], LocalSGD(lr=0.1, batch_size=8, weight_decay=0.1)
+    whole = everybody.train(x, local, steps=steps, penalty=Quadratic(0.2))
+    for i, name in enumerate(everybody.names):
+        alone = cohort(given, names=(name,)).train(x, local, steps=[steps[i]], penalty=Quadratic(0.2))
+        assert torch.equal(alone[0], whole[i]), name
+
+
 def test_widths_and_blocks_do_not_change_a_bit(monkeypatch):
     """Twenty-three clients of one size, of a shape as in practice, in chunks of every width and blocks of every length."""
     net = seeded(lambda: MLP((30, 10)).build((40,), 10), torch.float32)
