@@ -37,7 +37,7 @@ $(ENGINES)/.ready: pyproject.toml constraints.txt
 	$(ENGINES)/bin/pip check
 	@touch $@
 
-test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (under 10 minutes)
+test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray and FLARE, with processes that are killed (14 minutes on 2 busy cores)
 	$(ENGINES)/bin/python -m pytest tests -m 'engines and not slow' -q --reruns 1 --reruns-delay 5
 
 test-engines-slow: $(ENGINES)/.ready  ## processes of a FLARE job killed at other moments of a round
