@@ -472,9 +472,8 @@ class Cohort:
         self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None = None
     ) -> Iterator[tuple[int, Inputs, Tensor]]:
         require(mode in ("eval", "train"), f"mode must be eval or train; got {mode!r}")
-        if self.workspace.model.training != (
-            mode == "train"
-        ):  # it walks through all modules
+        # Only on a change: it walks through all modules.
+        if self.workspace.model.training != (mode == "train"):
             self.workspace.model.train(mode == "train")
         if x.ndim == 1:
             self.workspace.load(x)

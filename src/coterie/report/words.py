@@ -200,7 +200,9 @@ def _beaten(results: Results, client: str, metric: str, key: str) -> str | None:
         return None
     worse = f"; {_some(below)} {'is' if len(below) == 1 else 'are'} clearly worse" if below else ""
     text = (
-        f"only {_some(above)} {'is' if len(above) == 1 else 'are'} clearly better" if above else "no method is clearly better"
+        f"only {_some(above)} {'is' if len(above) == 1 else 'are'} clearly better"
+        if above
+        else "no method is clearly better"
     )
     return text + worse
 
