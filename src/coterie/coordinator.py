@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from nvflare.collab import collab
@@ -55,7 +55,7 @@ class Sites:
         progress: Callable[[int], None],
     ) -> Run:
         """Run one method on the sites."""
-        assert isinstance(clients, RemoteClients)
+        sites = cast("RemoteClients", clients)  # which `load` gave
         run, method, start = experiment.run, experiment.build_method(entry), initial(experiment)
         if start is not None:
             start_from(module, start)
@@ -63,7 +63,7 @@ class Sites:
         self.engine.prepare(
             module,
             experiment.build_model(),
-            clients,
+            sites,
             pair=f"{entry.label}-{seed}",
             resume=resume,
             fold=run.fold_validation,

@@ -123,8 +123,8 @@ def read_plan(path: Path) -> Plan:
     """The plan in a TOML file. Raises `InputError` that names file, key and cure."""
     tables = read_tables(path)
     table = tables.pop("deploy", None)
-    require(isinstance(table, dict), f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")
-    assert isinstance(table, dict)
+    if not isinstance(table, dict):
+        raise InputError(f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")
     known = [f.name for f in fields(Deployment)]
     for key in table:
         require(key in known, f"{path}, [deploy]: unknown key {key!r}; {nearest(key, known)}")
@@ -280,12 +280,8 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     else:
         plan_file = place
     plan = read_plan(plan_file)
-    require(
-        site is not None and settings_file is not None,
-        f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE",
-    )
-    assert site is not None
-    assert settings_file is not None
+    if site is None or settings_file is None:
+        raise InputError(f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE")
     require(site in plan.deployment.sites, f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
     import coterie.algorithms
     import coterie.metrics  # noqa: F401 - the settings may name their tasks

@@ -38,7 +38,6 @@ class Progress:
         self._quiet = quiet
         self._live: Any = None
         self._bar: Any = None
-        self._begun = time.perf_counter()
         self._seen: Event | None = None
         self._waited: dict[tuple[str, int], float] = {}
         self._named: dict[str, set[str]] = {"slow": set(), "gone": set()}

@@ -439,6 +439,7 @@ class _Loop:
         self.history = History()
         self.weight_rows: list[tuple[int, str, str, float]] = []
         self.last_weights: dict[str, dict[str, float]] = {}
+        self.measured: tuple[int, dict[str, dict[str, dict[str, float | None]]]] = (-1, {})
         self.seconds: list[Clock] = []
         self._preflight()
 
@@ -574,8 +575,9 @@ class _Loop:
         self.history.append(
             Row(number, "*", "", "row_gradients", float(self.federation.session.spent["row_gradients"]))
         )
-        for split in self.splits:
-            for client, values in self._measure(models, split, number).items():
+        self.measured = (number, {split: self._measure(models, split, number) for split in self.splits})
+        for split, by_client in self.measured[1].items():
+            for client, values in by_client.items():
                 self.history += [
                     Row(number, client, split, k, v) for k, v in values.items() if v is not None and k != "n"
                 ]
@@ -603,7 +605,9 @@ class _Loop:
         spent = self.federation.session.spent["row_gradients"]
         summary = []
         for split in self.splits:
-            measured = self._measure(models, split, rounds)
+            # After the last round it is known already; not so where a finished run is resumed.
+            known = self.measured[1] if self.measured[0] == rounds else {}
+            measured = known[split] if split in known else self._measure(models, split, rounds)
             view = self.federation.view(self.engine.clients, rounds, self.attempt)
             if not measured:
                 continue
@@ -619,9 +623,9 @@ class _Loop:
                         "seed": self.seed,
                         "client": name,
                         "split": split,
-                        "n": int(values.pop("n") or 0),
+                        "n": int(values["n"] or 0),
                         "n_train": trained[name],
-                        **values,
+                        **{k: v for k, v in values.items() if k != "n"},
                         "majority": None if majority < 0 else majority,
                         "majority_loss": None if majority_loss < 0 else majority_loss,
                         "row_gradients": spent,

@@ -25,14 +25,14 @@ counts twice; a federation of one client is local training while that lowers its
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -105,20 +105,11 @@ class FedFomo:
     validation: str = "validation"
 
     def __post_init__(self) -> None:
-        given: Any = self.targets
-        names = (given,) if isinstance(given, str) else given
-        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
-        check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
-        check_fields(self, validation=Rules.one_of("validation", "train"))
+        check_fields(self, targets=Rules.TARGETS, validation=Rules.one_of("validation", "train"))
 
     def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients. Raises `InputError` for one that does not exist."""
-        chosen = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
-        targets = everyone if chosen == ("all",) else tuple(sorted(set(chosen)))
-        for name in targets:
-            if name not in everyone:
-                raise InputError(f"FedFomo.targets names {name!r}, which is no client; {nearest(name, everyone)}")
-        return targets
+        return clients_named(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""

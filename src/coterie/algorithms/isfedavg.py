@@ -34,7 +34,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rule, Rules, check_fields, is_number, require
+from coterie.core.errors import Rules, check_fields, require
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -44,8 +44,6 @@ from coterie.core.wire import wire_type
 from coterie.solvers.sampling import with_replacement
 
 __all__ = ["GradientNormSampler", "ISFedAvg", "State"]
-
-SHARE: Rule = (lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
 
 
 class LocalUpdate(NamedTuple):
@@ -73,7 +71,7 @@ class GradientNormSampler:
     sample_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, sample_ratio=SHARE)
+        check_fields(self, sample_ratio=Rules.SHARE)
 
     def at(self, cohort: Cohort, x: Tensor) -> _ByNorm:
         """The sampler of one training from x, [d + b] or [n, d + b]."""
@@ -130,7 +128,7 @@ class ISFedAvg:
     sample_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, sample_ratio=SHARE)
+        check_fields(self, lr=Rules.POSITIVE, sample_ratio=Rules.SHARE)
         alone = self.local.sampler is None
         require(alone, "ISFedAvg.local.sampler must be None: ISFedAvg brings its own; set it under FedAvg")
 

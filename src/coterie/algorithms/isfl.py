@@ -32,7 +32,14 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rule, Rules, check_field, check_fields, is_number, nearest, require
+from coterie.core.errors import (
+    InputError,
+    Rules,
+    check_field,
+    check_fields,
+    nearest,
+    require,
+)
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -44,7 +51,6 @@ from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["ISFL", "LipschitzSampler", "State"]
 
-SHARE: Rule = (lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
 MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"
 """Names in client memory: x_k until it is compared with x, q_k, and (at the server) class counts of the clients."""
 MOST_CLASSES = 20
@@ -185,7 +191,7 @@ def _solved(p: Tensor, own: Tensor, lipschitz: Tensor, floor: float) -> tuple[tu
 
 def _check(owner: Any) -> None:
     check_fields(
-        owner, floor=SHARE, sample_ratio=SHARE, exact=Rules.FLAG, where=Rules.one_of("server", "client"),
+        owner, floor=Rules.SHARE, sample_ratio=Rules.SHARE, exact=Rules.FLAG, where=Rules.one_of("server", "client"),
     )  # fmt: skip
     if owner.preference is None:
         return

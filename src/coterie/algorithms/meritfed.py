@@ -50,7 +50,14 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, is_number, nearest
+from coterie.core.errors import (
+    InputError,
+    Rules,
+    RunError,
+    check_field,
+    check_fields,
+    clients_named,
+)
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
@@ -301,19 +308,12 @@ class MeritFed:
     shared_uploads: bool = False
 
     def __post_init__(self) -> None:
-        given: Any = self.targets
-        names = (given,) if isinstance(given, str) else given
-        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
-        check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
         check_fields(
-            self, lr=RATE, md_steps=Rules.COUNT, oracle=Rules.one_of("gradient", "loss", "delegated"),
+            self, targets=Rules.TARGETS, lr=RATE, md_steps=Rules.COUNT, oracle=Rules.one_of("gradient", "loss", "delegated"),
             oracle_batch_size=Rules.OPTIONAL_SIZE, validation=Rules.one_of("validation", "train", "fresh", "server"),
             damping=Rules.FLAG, directions=Rules.SIZE, radius=Rules.POSITIVE,
-            server_optimiser=Rules.one_of("sgd", "adam"), eps=Rules.POSITIVE, shared_uploads=Rules.FLAG,
+            server_optimiser=Rules.one_of("sgd", "adam"), betas=Rules.BETAS, eps=Rules.POSITIVE, shared_uploads=Rules.FLAG,
         )  # fmt: skip
-        pair: Any = self.betas
-        good = isinstance(pair, tuple) and len(pair) == 2 and all(is_number(b) and 0 <= b < 1 for b in pair)
-        check_field(self, "betas", pair, good, "two numbers in [0, 1)")
         search = self.md_step == "line-search"
         good = search or Rules.NOT_NEGATIVE[0](self.md_step)
         check_field(self, "md_step", self.md_step, good, 'a number >= 0 or "line-search"')
@@ -328,12 +328,7 @@ class MeritFed:
         """The targets among these clients. Raises `InputError` for one that does not exist."""
         if self.validation == "server":
             return ("server",)
-        chosen = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
-        targets = everyone if chosen == ("all",) else tuple(sorted(set(chosen)))
-        for name in targets:
-            if name not in everyone:
-                raise InputError(f"MeritFed.targets names {name!r}, which is no client; {nearest(name, everyone)}")
-        return targets
+        return clients_named(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""

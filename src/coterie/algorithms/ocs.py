@@ -109,8 +109,8 @@ class OCS:
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: norms of everybody, updates of the drawn."""
-        everyone, m = federation.everyone, federation.clients_per_round
-        if m is None or m >= len(everyone):
+        everyone, m = federation.everyone, federation.participants
+        if m >= len(everyone):
             got = federation.ask(everyone, local_update, x=state.x, local=self.local)
             weights = got.sizes / got.sizes.sum()
             x = move(state.x, weights, got.delta, self.lr, federation.dim)

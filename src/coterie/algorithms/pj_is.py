@@ -28,7 +28,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rule, Rules, check_fields, is_number, require
+from coterie.core.errors import Rules, check_fields, require
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -39,7 +39,6 @@ from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["ClassShareSampler", "PjIS", "State"]
 
-SHARE: Rule = (lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
 SHARES = "class-shares"
 """Name of p in client memory."""
 
@@ -97,7 +96,7 @@ class ClassShareSampler:
     sample_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, sample_ratio=SHARE)
+        check_fields(self, sample_ratio=Rules.SHARE)
 
     def check(self, federation: Federation) -> None:
         """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""
@@ -144,7 +143,7 @@ class PjIS:
     sample_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, sample_ratio=SHARE)
+        check_fields(self, lr=Rules.POSITIVE, sample_ratio=Rules.SHARE)
         alone = self.local.sampler is None
         require(alone, "PjIS.local.sampler must be None: PjIS brings its own; set it under FedAvg")
 

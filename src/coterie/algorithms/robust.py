@@ -93,10 +93,6 @@ def _least(
     return found
 
 
-def _participants(federation: Federation) -> int:
-    return federation.clients_per_round or len(federation.everyone)
-
-
 def _moved(x: Tensor, aggregate: Tensor, lr: float, dim: int) -> State:
     """A whole step along one vector; its buffers are taken as they are."""
     return State(move(x, torch.ones(1), aggregate[None], lr, dim))
@@ -177,7 +173,7 @@ class TrimmedMean:
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients to trim."""
-        _least(self, "trim", lambda k: 2 * k + 1, _participants(federation), InputError, "")
+        _least(self, "trim", lambda k: 2 * k + 1, federation.participants, InputError, "")
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
@@ -280,7 +276,7 @@ class MultiKrum:
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients for f or m."""
-        self._suspected(_participants(federation), InputError, "")
+        self._suspected(federation.participants, InputError, "")
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -98,22 +98,14 @@ class SelectiveLearning:
     participation = "own"
 
     def __post_init__(self) -> None:
-        names = (self.internal,) if isinstance(self.internal, str) else self.internal
-        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
-        check_field(self, "internal", self.internal, good, "a client's name, or several names")
         check_field(
             self, "budget", self.budget, self.budget is None or Rules.COUNT[0](self.budget), "None or an int >= 0"
         )
-        check_fields(self, lr=Rules.POSITIVE)
+        check_fields(self, internal=Rules.NAMES, lr=Rules.POSITIVE)
 
     def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The internal clients. Raises `InputError` for fields that do not fit these clients."""
-        internal = tuple(sorted({self.internal} if isinstance(self.internal, str) else set(self.internal)))
-        for name in internal:
-            if name not in everyone:
-                raise InputError(
-                    f"SelectiveLearning.internal names {name!r}, which is no client; {nearest(name, everyone)}"
-                )
+        internal = clients_named(self, "internal", everyone)
         external = len(everyone) - len(internal)
         if self.budget is not None and self.budget > external:
             raise InputError(
@@ -129,7 +121,7 @@ class SelectiveLearning:
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
         outside = tuple(n for n in federation.everyone if n not in state.internal)
-        m = federation.clients_per_round or len(federation.everyone)
+        m = federation.participants
         kept, budget = outside, max(0, m - len(state.internal)) if self.budget is None else self.budget
         log = Log()
         if budget == 0:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number, nearest
+from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, nearest
 from coterie.core.federation import Federation, Need
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -64,10 +64,8 @@ class State(NamedTuple):
 
 
 def _check(owner: Any) -> None:
-    check_fields(owner, lr=Rules.POSITIVE, server_optimiser=Rules.one_of("sgd", "adam"), eps=Rules.POSITIVE)
-    betas = owner.betas
-    good = isinstance(betas, tuple | list) and len(betas) == 2 and all(is_number(b) and 0 <= b < 1 for b in betas)
-    check_field(owner, "betas", betas, good, "two numbers in [0, 1)")
+    optimiser = Rules.one_of("sgd", "adam")
+    check_fields(owner, lr=Rules.POSITIVE, server_optimiser=optimiser, betas=Rules.BETAS, eps=Rules.POSITIVE)
 
 
 def _start(x: Tensor, federation: Federation) -> State:
@@ -185,7 +183,7 @@ class SGDIdeal:
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with the group, or with as many of it as a round has clients."""
         group = self.check(federation.everyone)
-        m = min(federation.clients_per_round or len(group), len(group))
+        m = min(federation.participants, len(group))
         drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(group), m)
         return _round(self, state, federation, tuple(group[i] for i in np.sort(drawn).tolist()))
 
@@ -229,11 +227,7 @@ class TargetOnly:
 
     def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The target. Raises `InputError` for one that does not exist."""
-        if self.target not in everyone:
-            raise InputError(
-                f"TargetOnly.target names {self.target!r}, which is no client; {nearest(self.target, everyone)}"
-            )
-        return (self.target,)
+        return clients_named(self, "target", everyone)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

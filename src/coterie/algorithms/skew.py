@@ -116,7 +116,7 @@ class Skew:
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x; ask for sizes where someone has to be drawn. Raises `InputError` for d outside m..n."""
-        everyone, m = federation.everyone, _count(federation)
+        everyone, m = federation.everyone, federation.participants
         given = self.candidates
         if given is not None and not m <= given <= len(everyone):
             raise InputError(
@@ -131,7 +131,7 @@ class Skew:
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: losses of the candidates, updates of those with the highest."""
         chosen, log = federation.everyone, Log()
-        m = _count(federation)
+        m = federation.participants
         if m < len(chosen):
             uniform = [rng.child("candidate", n).uniform(1)[0] for n in chosen]
             drawn = without_replacement(state.sizes, uniform, self.candidates or 2 * m).tolist()
@@ -148,7 +148,3 @@ class Skew:
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
-
-
-def _count(federation: Federation) -> int:
-    return federation.clients_per_round or len(federation.everyone)

@@ -28,14 +28,14 @@ alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -104,20 +104,11 @@ class TAWT:
     step: float = 1.0
 
     def __post_init__(self) -> None:
-        given: Any = self.targets
-        names = (given,) if isinstance(given, str) else given
-        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
-        check_field(self, "targets", self.targets, good, '"all", a client\'s name, or several names')
-        check_fields(self, lr=Rules.POSITIVE, step=Rules.NOT_NEGATIVE)
+        check_fields(self, targets=Rules.TARGETS, lr=Rules.POSITIVE, step=Rules.NOT_NEGATIVE)
 
     def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients. Raises `InputError` for one that does not exist."""
-        chosen = (self.targets,) if isinstance(self.targets, str) else tuple(self.targets)
-        targets = everyone if chosen == ("all",) else tuple(sorted(set(chosen)))
-        for name in targets:
-            if name not in everyone:
-                raise InputError(f"TAWT.targets names {name!r}, which is no client; {nearest(name, everyone)}")
-        return targets
+        return clients_named(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once."""

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rule, Rules, check_fields, is_number, require
+from coterie.core.errors import Rules, check_fields, require
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -37,8 +37,6 @@ from coterie.core.wire import wire_type
 from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["State", "UniformClassSampler", "UniformIS"]
-
-SHARE: Rule = (lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
 
 
 class LocalUpdate(NamedTuple):
@@ -66,7 +64,7 @@ class UniformClassSampler:
     sample_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, sample_ratio=SHARE)
+        check_fields(self, sample_ratio=Rules.SHARE)
 
     def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[np.int64]:
         """Row numbers [steps, batch_size], with replacement."""
@@ -107,7 +105,7 @@ class UniformIS:
     sample_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, sample_ratio=SHARE)
+        check_fields(self, lr=Rules.POSITIVE, sample_ratio=Rules.SHARE)
         alone = self.local.sampler is None
         require(alone, "UniformIS.local.sampler must be None: UniformIS brings its own; set it under FedAvg")
 

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest, require
+from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, require
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
@@ -153,14 +153,11 @@ class VaRSeL:
     participation = "own"
 
     def __post_init__(self) -> None:
-        names = (self.internal,) if isinstance(self.internal, str) else self.internal
-        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
-        check_field(self, "internal", self.internal, good, "a client's name, or several names")
         for field, (test, allowed) in {"budget": Rules.NOT_NEGATIVE, "lr": Rules.POSITIVE}.items():
             value = getattr(self, field)
             check_field(self, field, value, value is None or test(value), f"None or {allowed}")
         check_fields(
-            self, internal_splits=Rules.SIZE, debias=Rules.FLAG, unbiased_variance=Rules.FLAG,
+            self, internal=Rules.NAMES, internal_splits=Rules.SIZE, debias=Rules.FLAG, unbiased_variance=Rules.FLAG,
             preselect=Rules.one_of("bernoulli", "smallest"),
         )  # fmt: skip
         size, sampler = self.local.batch_size, self.local.sampler
@@ -170,10 +167,7 @@ class VaRSeL:
 
     def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The internal clients. Raises `InputError` for fields that do not fit these clients, and without clarabel."""
-        internal = tuple(sorted({self.internal} if isinstance(self.internal, str) else set(self.internal)))
-        for name in internal:
-            if name not in everyone:
-                raise InputError(f"VaRSeL.internal names {name!r}, which is no client; {nearest(name, everyone)}")
+        internal = clients_named(self, "internal", everyone)
         require(
             len(internal) * self.internal_splits > 1,
             f"VaRSeL.internal names {internal[0]!r} alone, and one gradient shows no variance; set internal_splits = 2 to "

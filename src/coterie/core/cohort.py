@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import torch
@@ -170,9 +171,9 @@ class Cohort:
             return own + at.start if isinstance(at, slice) else at[own]
 
         def gather(numbers: Tensor) -> tuple[Tensor, Tensor]:
-            inputs, labels = self._gather_at(part, numbers)
-            assert isinstance(inputs, Tensor)
-            return inputs, labels
+            return cast(
+                "tuple[Tensor, Tensor]", self._gather_at(part, numbers)
+            )  # a kernel is found for no other inputs
 
         chosen = [self._chosen(i, own, sampler, purpose) for i, own in enumerate(settings)]
         for chunk in chunks(chosen, kernel.width, place):

@@ -65,6 +65,11 @@ Rule = tuple[Callable[[Any], bool], str]
 """A test of a value and, in words, what it allows."""
 
 
+def _are_names(value: Any) -> bool:
+    names = (value,) if isinstance(value, str) else value
+    return isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
+
+
 class Rules:
     """What fields of methods usually allow."""
 
@@ -74,11 +79,39 @@ class Rules:
     SIZE: Rule = (lambda v: type(v) is int and v > 0, "an int > 0")
     OPTIONAL_SIZE: Rule = (lambda v: v is None or (type(v) is int and v > 0), "None (all rows) or an int > 0")
     FLAG: Rule = (lambda v: isinstance(v, bool), "true or false")
+    SHARE: Rule = (lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
+    NAMES: Rule = (_are_names, "a client's name, or several names")
+    TARGETS: Rule = (_are_names, '"all", a client\'s name, or several names')
+    BETAS: Rule = (
+        lambda v: isinstance(v, tuple | list) and len(v) == 2 and all(is_number(b) and 0 <= b < 1 for b in v),
+        "two numbers in [0, 1)",
+    )
 
     @staticmethod
     def one_of(*words: str) -> Rule:
         """The rule that a value is one of `words`."""
         return (lambda v: v in words, " | ".join(words))
+
+
+def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:
+    """The clients that a field (`Rules.NAMES`, `Rules.TARGETS`) names, sorted; all of them for the word `everybody`.
+
+    Raises `InputError` for one that does not exist.
+
+    >>> from types import SimpleNamespace
+    >>> clients_named(SimpleNamespace(targets=("b", "a")), "targets", ("a", "b", "c"))
+    ('a', 'b')
+    """
+    given = getattr(owner, field)
+    chosen = (given,) if isinstance(given, str) else tuple(given)
+    if chosen == (everybody,):
+        return everyone
+    for name in sorted(set(chosen)):
+        if name not in everyone:
+            raise InputError(
+                f"{type(owner).__name__}.{field} names {name!r}, which is no client; {nearest(name, everyone)}"
+            )
+    return tuple(sorted(set(chosen)))
 
 
 def check_fields(owner: object, **rules: Rule) -> None:

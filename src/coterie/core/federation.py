@@ -200,6 +200,11 @@ class Federation:
         return self.engine.clients
 
     @property
+    def participants(self) -> int:
+        """Clients of a round: `clients_per_round`, or all."""
+        return self.clients_per_round or len(self.everyone)
+
+    @property
     def unseen(self) -> tuple[str, ...]:
         """Clients that never train and are only evaluated, sorted."""
         return self.engine.unseen

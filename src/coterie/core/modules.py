@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.abc
+import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import NamedTuple
 
 import torch
@@ -29,6 +31,19 @@ class Source(NamedTuple):
     name: str
     file: str = ""
     text: bytes | None = None
+
+
+class _Text(importlib.abc.InspectLoader):
+    """Loads a module from text that came from another process, where its file may not exist."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._source.text or b"")
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_source(fullname), self._source.file)
 
 
 def user_module(path: str) -> ModuleType:
@@ -62,13 +77,15 @@ def import_source(source: Source) -> ModuleType:
         return sys.modules[source.name]
     if source.text is None:
         return importlib.import_module(source.name)
-    module = ModuleType(source.name)
-    module.__file__ = source.file
+    spec = importlib.util.spec_from_file_location(source.name, source.file, loader=_Text(source))
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{source.file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
     sys.modules[source.name] = module
     try:
         with torch.random.fork_rng(devices=[]):  # a model that the file makes is the same in every process
             torch.default_generator.manual_seed(0)
-            exec(compile(source.text, source.file, "exec"), module.__dict__)
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[source.name]
         raise

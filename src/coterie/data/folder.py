@@ -196,16 +196,19 @@ def agree(names: Sequence[str], settings: TableSettings, ask: Callable[..., Any]
 
 def server_rows(file: str | Path, recipe: Recipe) -> Part:
     """The rows that a server holds, under the recipe of the clients. Raises `InputError` that names file and cure."""
-    rows = apply_recipe(recipe, file, need_label=True)
-    assert rows.labels is not None  # encode refuses rows without a label
+    return _as_part(apply_recipe(recipe, file, need_label=True), str(file))
+
+
+def _as_part(rows: Encoded, source: str) -> Part:
+    if rows.labels is None:
+        raise InputError(f"{source} has no labels; add the column")
     return Part(rows.inputs, rows.labels)
 
 
 def encoded_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]]:
     """The client that `table`, with its row numbers per part, becomes under `recipe`, and notes."""
     rows = encode(table, recipe)
-    assert rows.labels is not None  # encode refuses rows without a label
-    whole = Part(rows.inputs, rows.labels)
+    whole = _as_part(rows, table.source)
     parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
     return Client(table.name, parts["train"], parts.get("validation"), parts.get("test")), rows.notes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,7 @@ class Columns:
 
     def read_tensor(self, index: Index) -> Tensor:
         """The same where inputs are one column."""
-        inputs = self.read(index)
-        assert isinstance(inputs, Tensor)
-        return inputs
+        return cast("Tensor", self.read(index))
 
 
 def from_hub(

@@ -15,7 +15,7 @@ Fig. 5 and 6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -99,8 +99,7 @@ def mean_estimation(
         xi = noise + torch.from_numpy(centre[int(name[1]) - 1])
         return Part(xi, xi)
 
-    train = draw("train", [samples] * len(names))
-    assert train is not None  # samples and groups[0] are at least 1
+    train = cast("Rows", draw("train", [samples] * len(names)))  # samples and groups[0] are at least 1
     made = Clients.indexed(
         names,
         train,

@@ -18,7 +18,6 @@ from coterie.data.splits import numbered, stratified
 __all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over"]
 
 PARTS = ("train", "validation", "test")
-Lists = Sequence[NDArray[np.int64]]
 
 
 def from_tensors(

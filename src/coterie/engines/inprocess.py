@@ -142,7 +142,6 @@ class InProcess:
         self.has_server = clients.server is not None
         self.unseen = clients.unseen.names if clients.unseen is not None else ()
         self.x = workspace.x.clone()
-        self.has_random_layers = workspace.random
         self._rows = clients
         # Once, so that no round waits for rows; workers share those of this process.
         self._shard = Shard(clients if device == "cpu" else clients.to(workspace.device), workspace)
