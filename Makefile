@@ -52,10 +52,10 @@ test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, an
 claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
 	$(BIN)/python benchmarks/claims.py
 
-mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus (about 10 minutes)
+mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (about 10 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py mean_estimation
 
-byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clients (about 15 minutes a seed)
+byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clients, another seed (about 5 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py byzantine
 
 papers: $(VENV)/.dev  ## the papers' experiments at laptop scale that have no run under runs/papers yet, and docs/results.md

@@ -7,19 +7,15 @@ the target. The plateau is the mean over the last fifth of the rounds. Whole see
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import statistics
 import time
-from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 import coterie as ct
-from benchmarks.measure import Settings
+from benchmarks.measure import Settings, commits, over_seeds
 from coterie.data.mean_estimation import TARGET
 
 WHAT = __doc__ or ""
@@ -75,27 +71,16 @@ class Watched:
         return state, log
 
 
-def run(settings: Settings) -> dict[str, Any]:
-    """All methods and all mu, seed by seed while the time lasts."""
-    started = time.perf_counter()
-    load = os.getloadavg()[0]
-    results: list[dict[str, Any]] = []
-    if settings.quick:
-        results = [plateau(Job(m, 0.01, seed, 3, 100)) for seed in (0, 1) for m in GROUPS]
-    else:
-        processes = min(2, os.cpu_count() or 1)
-        with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _one_thread) as pool:
-            for seed in range(MOST_SEEDS):
-                jobs = [Job(m, mu, seed, ROUNDS[m]) for m in GROUPS for mu in MD_STEP]  # the longest first
-                results += pool.map(plateau, jobs)
-                if (time.perf_counter() - started) * (seed + 2) / (seed + 1) > 60 * settings.minutes:
-                    break
-    found = {"load": [round(load, 2), round(os.getloadavg()[0], 2)], "minutes": (time.perf_counter() - started) / 60}
-    return {**found, "summary": summary(results), "runs": results}
+def run(settings: Settings) -> Iterator[dict[str, Any]]:
+    """All methods and all mu, seed by seed while the time lasts; all results so far after each seed."""
 
+    def jobs(seed: int) -> list[Job]:
+        if settings.quick:
+            return [Job(m, 0.01, seed, 3, 100) for m in GROUPS]
+        return [Job(m, mu, seed, ROUNDS[m]) for m in GROUPS for mu in MD_STEP]  # the longest first
 
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+    for found in over_seeds(jobs, plateau, settings, 2 if settings.quick else MOST_SEEDS):
+        yield {**found, "summary": summary(found["runs"])}
 
 
 def plateau(job: Job) -> dict[str, Any]:
@@ -160,8 +145,8 @@ def table(result: Mapping[str, Any]) -> str:
         text.append("| " + " | ".join([method, *cells]) + " |")
     seeds = max(line["seeds"] for line in lines)
     note = (
-        f"Mean ± standard deviation over {seeds} seeds, in brackets the number of the authors' code. Commit "
-        f"{result['commit']}, {result['minutes']:.0f} minutes on {result['machine']['cores']} cores."
+        f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}, in brackets the number of the authors' code; "
+        f"{commits(result)}."
     )
     return "\n".join([*text, "", note])
 

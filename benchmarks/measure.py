@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,10 +27,12 @@ __all__ = [
     "Seconds",
     "Settings",
     "Turns",
+    "commits",
     "decisive",
     "document",
     "in_turns",
     "on_a_quiet_machine",
+    "over_seeds",
     "ratio",
     "row",
     "speed_row",
@@ -41,13 +45,17 @@ LIMIT = 2.5
 
 
 class Settings(NamedTuple):
-    """What the command line says: tiny sizes that only show that the code runs; minutes for a long benchmark; few pairs."""
+    """What the command line says: tiny sizes that only show that the code runs; minutes for a long benchmark; few pairs.
+
+    `earlier` are the runs that a long benchmark finished before.
+    """
 
     quick: bool = False
     minutes: float = 10.0
     attempts: int = 4
     patience: float = 60.0
     short: bool = False
+    earlier: Sequence[Mapping[str, Any]] = ()
 
 
 class Seconds(NamedTuple):
@@ -151,6 +159,44 @@ def on_a_quiet_machine(measure: Callable[[], dict[str, Any]], settings: Settings
         if not best["busy"]:
             break
     return best
+
+
+def over_seeds(
+    jobs: Callable[[int], Sequence[Any]], work: Callable[[Any], dict[str, Any]], settings: Settings, most: int
+) -> Iterator[dict[str, Any]]:
+    """Do the jobs of seed 0, 1, ..., each in one of two processes, while the minutes last; yield all that is done after each seed.
+
+    A job (a named tuple) whose fields are those of an earlier run is not done again. At least one seed that was not done before
+    is begun; a further one only if it may be expected to end in time.
+    """
+    begun, load, worked = time.perf_counter(), os.getloadavg()[0], 0
+    runs = list(settings.earlier)
+    processes = min(2, os.cpu_count() or 1)
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _one_thread) as pool:
+        for seed in range(most):
+            todo = [job for job in jobs(seed) if not any(job._asdict().items() <= run.items() for run in runs)]
+            if todo:
+                if worked and (time.perf_counter() - begun) * (worked + 1) / worked > 60 * settings.minutes:
+                    break
+                commit = _commit()
+                runs += [{**found, "commit": commit} for found in pool.map(work, todo)]
+                worked += 1
+            minutes = (time.perf_counter() - begun) / 60
+            yield {"load": [round(load, 2), round(os.getloadavg()[0], 2)], "minutes": minutes, "runs": runs}
+
+
+def commits(result: Mapping[str, Any]) -> str:
+    """The commits at which the runs of a long benchmark were done.
+
+    >>> commits({"runs": [{"commit": "b"}, {"commit": "a"}, {"commit": "a"}]})
+    'commits a, b'
+    """
+    found = sorted({run["commit"] for run in result["runs"]})
+    return ("commit " if len(found) == 1 else "commits ") + ", ".join(found)
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 def decisive(found: Mapping[str, Any]) -> float:

@@ -17,7 +17,10 @@ if str(ROOT) not in sys.path:  # `python benchmarks/run.py` puts this folder the
 SPEED = ("w1", "w2", "w3", "w4", "w5", "cost", "start", "scaling", "heart")
 """In the order of the table of docs/performance.md."""
 
-BENCHMARKS = (*SPEED, "engines", "mean_estimation", "byzantine")
+LONG = ("mean_estimation", "byzantine")
+"""Seed by seed; every finished seed is written and kept."""
+
+BENCHMARKS = (*SPEED, "engines", *LONG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
     parser.add_argument(
         "--minutes", type=float, default=10.0, help="how long mean_estimation and byzantine may begin another seed"
+    )
+    parser.add_argument(
+        "--anew", action="store_true", help="forget the seeds that mean_estimation or byzantine finished earlier"
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: only shows that the code runs; needs --out")
     parser.add_argument("--out", type=Path, help="folder of the JSON results (benchmarks/results)")
@@ -46,8 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for name in given.names or SPEED:
         module: Any = importlib.import_module(f"benchmarks.{name}")
-        result = measure.document(name, module.WHAT.strip(), module.run(settings))
-        measure.write(folder / f"{name}.json", result)
+        path = folder / f"{name}.json"
+        if name in LONG:
+            earlier = json.loads(path.read_text())["runs"] if path.exists() and not (given.anew or given.quick) else []
+            stages = module.run(settings._replace(earlier=earlier))
+        else:
+            stages = [module.run(settings)]
+        for found in stages:
+            result = measure.document(name, module.WHAT.strip(), found)
+            measure.write(path, result)
         for line in result.get("rows", ()):
             print(f"{line['work']}: {line['measured']} (goal: {line['goal']}, load {line['load']})")
         if "summary" in result:

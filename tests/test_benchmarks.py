@@ -58,20 +58,31 @@ def outside(text):
 
 
 def test_verdicts_under_attack_follow_from_the_numbers(written):
-    from benchmarks.byzantine import ATTACKS, IDEAL, METHODS, verdicts
+    from benchmarks.byzantine import ATTACKS, FRESH, IDEAL, METHODS, verdicts
 
     result = json.loads((written / "byzantine.json").read_text())
     assert {(r["method"], r["attack"]) for r in result["runs"]} == {
         (IDEAL, None),
         *((m, a) for m in METHODS for a in ATTACKS),
     }
-    numbers = {"MeritFed": 0.0045, IDEAL: 0.003, "averaging": None, "FedAdp": 1.0}
+    numbers = {"MeritFed": 0.0045, FRESH: 0.001, IDEAL: 0.003, "averaging": None, "FedAdp": 1.0}
     lines = [{"method": m, "attack": a, "mean": numbers[m]} for m in numbers for a in ATTACKS]
-    assert all(said.count("**yes**") == 2 for said in verdicts({"summary": lines}))
+    assert all(said.count("**yes**") == 3 for said in verdicts({"summary": lines}))
     lines = [
         {**line, "mean": {"MeritFed": 0.0046, "averaging": 0.4}.get(line["method"], line["mean"])} for line in lines
     ]
-    assert all(said.count("**no**") == 2 for said in verdicts({"summary": lines}))
+    assert all((said.count("**no**"), said.count("**yes**")) == (2, 1) for said in verdicts({"summary": lines}))
+
+
+def test_a_long_benchmark_keeps_the_runs_that_it_finished(written, tmp_path, capsys):
+    from benchmarks import byzantine, measure
+
+    earlier = json.loads((written / "byzantine.json").read_text())["runs"]
+    without = [run for run in earlier if (run["method"], run["attack"], run["seed"]) != ("averaging", "IPM", 1)]
+    *_, found = byzantine.run(measure.Settings(quick=True, earlier=without))
+    again = [{k: v for k, v in run.items() if k not in ("seconds", "commit")} for run in found["runs"][len(without) :]]
+    assert found["runs"][: len(without)] == without
+    assert again == [{k: run[k] for k in again[0]} for run in earlier if run not in without]
 
 
 def test_ratios_are_medians_over_pairs_without_the_first_turn():
