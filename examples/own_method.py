@@ -19,7 +19,7 @@ class Reply(NamedTuple):  # what leaves a client; `Update` says that it is added
 
 @ct.task  # the client's half runs where the rows are; vectors have a leading dimension, one row per client
 def trained(cohort, *, x, local) -> Reply:
-    return Reply(cohort.train(x, local) - x)
+    return Reply(cohort.updates(x, local))
 
 
 class State(NamedTuple):  # all that a round hands to the next one; it is saved after every round

@@ -75,6 +75,8 @@ def randoms(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 9) -> T
 
 LOCALS = [
     LocalSGD(lr=0.1, steps=Steps(7), batch_size=8),
+    LocalSGD(lr=0.1, steps=Steps(1), batch_size=8, weight_decay=0.1),
+    LocalSGD(lr=0.1, steps=Steps(1), batch_size=8),
     LocalSGD(lr=0.1, steps=Epochs(2), batch_size=16, weight_decay=0.1),
     LocalSGD(lr=0.05, steps=Steps(4), batch_size=None),
 ]
@@ -97,7 +99,10 @@ def test_the_kernel_equals_the_loop(model, kind):
     ]
     for local in LOCALS:
         for hook, start in zip(hooks, (x, xs, x, xs), strict=True):
-            assert_close(fast.train(start, local, **hook), loop.train(start, local, **hook))
+            trained = loop.train(start, local, **hook)
+            assert_close(fast.train(start, local, **hook), trained)
+            assert_close(fast.updates(start, local, **hook), trained - start)
+            assert_close(loop.updates(start, local, **hook), trained - start)
     assert_close(fast.gradient(xs), loop.gradient(xs))
     assert fast.spent == loop.spent
 
@@ -111,9 +116,11 @@ def test_a_client_s_bits_do_not_depend_on_who_shares_its_chunk(model, kind, dtyp
     xs = x + 0.1 * randoms(count, len(x), dtype=dtype)
     for local in LOCALS:
         whole = everybody.train(xs, local, penalty=Quadratic(0.2))
+        updates = everybody.updates(xs, local)
         for group in [[0], [5], [6], [0, 2], [1, 4, 9], [3, 4, 5, 6, 7], [0, 1, 2, 11, 12]]:
             few = cohort(given, names=tuple(everybody.names[i] for i in group))
             assert torch.equal(few.train(xs[group], local, penalty=Quadratic(0.2)), whole[group]), group
+            assert torch.equal(few.updates(xs[group], local), updates[group]), group
 
 
 def test_a_single_step_is_the_same_beside_clients_with_several():
@@ -281,8 +288,9 @@ def test_company_that_changes_a_bit_is_seen(monkeypatch):
     honest = kernels.Batched._slope
     assert cohort(problem("mlp")).workspace.batched.steady()
 
-    def crowded(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
-        return honest(self, outputs, labels, scale).mul_(1 + 1e-7 * len(outputs))
+    def crowded(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
+        honest(self, outputs, labels, scale)
+        outputs.mul_(1 + 1e-7 * len(outputs))
 
     monkeypatch.setattr(kernels.Batched, "_slope", crowded)
     assert cohort(problem("mlp")).workspace.batched is None

@@ -37,7 +37,7 @@ class PooledUpdate(NamedTuple):
 @task
 def pooled_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> PooledUpdate:
     """Train on all rows."""
-    return PooledUpdate(cohort.train(x, local) - x)
+    return PooledUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):

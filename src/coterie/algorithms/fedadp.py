@@ -62,13 +62,13 @@ class Direction(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Local training from x."""
-    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 @task
 def direction(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Direction:
     """The same for a reference client that takes no part in this round."""
-    return Direction(cohort.train(x, local) - x)
+    return Direction(cohort.updates(x, local))
 
 
 class State(NamedTuple):

@@ -45,7 +45,7 @@ class LocalUpdate(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """ClientUpdate(k, w) of Algorithm 1."""
-    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 class State(NamedTuple):

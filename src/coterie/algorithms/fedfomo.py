@@ -58,7 +58,7 @@ class Judged(NamedTuple):
 @task
 def own_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> OwnUpdate:
     """Go on from the client's own model, x [n, d + b]."""
-    return OwnUpdate(cohort.train(x, local) - x)
+    return OwnUpdate(cohort.updates(x, local))
 
 
 @task

@@ -45,7 +45,7 @@ class ProximalUpdate(NamedTuple):
 def proximal_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, mu: float) -> ProximalUpdate:
     """Minimise F_k(y) + mu / 2 ||y - x||^2 for some local steps (Eq. 2)."""
     penalty = Quadratic(mu) if mu else None
-    return ProximalUpdate(cohort.train(x, local, penalty=penalty) - x, cohort.sizes)
+    return ProximalUpdate(cohort.updates(x, local, penalty=penalty), cohort.sizes)
 
 
 class State(NamedTuple):

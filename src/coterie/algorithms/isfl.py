@@ -97,7 +97,7 @@ class Kept(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Algorithm 2, lines 3 to 8."""
-    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 @task

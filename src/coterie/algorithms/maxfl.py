@@ -75,7 +75,7 @@ def local_update(
     """Lines 8 to 11."""
     near = cohort.train(x, with_steps(local, tuning_steps), purpose="tuning") if tuning_steps else x
     gap = cohort.loss(near) - requirement(cohort, start, required, warm, rows)
-    return LocalUpdates(gap, cohort.train(x, local) - x)
+    return LocalUpdates(gap, cohort.updates(x, local))
 
 
 class State(NamedTuple):

@@ -104,7 +104,7 @@ class Ready(NamedTuple):
 @task
 def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
     """Lines 4 to 8: local training from each of the models x [T, d + b], one after the other to save memory."""
-    found = [cohort.train(model, local).sub_(model) for model in x]
+    found = [cohort.updates(model, local) for model in x]
     return LocalUpdates(_stacked(found, dim=1))
 
 

@@ -58,7 +58,7 @@ def contrastive_update(
     """Lines 12 to 22."""
     had = cohort.memory.known("moon")
     if not mu:
-        return ContrastiveUpdate(cohort.train(x, local) - x, cohort.sizes, had)
+        return ContrastiveUpdate(cohort.updates(x, local), cohort.sizes, had)
     previous = cohort.memory.get("moon", x)
     with _representations(cohort.workspace.model) as seen:
         own = cohort.train(x, local, penalty=_contrast(cohort, x, previous, seen, mu, temperature))

@@ -59,7 +59,7 @@ class LocalUpdate(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, steps: Tensor) -> LocalUpdate:
     """Local training with a number of steps of its own for each client, `steps` [n]."""
-    return LocalUpdate(cohort.train(x, local, steps=steps.tolist()) - x)
+    return LocalUpdate(cohort.updates(x, local, steps=steps.tolist()))
 
 
 class State(NamedTuple):

@@ -61,15 +61,15 @@ class Norms(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Line 3: local training from x."""
-    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 @task
 def norms(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Norms:
     """Line 4: the same training, of which only the norm is told."""
     dim = cohort.layout.dim
-    trained = cohort.train(x, local)
-    found = [torch.linalg.vector_norm((y - x)[:dim], dtype=torch.float64).cpu() for y in trained]
+    deltas = cohort.updates(x, local)
+    found = [torch.linalg.vector_norm(delta[:dim], dtype=torch.float64).cpu() for delta in deltas]
     return Norms(torch.stack(found), cohort.sizes)
 
 

@@ -64,7 +64,7 @@ def meta_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, alpha: float, rad
         product = (gradient(y + radius * meta, 2) - gradient(y - radius * meta, 2)) / (2 * radius)  # Eq. 9
         return meta - alpha * product
 
-    return MetaUpdate(cohort.train(x, local, gradient_rule=direction) - x)
+    return MetaUpdate(cohort.updates(x, local, gradient_rule=direction))
 
 
 @task

@@ -50,7 +50,7 @@ class LocalUpdate(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Lines 3 and 4 of Algorithm 2."""
-    return LocalUpdate(cohort.train(x, local) - x, cohort.loss(x))
+    return LocalUpdate(cohort.updates(x, local), cohort.loss(x))
 
 
 class State(NamedTuple):

@@ -65,7 +65,7 @@ class LocalUpdate(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Local training from x."""
-    return LocalUpdate(cohort.train(x, local) - x)
+    return LocalUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):

@@ -62,7 +62,7 @@ def controlled_update(
     written = cohort.memory.get("scaffold_round", torch.tensor(0))
     kept = (counted > 0) & (written == counted)
     own = cohort.memory.get("scaffold", torch.zeros_like(control)) * kept.to(control)[:, None]
-    delta = cohort.train(x, local, correction=control - own) - x  # line 10
+    delta = cohort.updates(x, local, correction=control - own)  # line 10
     moved = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     change = -control - delta[:, : cohort.layout.dim] / moved[:, None]  # line 12, option II: c_i+ - c_i
     cohort.memory.put("scaffold", own + change)

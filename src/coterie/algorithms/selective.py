@@ -63,7 +63,7 @@ def losses(cohort: Cohort, *, x: Tensor) -> Losses:
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Local training from x."""
-    return LocalUpdate(cohort.train(x, local) - x, cohort.sizes)
+    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 class State(NamedTuple):

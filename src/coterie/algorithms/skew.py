@@ -74,7 +74,7 @@ def losses(cohort: Cohort, *, x: Tensor, batch_size: int | None) -> Losses:
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Local training from x."""
-    return LocalUpdate(cohort.train(x, local) - x)
+    return LocalUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):

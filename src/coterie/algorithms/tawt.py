@@ -63,13 +63,13 @@ class Direction(NamedTuple):
 @task
 def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
     """Local training from each of the models x [T, d + b], one after the other to save memory."""
-    return LocalUpdates(torch.stack([cohort.train(model, local) - model for model in x], dim=1))
+    return LocalUpdates(torch.stack([cohort.updates(model, local) for model in x], dim=1))
 
 
 @task
 def direction(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Direction:
     """The same for targets that take no part in this round, each from its own model x [n, d + b]."""
-    return Direction(cohort.train(x, local) - x)
+    return Direction(cohort.updates(x, local))
 
 
 class State(NamedTuple):

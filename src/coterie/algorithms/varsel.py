@@ -82,14 +82,15 @@ def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
     if local == LocalSGD(local.lr, Steps(1), size) and dim == cohort.layout.size:
         return -cohort.gradients(x, parts=parts, batch_size=size, purpose="round", mode="train")
     shares = [_Share(k, parts) if parts > 1 else None for k in range(parts)]
-    trained = [cohort.train(x, local, sampler=s, purpose=f"round/{k}" if k else "round") for k, s in enumerate(shares)]
-    delta = torch.stack(trained, dim=1) - x
+    found = [cohort.updates(x, local, sampler=s, purpose=f"round/{k}" if k else "round") for k, s in enumerate(shares)]
+    delta = torch.stack(found, dim=1) if parts > 1 else found[0][:, None]
     delta[..., :dim] /= local.rate(cohort.round)
     return delta
 
 
 def _squared(difference: Tensor, dim: int) -> Tensor:
-    return difference[..., :dim].double().square().sum()
+    wide = difference[..., :dim].double().reshape(-1)
+    return torch.dot(wide, wide)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coterie.core.clients import Clients, Inputs, Part, Rows, rows, take
 from coterie.core.errors import InputError, require
-from coterie.core.kernels import Batched, Rule, chunks
+from coterie.core.kernels import Batched, Rule, Source, chunks
 from coterie.core.loss import Kind
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng, batches
@@ -104,14 +104,43 @@ class Cohort:
         Returns:
             [n, d + b].
         """
+        return self._trained(x, local, penalty, correction, sampler, gradient_rule, purpose, steps, relative=False)
+
+    def updates(
+        self,
+        x: Tensor,
+        local: LocalSGD,
+        *,
+        penalty: Penalty | None = None,
+        correction: Tensor | None = None,
+        sampler: Sampler | None = None,
+        gradient_rule: GradientRule | None = None,
+        purpose: str = "train",
+        steps: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Updates of local training: what `train` gives, minus x, [n, d + b]; arguments as for `train`.
+
+        A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
+        """
+        return self._trained(x, local, penalty, correction, sampler, gradient_rule, purpose, steps, relative=True)
+
+    def _trained(
+        self, x: Tensor, local: LocalSGD, penalty: Penalty | None, correction: Tensor | None, sampler: Sampler | None,
+        gradient_rule: GradientRule | None, purpose: str, steps: Sequence[int] | None, *, relative: bool,
+    ) -> Tensor:  # fmt: skip
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
         chosen = sampler or local.sampler
         if hasattr(chosen, "at"):
             chosen = chosen.at(self, x)
+        trained = getattr(chosen, "trained", None)
         settings = [local if steps is None else replace(local, steps=Steps(steps[i])) for i in range(len(self.names))]
         plain = local.optimiser == "sgd" and not local.momentum and local.clip is None and gradient_rule is None
         if self.workspace.batched is not None and plain and (penalty is None or isinstance(penalty, Quadratic)):
-            self._train_batched(self.workspace.batched, x, settings, penalty, correction, chosen, purpose, result)
+            at_once = relative and trained is None
+            self._train_batched(
+                self.workspace.batched, x, settings, penalty, correction, chosen, purpose, result, relative=at_once
+            )
+            relative = relative and not at_once
         else:
             with self._training():
                 for i in range(len(self.names)):
@@ -122,9 +151,9 @@ class Cohort:
                     hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
                     self._train_one(i, settings[i], hooks, chosen, purpose)
                     result[i] = self.workspace.x
-        if hasattr(chosen, "trained"):
-            chosen.trained(self, result)
-        return result
+        if trained is not None:
+            trained(self, result)
+        return result.sub_(x) if relative else result
 
     def steps(self, local: LocalSGD) -> Tensor:
         """Number of batches that each client's training with these settings has, int64 [n]."""
@@ -154,6 +183,8 @@ class Cohort:
         sampler: Sampler | None,
         purpose: str,
         result: Tensor,
+        *,
+        relative: bool,
     ) -> None:
         part, lr = self.clients.train, settings[0].rate(self.round)
         mu = 0.0 if penalty is None else penalty.mu
@@ -170,14 +201,14 @@ class Cohort:
             at = where[i]
             return own + at.start if isinstance(at, slice) else at[own]
 
-        def gather(numbers: Tensor) -> tuple[Tensor, Tensor]:
-            return cast(
-                "tuple[Tensor, Tensor]", self._gather_at(part, numbers)
-            )  # a kernel is found for no other inputs
-
+        inputs, labels = cast("Tensor", part.inputs), part.labels  # a kernel is found for no other inputs
+        source = Source(
+            lambda numbers: cast("Tensor", self.workspace.prepare(inputs.index_select(0, numbers.to(inputs.device)))),
+            lambda numbers: labels.index_select(0, numbers.to(labels.device)).to(self.workspace.device),
+        )
         chosen = [self._chosen(i, own, sampler, purpose) for i, own in enumerate(settings)]
         for chunk in chunks(chosen, kernel.width, place):
-            kernel.train(_each(x), chunk, gather, rule, result)
+            kernel.train(_each(x), chunk, source, rule, result, relative=relative)
             self.spent["row_gradients"] += int(chunk.counts.sum())
         if not bool(torch.isfinite(result.sum())):
             for name, model in zip(self.names, result, strict=True):
@@ -320,14 +351,20 @@ class Cohort:
     ) -> Tensor:
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
         result[:, self.layout.dim :] = 0
+        kernel = self.workspace.batched
         begun = -1
         with self._training() if mode == "train" else contextlib.nullcontext():
-            for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode, share):
-                count = self._count(i, part, batch_size)
+            for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode, share, load=kernel is None):
+                count, head = self._count(i, part, batch_size), result[i, : self.layout.dim]
                 weight = len(labels) / (count if share is None else len(range(count)[share]))
-                grad, head = self.workspace.flat_gradient(inputs, labels), result[i, : self.layout.dim]
+                if kernel is None:
+                    grad = self.workspace.flat_gradient(inputs, labels)
+                else:
+                    inputs = cast("Tensor", inputs)  # a kernel is found for no other inputs
+                    grad = kernel.gradient(_of(x, i), inputs, labels, out=head if i > begun else None)
                 grad = grad if weight == 1 else grad.mul_(weight)
-                head.copy_(grad) if i > begun else head.add_(grad)
+                if grad is not head:
+                    head.copy_(grad) if i > begun else head.add_(grad)
                 begun = i
                 self.spent["row_gradients"] += len(labels)
         return result
@@ -357,20 +394,28 @@ class Cohort:
         """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
         result = torch.zeros(len(self.names), dtype=torch.float64)
         for i, inputs, labels in self._chunks(x, part, batch_size, purpose, "eval"):
-            values = self.workspace.loss.rows(self.workspace.model(inputs), labels)
-            result[i] += values.double().sum().cpu() / self._count(i, part, batch_size)
-            self.spent["row_losses"] += len(labels)
+            result[i] += self._loss_of(inputs, labels) / self._count(i, part, batch_size)
         return result
 
+    def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        self.spent["row_losses"] += len(labels)
+        return self.workspace.loss.rows(self.workspace.model(inputs), labels).double().sum().cpu()
+
+    @torch.no_grad()
     def losses(
         self, xs: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round"
     ) -> Tensor:
         """Mean losses of many candidate models, float64 [n, q]: candidates [q, d + b], or [n, q, d + b] for each client its own."""
-        columns = [
-            self.loss(xs[q] if xs.ndim == 2 else xs[:, q], part=part, batch_size=batch_size, purpose=purpose)
-            for q in range(xs.shape[-2])
-        ]
-        return torch.stack(columns, dim=1) if columns else torch.zeros(len(self.names), 0, dtype=torch.float64)
+        result = torch.zeros(len(self.names), xs.shape[-2], dtype=torch.float64)
+        if xs.ndim == 2 and len(self.names) > 1:  # so that each candidate is loaded once
+            for q, x in enumerate(xs):
+                result[:, q] = self.loss(x, part=part, batch_size=batch_size, purpose=purpose)
+            return result
+        for i, inputs, labels in self._chunks(xs, part, batch_size, purpose, "eval", load=False):
+            for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
+                self.workspace.load(x)
+                result[i, q] += self._loss_of(inputs, labels) / self._count(i, part, batch_size)
+        return result
 
     @torch.no_grad()
     def outputs(self, x: Tensor, *, part: str = "test") -> tuple[Tensor, Tensor, Tensor]:
@@ -470,16 +515,17 @@ class Cohort:
         return self.workspace.prepare(inputs), labels.to(self.workspace.device)
 
     def _chunks(
-        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None = None
-    ) -> Iterator[tuple[int, Inputs, Tensor]]:
+        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None = None,
+        *, load: bool = True,
+    ) -> Iterator[tuple[int, Inputs, Tensor]]:  # fmt: skip
         require(mode in ("eval", "train"), f"mode must be eval or train; got {mode!r}")
         # Only on a change: it walks through all modules.
         if self.workspace.model.training != (mode == "train"):
             self.workspace.model.train(mode == "train")
-        if x.ndim == 1:
+        if load and x.ndim == 1:
             self.workspace.load(x)
         for i in range(len(self.names)):
-            if x.ndim > 1:
+            if load and x.ndim > 1:
                 self.workspace.load(x[i])
             if mode == "train":
                 self._begin(i, purpose if share is None else f"{purpose}/{share.start}")

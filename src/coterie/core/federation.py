@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -343,7 +345,7 @@ class Federation:
             if task.kinds[key] in _VECTORS:
                 heads, seen = value[..., : self.dim].flatten(1), value[..., self.dim :]
                 norms[key] = torch.linalg.vector_norm(heads, dim=1)
-            if bool(torch.isfinite(seen.sum() + (norms[key].sum() if key in norms else 0))):
+            if math.isfinite(seen.sum().item() + (norms[key].sum().item() if key in norms else 0.0)):
                 continue
             finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
             for name, fine in zip(replies.clients, finite.tolist(), strict=True):
@@ -453,13 +455,16 @@ def _stack(
 ) -> Replies[Any]:
     replied = [n for shard, _ in shards for n in shard]
     order = sorted(range(len(replied)), key=replied.__getitem__)
-    rank = torch.tensor(order, dtype=torch.int64).argsort()
-    places = rank.split([len(shard) for shard, _ in shards])
+    sorted_already = order == list(range(len(order)))
+    places: list[list[int]] = []
+    if len(shards) > 1:
+        rank = iter(sorted(range(len(order)), key=order.__getitem__))
+        places = [list(islice(rank, len(shard))) for shard, _ in shards]
     stacked: dict[str, Any] = {}
     for key in fields if shards else ():
         values = [v[key] for _, v in shards]
         if isinstance(values[0], Tensor) and len(values) == 1:
-            stacked[key] = values[0] if order == list(range(len(order))) else values[0][order]
+            stacked[key] = values[0] if sorted_already else values[0][order]
         elif isinstance(values[0], Tensor):
             stacked[key] = values[0].new_empty(len(order), *values[0].shape[1:])
             for at, value in zip(places, values, strict=True):

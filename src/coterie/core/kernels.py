@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,8 +30,8 @@ from coterie.core.vector import Layout
 __all__ = ["Batched", "Chunk", "Layer", "Rule", "chunks", "recognise"]
 
 Array = NDArray[np.int64]
-Gather = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""Row numbers [r] -> inputs as the model takes them [r, ...] and labels [r, ...]."""
+Gather = Callable[[Tensor], Tensor]
+"""Row numbers [r] -> what these rows hold [r, ...]."""
 
 _ALIGN = 128
 """Bytes; a multiple of the widest vector registers, so that no slice has a tail which its neighbours could shift."""
@@ -50,6 +50,13 @@ class Layer(NamedTuple):
     inputs: int
     bias: bool
     relu: bool
+
+
+class Source(NamedTuple):
+    """Where rows come from: inputs as the model takes them, and labels."""
+
+    inputs: Gather
+    labels: Gather
 
 
 class Rule(NamedTuple):
@@ -150,6 +157,36 @@ def chunks(
             yield Chunk(members, rows, counts, steps)
 
 
+class _Move(NamedTuple):
+    """A parameter that a step changes: `new = shrink * old - lr * left @ right + shift`; right None: the inputs of the step."""
+
+    old: Tensor
+    new: Tensor
+    left: Tensor
+    right: Tensor | None
+    shift: Tensor | None
+
+
+class _Side(NamedTuple):
+    """What a step needs of one layer; made once for many steps, since views of small tensors cost as much as small products.
+
+    Attributes:
+        relu: whether a ReLU follows.
+        weight: where the step begins, [w, out, in]; None without inputs.
+        turned: the same as [w, in, out].
+        bias: [w, 1, out]; None without one.
+        out: room for outputs, then for the slope of the loss there, [w, B, out].
+        moves: of weight and bias.
+    """
+
+    relu: bool
+    weight: Tensor | None
+    turned: Tensor | None
+    bias: Tensor | None
+    out: Tensor
+    moves: list[_Move]
+
+
 class Batched:
     """Training and gradients of one known model under one known loss."""
 
@@ -168,11 +205,16 @@ class Batched:
         values = self.layout.dim + batch * (self.layers[0].inputs + sum(layer.outputs for layer in self.layers))
         return min(256, max(_WIDTH, _CACHE // (self._itemsize * values)))
 
-    def train(self, x: Tensor, chunk: Chunk, gather: Gather, rule: Rule, result: Tensor) -> None:
-        """Train the clients of a chunk from x [1, d], or [n, d] for each its own; their models are written to `result` [n, d]."""
+    def train(
+        self, x: Tensor, chunk: Chunk, source: Source, rule: Rule, result: Tensor, *, relative: bool = False
+    ) -> None:
+        """Train the clients of a chunk from x [1, d], or [n, d] for each its own; models are written to `result` [n, d].
+
+        If `relative`, what is written are updates, models minus x.
+        """
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
-        now = [self._aligned(v) for v in self._split(_of(x, members))]
+        start = [self._aligned(v) for v in self._split(_of(x, members))]
         shift = [] if rule.shift is None else self._split(_of(rule.shift, members))
         # Kept from call to call, since fresh pages cost as much as a small step.
         if not self._stacks or len(self._stacks[0]) < slots:
@@ -180,51 +222,52 @@ class Batched:
         models = [stack[:slots] for stack in self._stacks]
         space = self._space(slots, chunk.rows.shape[2])
         if chunk.steps[0] == 1:
-            return self._train_once(
-                now, models, space, next(self._feed(chunk, slots, gather)), rule, shift, chunk, result
-            )
-        active = len(chunk.members)
-        for step, (inputs, labels, scale) in enumerate(self._feed(chunk, slots, gather)):
-            wide = len(labels)
-            old, added = ([v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in some] for some in (now, shift))
-            new, room = ([v[:wide] for v in some] for some in (models, space))
-            self._step(old, new, room, inputs, labels, scale, rule, added)
-            now, before = models, active
-            active = sum(steps > step + 1 for steps in chunk.steps)
+            batch = next(self._feed(chunk, slots, source))
+            return self._train_once(start, models, space, batch, rule, shift, chunk, result, relative)
+        active, wide, sides = len(chunk.members), 0, []
+        for step, batch in enumerate(self._feed(chunk, slots, source)):
+            if step < 2 or len(batch[1]) < wide:  # the second step is the first that begins where it ends
+                wide = len(batch[1])
+                new = [v[:wide] for v in models]
+                old = [v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in start] if step == 0 else new
+                added = [v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in shift]
+                sides = self._sides(old, new, [v[:wide] for v in space], added)
+            self._step(sides, *batch, rule)
+            before, active = active, sum(steps > step + 1 for steps in chunk.steps)
             if active < before:
-                for place, model in zip(self._split(result), models, strict=True):
+                for place, model, begun in zip(self._split(result), models, start, strict=True):
                     for slot in range(active, before):  # by an index it takes many times as long
-                        place[chunk.members[slot]].copy_(model[slot])
+                        to = place[chunk.members[slot]]
+                        torch.sub(model[slot], begun[slot % len(begun)], out=to) if relative else to.copy_(model[slot])
 
     def _train_once(
         self, old: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: Rule,
-        shift: list[Tensor], chunk: Chunk, result: Tensor,
+        shift: list[Tensor], chunk: Chunk, result: Tensor, relative: bool,
     ) -> None:  # fmt: skip
         """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
-        self._step([v.expand(len(grads[0]), -1, -1) for v in old], grads, space, *batch, _GRADIENT, [])
-        base = old if rule.shrink == 1 else [v * rule.shrink for v in old]
-        base = [v + added for v, added in zip(base, shift, strict=True)] if shift else base
-        for place, start, grad in zip(self._split(result), base, grads, strict=True):
+        wide = [v.expand(len(grads[0]), -1, -1) for v in old]
+        self._step(self._sides(wide, grads, space, []), *batch, _GRADIENT)
+        kept = rule.shrink - relative  # share of `old` in what is written
+        base = [v if kept == 1 else v * kept for v in old] if kept else []
+        base = [v + added for v, added in zip(base, shift, strict=True)] if base and shift else base or shift
+        for k, (place, grad) in enumerate(zip(self._split(result), grads, strict=True)):
             for slot, i in enumerate(chunk.members):
-                torch.add(start[slot % len(start)], grad[slot], alpha=-rule.lr, out=place[i])
+                if base:
+                    torch.add(base[k][slot % len(base[k])], grad[slot], alpha=-rule.lr, out=place[i])
+                else:
+                    torch.mul(grad[slot], -rule.lr, out=place[i])
 
-    def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
-        """Gradient [d] of the mean loss of a batch at x [d], which begins at a multiple of 64 bytes."""
+    def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor | None = None) -> Tensor:
+        """Gradient [d] of the mean loss of a batch at x [d]; in `out` [d] if that is given and aligned."""
         if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
-        found = torch.empty_like(x)
+        # Products round by where in memory their rows begin.
+        x = x if x.data_ptr() % 64 == 0 else x.clone()
+        found = out if out is not None and out.data_ptr() % 64 == 0 else torch.empty_like(x)
         rows = self._aligned(inputs.flatten(1)[None])
-        scale = torch.full((1, 1, 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
-        self._step(
-            self._split(x[None]),
-            self._split(found[None]),
-            self._space(1, len(labels)),
-            rows,
-            self._labels(labels)[None],
-            scale,
-            _GRADIENT,
-            [],
-        )
+        scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
+        sides = self._sides(self._split(x[None]), self._split(found[None]), self._space(1, len(labels)), [])
+        self._step(sides, rows, self._labels(labels)[None], scale, _GRADIENT)
         return found
 
     def steady(self) -> bool:
@@ -240,7 +283,7 @@ class Batched:
             rows = [[np.arange(k * batch, (k + 1) * batch)] * 2 for k in clients]
             found = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
             for chunk in chunks(rows, lambda size: len(clients), lambda client, own: own):
-                self.train(x, chunk, lambda at: (inputs[at], labels[at]), Rule(0.1), found)
+                self.train(x, chunk, Source(inputs.__getitem__, labels.__getitem__), Rule(0.1), found)
             return found
 
         groups = (range(2), range(1), range(4, 7))
@@ -289,11 +332,12 @@ class Batched:
         return [piece.view(-1, *shape) for piece, shape in pieces]
 
     def _labels(self, labels: Tensor) -> Tensor:
+        """As [rows, 1] classes or [rows, outputs] numbers."""
         if self.kind == "classes":
-            return labels.long()
+            return labels.long()[:, None]
         return labels.reshape(len(labels), -1).to(self.layout.dtype)
 
-    def _feed(self, chunk: Chunk, slots: int, gather: Gather) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _feed(self, chunk: Chunk, slots: int, source: Source) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1], for those who still train, step by step."""
         total, count, batch = chunk.rows.shape
         take = np.arange(slots) % count
@@ -307,57 +351,73 @@ class Batched:
         wide = [
             slots if self._least > 2 else max(self._least, sum(n > step for n in chunk.steps)) for step in range(total)
         ]
+        # Labels are small: once for all steps. Inputs come for some steps at a time.
+        numbers = torch.from_numpy(rows).to(self.device)
+        scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
+        labels = self._labels(source.labels(numbers.reshape(-1))).unflatten(0, numbers.shape)[:, :, :batch].unbind()
         low = 0
         while low < total:
             w = wide[low]
             high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs))))
-            inputs, labels = gather(torch.from_numpy(rows[low:high, :w].reshape(-1)).to(self.device))
-            inputs = self._aligned(inputs.reshape((high - low) * w, batch + spare, -1))[:, :batch].unflatten(0, (-1, w))
-            labels = self._labels(labels).unflatten(0, (-1, w, batch + spare))[:, :, :batch]
-            scale = torch.from_numpy(weights[low:high, :w]).to(self.device, self.layout.dtype)
-            for k in range(high - low):
-                yield inputs[k, : wide[low + k]], labels[k, : wide[low + k]], scale[k, : wide[low + k]]
+            inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape((high - low) * w, batch + spare, -1)
+            inputs = self._aligned(inputs)[:, :batch].unflatten(0, (-1, w))
+            for step, some in enumerate(inputs.unbind(), start=low):
+                n = wide[step]
+                few = some if n == w else some[:n]
+                yield (few, labels[step], scales[step]) if n == slots else (few, labels[step][:n], scales[step][:n])
             low = high
 
-    def _step(
-        self, old: list[Tensor], new: list[Tensor], space: list[Tensor], inputs: Tensor, labels: Tensor, scale: Tensor,
-        rule: Rule, shift: list[Tensor],
-    ) -> None:  # fmt: skip
-        """One step from `old` to `new`, which may be the same memory."""
-        seen, at, ones = [inputs], 0, space[-1]
+    def _sides(self, old: list[Tensor], new: list[Tensor], space: list[Tensor], shift: list[Tensor]) -> list[_Side]:
+        """The views that steps from `old` to `new` (which may be the same memory) work on, layer by layer."""
+        found: list[_Side] = []
+        at = 0
         for layer, out in zip(self.layers, space, strict=False):
-            if not layer.inputs:
-                out.copy_(old[at])
-            elif layer.bias:
-                torch.baddbmm(old[at + 1], seen[-1], old[at].transpose(1, 2), out=out)
-            else:
-                torch.bmm(seen[-1], old[at].transpose(1, 2), out=out)
-            at += bool(layer.inputs) + layer.bias
-            seen.append(out.relu_() if layer.relu else out)
-        slope = self._slope(seen.pop(), labels, scale)
-        for number in range(len(self.layers) - 1, -1, -1):
-            layer, below = self.layers[number], seen.pop()
-            at -= bool(layer.inputs) + layer.bias
-            further = torch.bmm(slope, old[at]) if number else None  # before the weights move
-            sides = [(slope.transpose(1, 2), below)] if layer.inputs else []
-            sides += [(ones, slope)] if layer.bias else []
-            for k, (left, right) in enumerate(sides, start=at):
-                torch.baddbmm(old[k], left, right, beta=rule.shrink, alpha=-rule.lr, out=new[k])
-                if shift:
-                    new[k].add_(shift[k])
-            if further is not None:  # in place of the outputs, which nobody needs any more
-                relu = self.layers[number - 1].relu
-                slope = _passed(further, below, 0, grad_input=below) if relu else below.copy_(further)
+            weight, bias, moves = None, None, []
+            if layer.inputs:
+                weight = old[at]
+                right = found[-1].out if found else None
+                moves.append(_Move(weight, new[at], out.transpose(1, 2), right, shift[at] if shift else None))
+                at += 1
+            if layer.bias:
+                bias = old[at]
+                moves.append(_Move(bias, new[at], space[-1], out, shift[at] if shift else None))
+                at += 1
+            turned = None if weight is None else weight.transpose(1, 2)
+            found.append(_Side(layer.relu, weight, turned, bias, out, moves))
+        return found
 
-    def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> Tensor:
+    def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: Rule) -> None:
+        """One step."""
+        below = inputs
+        for relu, _, turned, bias, out, _ in sides:
+            if turned is None:
+                out.copy_(cast("Tensor", bias))
+            elif bias is not None:
+                torch.baddbmm(bias, below, turned, out=out)
+            else:
+                torch.bmm(below, turned, out=out)
+            below = out.relu_() if relu else out
+        self._slope(below, labels, scale)
+        keep, pace = rule.shrink, -rule.lr
+        for number in range(len(sides) - 1, -1, -1):
+            _, weight, _, _, slope, moves = sides[number]
+            further = torch.bmm(slope, weight) if number and weight is not None else None  # before the weight moves
+            for old, new, left, right, shift in moves:
+                torch.baddbmm(old, left, inputs if right is None else right, beta=keep, alpha=pace, out=new)
+                if shift is not None:
+                    new.add_(shift)
+            if further is not None:  # in place of the outputs, which nobody needs any more
+                lower = sides[number - 1]
+                _passed(further, lower.out, 0, grad_input=lower.out) if lower.relu else lower.out.copy_(further)
+
+    def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
         """Derivative of the loss with respect to the outputs, in their place."""
         if self.kind == "classes":
-            outputs.copy_(torch.softmax(outputs, dim=2)).scatter_add_(
-                2, labels[..., None], outputs.new_tensor(-1.0).expand(*labels.shape, 1)
-            )
+            # torch.softmax takes three times as long for rows as short as these.
+            outputs.sub_(outputs.amax(2, keepdim=True)).exp_()
+            outputs.mul_(scale / outputs.sum(2, keepdim=True)).scatter_add_(2, labels, -scale)
         else:
-            (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(labels)
-        return outputs.mul_(scale)
+            (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(labels).mul_(scale)
 
 
 def _of(vectors: Tensor, members: Tensor) -> Tensor:

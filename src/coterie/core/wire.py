@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -143,6 +144,13 @@ def nbytes(values: Mapping[str, Any]) -> int:
             total += value.tensor[:1].numel() * value.tensor.element_size()
         elif isinstance(value, Tensor):
             total += value.numel() * value.element_size()
+        elif value is None or isinstance(value, str):
+            total += _word_bytes(value)
         else:
-            total += 8 if isinstance(value, int | float | bool) else len(json.dumps(to_json(value)))
+            total += 8 if isinstance(value, int | float) else len(json.dumps(to_json(value)))
     return total
+
+
+@lru_cache(maxsize=256)
+def _word_bytes(value: str | None) -> int:
+    return len(json.dumps(value))
