@@ -80,7 +80,7 @@ def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, t
     seen = set()
     for width, participants in ((3, 5), (9, 5), (3, 3)):
         asks, memory = sent(monkeypatch, case, width, tmp_path, clients_per_round=participants)
-        assert bool(memory) == (said["memory"] != "none.")
+        assert bool(memory) != said["memory"].startswith("none")
         symbols = {"d": width + 1, "n": participants, "C": 2, "T": targets(case)}
         for number, task, asked, up, down in asks:
             seen.add(task)

@@ -198,6 +198,47 @@ def test_memory_is_not_written_by_a_task_that_fails(four):
     assert four.ask("abcd", note, value=3.0).before.tolist() == [2, 2, 1, 2]
 
 
+class Told(NamedTuple):
+    value: Tensor
+    computed: Tensor
+
+
+@task
+def tell(cohort, *, value: float, only: str = "") -> Told:
+    done = torch.zeros(len(cohort.names))
+
+    def compute(some):
+        done[[cohort.names.index(n) for n in some.names]] = 1
+        return torch.tensor([value + ord(n) - ord("a") for n in some.names])
+
+    found = cohort.noted("told", compute)
+    cohort.memory.note("told", found)
+    if only in cohort.names:
+        raise ValueError("after noting")
+    return Told(found, done)
+
+
+def test_notes_last_for_one_attempt_of_a_round_and_count_only_if_the_task_ends_well(four):
+    everybody = four.clients
+    first = four.view(everybody, 1, 7).ask("bc", tell, value=10.0, only="c")
+    assert (first.value.tolist(), first.computed.tolist()) == ([11], [1])
+    again = four.view(everybody, 1, 7).ask("abcd", tell, value=20.0)
+    assert (again.value.tolist(), again.computed.tolist()) == ([20, 11, 22, 23], [1, 0, 1, 1])
+    assert four.view(everybody, 1, 7).ask("da", tell, value=0.0).value.tolist() == [20, 23]
+    assert four.engine.save_memory() == {}
+    assert four.view(everybody, 1, 8).ask("ab", tell, value=30.0).value.tolist() == [30, 31]
+    assert four.view(everybody, 2, 8).ask("ab", tell, value=40.0).computed.tolist() == [1, 1]
+
+
+def test_clients_are_dealt_out_anew_when_their_notes_are_gone():
+    with federation_of(quadratic({n: [0.0] for n in "abcd"}), 2) as federation:
+        federation.ask("ab", tell, value=0.0)
+        assert federation.engine._homes.of(1) == {"a": 0, "b": 1}
+        federation.ask("cd", tell, value=0.0)
+        assert federation.engine._deal(("a", "c"), 1) == {0: ("a", "c")}
+        assert federation.engine._deal(("a", "c"), 2) == {0: ("a",), 1: ("c",)}
+
+
 def test_saved_memory_can_be_given_to_another_number_of_workers():
     problem = quadratic({n: [0.0] for n in ["a", "b/c", "d\ne"]})
     with federation_of(problem, 2) as federation:

@@ -500,10 +500,6 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
         return sum(s * (SIZES[n] + HELD) for n, s in steps) + method.warmup_steps * training // local.steps.count
     if case[0] == "perfedavg":
         return rounds * training * {"fo": 2, "hf": 4}[method.variant]
-    if case[0] == "varsel":
-        target = method.check(tuple(SIZES))[0]
-        chosen = [c for _, t, c, _ in found.weight_rows if t == target and c not in method.internal]
-        return rounds * training + local.steps.count * sum(SIZES[c] + HELD for c in chosen)
     if draws_rows(case):  # ISFL: the average and the local models at the server's rows; ISFedAvg: all rows once more
         drawn = sum(math.ceil(method.sample_ratio * (n + HELD)) for n in SIZES.values())
         more = {"isfl": (len(SIZES) + 1) * HELD, "isfedavg": training // local.steps.count}.get(case[0], 0)

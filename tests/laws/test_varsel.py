@@ -192,8 +192,13 @@ def test_the_gradient_that_is_sent_is_the_one_whose_distance_was(problem, steps,
         x, dim = start(made), federation.dim
         center = gaussian((len(x),))
         sent = federation.ask("abcde", distances, x=x, center=center, local=local)
+        trained = dict(federation.session.spent)
+        noted = federation.ask("bd", local_updates, x=x, local=local, parts=1)
+        assert federation.session.spent == trained
         other = federation.view("abcde", 5, 0).ask("abcde", distances, x=x, center=center, local=local)
         later = federation.ask("bd", local_updates, x=x, local=local, parts=1)
+        assert federation.session.spent["row_gradients"] > 2 * trained["row_gradients"]
+    assert torch.equal(noted.delta, later.delta)  # noted, or computed again where the notes are gone
     for name, delta in zip(later.clients, later.delta[:, 0], strict=True):
         apart = (delta - center)[:dim].contiguous()
         distance = torch.dot(apart, apart)

@@ -5,7 +5,7 @@ and Eq. 7; a comparator of "Rethinking Client Reweighting for Selfish Federated 
 
 Optimises: the mean loss over all rows.
 Sends: d + 1 up, d down (local_update: drawn clients); 2 up, d down (norms: everybody).
-Memory: none.
+Memory: none; within a round the update.
 
 Symbols: delta_k = the update of client k, w_k = its share of all rows, u_k = ||w_k delta_k||, p_k = its inclusion probability
 (`solvers/sampling.py`), clients_per_round = m = sum_k p_k, the EXPECTED number of clients that send an update; the number of one
@@ -16,9 +16,8 @@ then fails, the coefficients of the others are scaled up to the sum that all dra
 stays.
 
 What it costs: EVERYBODY trains in every round and sends u_k, one number. The drawn clients are then asked for their update, which
-they compute once more on the same batches by name, so that nobody has to keep a model vector between two messages; that work is
-counted (n + m trainings a round). It saves uploads (m vectors in place of n), not work. With m = n everybody is drawn, so norms
-are not asked for. Coefficients do not sum to 1; buffers are averaged with their shares.
+they have noted; one that lost it trains once more on the same batches by name. It saves uploads (m vectors in place of n), not
+work. With m = n everybody is drawn, so norms are not asked for. Coefficients do not sum to 1; buffers are averaged with their shares.
 
 Laws (tests/laws): m = n is FedAvg, bit by bit; the estimate is unbiased, by enumeration of all subsets.
 """
@@ -60,8 +59,8 @@ class Norms(NamedTuple):
 
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Line 3: local training from x."""
-    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
+    """Line 3: local training from x, if that was not done for its norm."""
+    return LocalUpdate(cohort.noted("ocs", lambda some: some.updates(x, local)), cohort.sizes)
 
 
 @task
@@ -69,6 +68,7 @@ def norms(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Norms:
     """Line 4: the same training, of which only the norm is told."""
     dim = cohort.layout.dim
     deltas = cohort.updates(x, local)
+    cohort.memory.note("ocs", deltas)
     found = [torch.linalg.vector_norm(delta[:dim], dtype=torch.float64).cpu() for delta in deltas]
     return Norms(torch.stack(found), cohort.sizes)
 
@@ -136,5 +136,5 @@ class OCS:
         return state.x
 
     def vectors(self, participants: int, clients: int) -> int:
-        """Model vectors that a round holds: those that everybody trains."""
-        return clients
+        """Model vectors that a round holds: those that everybody trains, and those that are sent."""
+        return clients + participants

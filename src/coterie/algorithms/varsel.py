@@ -4,7 +4,7 @@ Paper: "Rethinking Client Reweighting for Selfish Federated Learning" (anonymous
 
 Optimises: the mean loss of the M internal clients.
 Sends: d up, d down (local_updates: internal and chosen clients); 1 up, 2 d down (distances: external clients).
-Memory: none.
+Memory: none; within a round the update of an external client.
 
 Symbols: x = theta^t; M internal clients with gradients g_i, mean g_I and V = sum_i ||g_i - g_I||^2; N external clients with g_j;
 d_j = ||g_j - g_I||^2; budget = K; w~ minimises the bound of Eq. 7 (Eq. 8), S is drawn by w~, w* minimises Eq. 4 over S; lr = eta.
@@ -13,7 +13,7 @@ Clients send updates delta = -g (added). With local steps g is accumulated: g = 
 Differences from the paper: the gradient that nobody sees is replaced by g_I, also in V; there is no 1 / w~ correction after the draw;
 an empty S leaves g_I. `internal_splits`, `unbiased_variance`, `debias` and `preselect="smallest"` are ours. A gradient is taken as in
 training (dropout on); a model with batch norm, or any setting beyond one plain step, goes through local training, whose buffers are
-averaged with the same weights. Chosen clients compute their gradient twice, on the same batch by name; that work is counted.
+averaged with the same weights. A chosen client sends the gradient that it has noted; if it was lost, it computes the same once more.
 
 Logged: sum of w*, |S|, V and Phi(w*) / Phi(0), which with `debias` is an estimate that can be negative. Individual updates are needed,
 which excludes secure aggregation.
@@ -62,14 +62,17 @@ class Distances(NamedTuple):
 @task
 def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD, parts: int) -> LocalUpdates:
     """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
-    return LocalUpdates(_updates(cohort, x, local, parts))
+    if parts > 1:
+        return LocalUpdates(_updates(cohort, x, local, parts))
+    return LocalUpdates(cohort.noted("varsel", lambda some: _updates(some, x, local, 1)))
 
 
 @task
 def distances(cohort: Cohort, *, x: Tensor, center: Tensor, local: LocalSGD) -> Distances:
     """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
-    own = _updates(cohort, x, local, 1)[:, 0]
-    return Distances(torch.stack([_squared(row - center, cohort.layout.dim) for row in own]))
+    own = _updates(cohort, x, local, 1)
+    cohort.memory.note("varsel", own)  # those who are chosen need not train again
+    return Distances(torch.stack([_squared(row - center, cohort.layout.dim) for row in own[:, 0]]))
 
 
 def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:

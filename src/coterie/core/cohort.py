@@ -155,6 +155,21 @@ class Cohort:
             trained(self, result)
         return result.sub_(x) if relative else result
 
+    def noted(self, key: str, compute: Callable[[Cohort], Tensor]) -> Tensor:
+        """What a task of this round noted under `key` (`memory.note`), [n, ...]; computed for clients for which it is gone.
+
+        Args:
+            key: of the notes.
+            compute: gives the same numbers for a cohort of some of these clients, [k, ...].
+        """
+        found = self.memory.noted(key)
+        missing = [i for i, value in enumerate(found) if value is None]
+        if len(missing) == len(found):
+            return compute(self)
+        for i, value in zip(missing, compute(self.only(missing)) if missing else (), strict=True):
+            found[i] = value
+        return torch.stack(cast("list[Tensor]", found))
+
     def steps(self, local: LocalSGD) -> Tensor:
         """Number of batches that each client's training with these settings has, int64 [n]."""
         if isinstance(local.steps, Steps):

@@ -1,7 +1,10 @@
-"""What clients remember between rounds, where they live.
+"""What clients remember, where they live.
 
 A value written in round r is provisional until a later round begins; two rounds are kept. If round r begins again (the first attempt
 was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
+
+Notes are for the present round alone: what a client has computed and would compute again. They are no part of a checkpoint, they may be
+gone at any time (a restart), and whoever reads them computes what is missing.
 """
 
 from __future__ import annotations
@@ -21,12 +24,14 @@ class Memory:
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
+        self._notes: dict[str, dict[str, Tensor]] = {}
         self._round = (0, 0)
 
     def begin(self, round: int, attempt: int) -> None:
         """Name the round that the next asks belong to; `attempt` tells a repetition of the same round from its first try."""
         if (round, attempt) == self._round:
             return
+        self._notes = {}
         for by_client in self._values.values():
             for rounds in by_client.values():
                 for late in [r for r in rounds if r >= round]:
@@ -41,6 +46,18 @@ class Memory:
     def has(self, client: str) -> bool:
         """Whether this client remembers anything."""
         return any(client in by_client for by_client in self._values.values())
+
+    def note(self, key: str, client: str, value: Tensor) -> None:
+        """Keep `value` until the next round begins."""
+        self._notes.setdefault(key, {})[client] = value
+
+    def noted(self, key: str, client: str) -> Tensor | None:
+        """What was noted for this client in the present round, or None."""
+        return self._notes.get(key, {}).get(client)
+
+    def has_notes(self, client: str) -> bool:
+        """Whether anything is noted for this client."""
+        return any(client in by_client for by_client in self._notes.values())
 
     def write(self, key: str, client: str, value: Tensor) -> None:
         """Keep `value` as of the present round."""
@@ -61,7 +78,7 @@ class Memory:
     def load(self, saved: dict[str, Tensor], clients: Iterable[str]) -> None:
         """Replace everything by what `save` gave, for those of `clients` that live here."""
         here = set(clients)
-        self._values = {}
+        self._values, self._notes = {}, {}
         for name, value in saved.items():
             number, key, client = name.split("/", 2)
             if client in here:
@@ -82,9 +99,11 @@ class Memory:
 
     def forget(self, clients: Iterable[str]) -> None:
         """Drop all values of `clients` (their process died)."""
-        for by_client in self._values.values():
-            for client in clients:
+        for client in clients:
+            for by_client in self._values.values():
                 by_client.pop(client, None)
+            for noted in self._notes.values():
+                noted.pop(client, None)
 
 
 class MemoryView:
@@ -94,6 +113,7 @@ class MemoryView:
         self._memory = memory
         self._names = names
         self._written: dict[str, Tensor] = {}
+        self._noted: dict[str, Tensor] = {}
 
     def only(self, names: tuple[str, ...]) -> MemoryView:
         """The committed memory of some of the clients."""
@@ -120,8 +140,20 @@ class MemoryView:
         )
         self._written[key] = values.detach().clone()
 
+    def note(self, key: str, values: Tensor) -> None:
+        """Keep `values` [n, ...] until the next round begins; they are not copied, and must not change."""
+        self._noted[key] = values.detach()
+
+    def noted(self, key: str) -> list[Tensor | None]:
+        """What was noted for each client of the cohort in this round; None where there is nothing (any more)."""
+        return [self._memory.noted(key, name) for name in self._names]
+
     def commit(self) -> None:
         """Make the task's writes count."""
+        for key, values in self._noted.items():
+            for name, value in zip(self._names, values, strict=True):
+                self._memory.note(key, name, value)
+        self._noted.clear()
         for key, values in self._written.items():
             for name, value in zip(self._names, values, strict=True):
                 self._memory.write(key, name, value.clone())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -146,7 +146,7 @@ class InProcess:
         # Once, so that no round waits for rows; workers share those of this process.
         self._shard = Shard(clients if device == "cpu" else clients.to(workspace.device), workspace)
         self._workers: list[Worker] = []
-        self._homes: dict[str, int] = {}
+        self._homes = Homes()
         self._down = Arena() if workers > 1 else None
         if self._down is not None:
             self._workers = [Worker(self._shard, i, self._homes, self._down) for i in range(min(workers, len(clients)))]
@@ -156,7 +156,7 @@ class InProcess:
         if self._down is None:
             return self._shard.run(names, task, payload, context)
         self._down.clear()
-        homes = self._deal(names)
+        homes = self._deal(names, context.round)
         for home, group in homes.items():
             if home >= 0:
                 self._workers[home].send(group, task, split_payload(payload, names, group, keep_each=True), context)
@@ -179,17 +179,17 @@ class InProcess:
         failed = {n: why for a in answers for n, why in a.failed.items()}
         return Answer([s for a in answers for s in a.shards], failed, spent)
 
-    def _deal(self, names: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+    def _deal(self, names: tuple[str, ...], round: int) -> dict[int, tuple[str, ...]]:
         """Whom each worker serves in this ask: those whose memory it holds, and of the others as many as the next one.
 
         The server's rows and the unseen clients live in this process (-1), so that no worker has to be told which of them serves it.
         """
-        here = {"server", *self.unseen}
-        free = [n for n in names if n not in self._homes and n not in here]
+        here, homes = {"server", *self.unseen}, self._homes.of(round)
+        free = [n for n in names if n not in homes and n not in here]
         groups: dict[int, list[str]] = {i: [] for i in range(-1, len(self._workers))}
         for name in names:
-            if name in self._homes or name in here:
-                groups[self._homes.get(name, -1)].append(name)
+            if name in homes or name in here:
+                groups[homes.get(name, -1)].append(name)
         for name in free:
             groups[min(range(len(self._workers)), key=lambda i: len(groups[i]))].append(name)
         return {home: tuple(sorted(group)) for home, group in groups.items() if group}
@@ -217,10 +217,9 @@ class InProcess:
         self._shard.memory.load(saved, (*self.unseen, "server"))
         elsewhere = {"server", *self.unseen}
         owners = sorted({k.split("/", 2)[2] for k in saved} - elsewhere)
-        self._homes.clear()
-        self._homes.update({name: i % len(self._workers) for i, name in enumerate(owners)})
+        self._homes.settle({name: i % len(self._workers) for i, name in enumerate(owners)})
         for i, worker in enumerate(self._workers):
-            worker.load({k: v for k, v in saved.items() if self._homes.get(k.split("/", 2)[2]) == i})
+            worker.load({k: v for k, v in saved.items() if self._homes.lasting.get(k.split("/", 2)[2]) == i})
 
     def close(self) -> None:
         """End the worker processes."""
@@ -229,17 +228,47 @@ class InProcess:
         self._workers = []
 
 
+class Homes:
+    """By client, the number of the worker that holds what it remembers: for good, or of the present round alone."""
+
+    def __init__(self) -> None:
+        self.lasting: dict[str, int] = {}
+        self._passing: dict[str, int] = {}
+        self._round = 0
+
+    def of(self, round: int) -> dict[str, int]:
+        """The homes in this round."""
+        if round != self._round:
+            self._passing, self._round = {}, round
+        return {**self._passing, **self.lasting}
+
+    def note(self, number: int, lasting: Iterable[str], passing: Iterable[str]) -> None:
+        """What a worker says of the clients that it has served."""
+        self.lasting.update(dict.fromkeys(lasting, number))
+        self._passing.update(dict.fromkeys(passing, number))
+
+    def settle(self, homes: Mapping[str, int]) -> None:
+        """Forget all homes but these."""
+        self.lasting, self._passing = dict(homes), {}
+
+    def leave(self, number: int) -> None:
+        """A worker died."""
+        self.lasting, self._passing = (
+            {n: home for n, home in homes.items() if home != number} for homes in (self.lasting, self._passing)
+        )
+
+
 class Worker:
     """A process that serves some clients. It is forked: rows are shared copy-on-write, and nothing is pickled.
 
     Args:
         shard: rows, model and memory as they are now.
         number: of this worker.
-        homes: by client, the number of the worker that holds what it remembers; kept up to date here.
+        homes: where clients have their memory; kept up to date here.
         down: where payloads of all workers lie; replies have a memory of their own.
     """
 
-    def __init__(self, shard: Shard, number: int, homes: dict[str, int], down: Arena) -> None:
+    def __init__(self, shard: Shard, number: int, homes: Homes, down: Arena) -> None:
         self._shard, self._number, self._homes, self._down = shard, number, homes, down
         self._up = Arena()
         self._start()
@@ -266,7 +295,7 @@ class Worker:
         except (EOFError, OSError):
             ended = f"its worker process ended with exit code {self._restart()}; {MEMORY_LOST}"
             return Answer([], dict.fromkeys(names, ended), {})
-        self._homes.update(dict.fromkeys(message.pop("remember", ()), self._number))
+        self._homes.note(self._number, message.pop("remember", ()), message.pop("notes", ()))
         # The caller may keep a reply, and its memory is written again by the next one.
         return answer_of({k: v.clone() if isinstance(v, Tensor) else v for k, v in message.items()}, task)
 
@@ -300,8 +329,7 @@ class Worker:
         self._process.kill()
         self._process.join()
         code = self._process.exitcode
-        for name in [n for n, home in self._homes.items() if home == self._number]:
-            del self._homes[name]
+        self._homes.leave(self._number)
         self._start()
         return code
 
@@ -334,7 +362,8 @@ def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> Non
             try:
                 reply = serve(shard, message)
                 remember = tuple(n for n in message["names"] if shard.memory.has(n))
-                pipe.send_bytes(up.pack({**reply, "remember": remember}))
+                notes = tuple(n for n in message["names"] if shard.memory.has_notes(n))
+                pipe.send_bytes(up.pack({**reply, "remember": remember, "notes": notes}))
             except InputError as error:  # an unknown task, or a reply that cannot travel
                 pipe.send_bytes(up.pack({"input_error": str(error)}))
 
