@@ -23,8 +23,8 @@ from coterie.data.heart_disease import OPTIONS, export
 from coterie.deploy import CLASSES
 from coterie.engines.flare import FlareLink, SiteClient
 from coterie.engines.remote import Remote
+from coterie.loop import Plan, run_on
 from coterie.models import MLP, MODELS, build_model
-from coterie.runner import Plan, run_on
 
 __all__ = ["Measurer", "measure", "simulate"]
 

@@ -20,8 +20,9 @@ from coterie.data.federated import RemoteClients
 from coterie.engines.flare import FlareLink
 from coterie.engines.remote import Remote, Status
 from coterie.experiment import Experiment, MethodEntry
+from coterie.loop import Plan, Run, run_on
 from coterie.rundir import Event, initial, metric_names, run_experiment
-from coterie.runner import Plan, Run, run_on, start_from
+from coterie.runner import start_from
 
 __all__ = ["Coordinator", "Sites"]
 

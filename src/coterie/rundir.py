@@ -25,10 +25,11 @@ from coterie.core.errors import InputError, RunError, require
 from coterie.core.federation import ClientCost
 from coterie.core.state import write_atomically
 from coterie.experiment import Experiment, MethodEntry, load_object, read_experiment, write_experiment
+from coterie.loop import Clock, Run
 from coterie.metrics import find_metrics, register
 from coterie.models import build_model, outputs_of
 from coterie.personalisation import tunable
-from coterie.runner import Clock, Run, fit, kept_open, personalise
+from coterie.runner import fit, kept_open, personalise
 
 __all__ = ["Backend", "Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import runner, task
+from coterie import loop, task
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Update
@@ -343,7 +343,7 @@ def test_the_servers_stream_is_that_of_the_seed_and_the_round():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(tmp_path, monkeypatch, workers):
-    honest = runner.write_checkpoint
+    honest = loop.write_checkpoint
 
     def die_in(rounds):
         def write(path, state, memory, meta):
@@ -354,7 +354,7 @@ def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(t
 
         return write
 
-    monkeypatch.setattr(runner, "write_checkpoint", die_in([2, 3, 5]))
+    monkeypatch.setattr(loop, "write_checkpoint", die_in([2, 3, 5]))
     options = {"checkpoint": tmp_path, "clients_per_round": 3, "workers": workers}
     for resume in (False, True, True):
         with pytest.raises(KeyboardInterrupt):

@@ -24,7 +24,8 @@ from coterie.core.rng import Rng
 from coterie.core.state import load_state, save_state
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.runner import Run, fit
+from coterie.loop import Run
+from coterie.runner import fit
 from federations import (
     HELD,
     PROBLEMS,

@@ -19,8 +19,8 @@ from coterie.core.federation import QuorumError
 from coterie.core.wire import decode
 from coterie.engines.flare import FlareLink, SiteClient
 from coterie.engines.remote import Remote
+from coterie.loop import Plan, Run, run_on
 from coterie.models import build_model
-from coterie.runner import Plan, Run, run_on
 
 FOLDER = "MOODS"
 """Variable of the environment: the folder with a file for each site in a mood, and with what the job has found."""

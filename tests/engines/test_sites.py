@@ -24,11 +24,12 @@ from coterie.data.heart_disease import FOLDER, export
 from coterie.engines.remote import Remote
 from coterie.engines.site import Site, SiteSettings, read_settings
 from coterie.experiment import Experiment, preset
+from coterie.loop import Plan, run_on
 from coterie.report.html import write
 from coterie.report.results import Results
 from coterie.report.table import describe_lines
 from coterie.rundir import initial, metric_names, run_experiment
-from coterie.runner import Plan, run_on, start_from
+from coterie.runner import start_from
 from deployment import HOSPITALS, SAME, differences
 
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)

@@ -15,7 +15,8 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
 from coterie.experiment import Experiment
-from coterie.runner import Run, fit
+from coterie.loop import Run
+from coterie.runner import fit
 from federations import (
     SIZES,
     Problem,
