@@ -197,6 +197,35 @@ def test_majority_and_training_shares(tmp_path: Path) -> None:
     assert "and only fedavg is clearly better" in low
 
 
+def test_whoever_is_no_better_than_a_constant_is_named_where_most_are(tmp_path: Path) -> None:
+    numbers: dict[str, Numbers] = {
+        "local": (0.85, 0.6, 0.7, 0.70),
+        "fedavg": BETTER,
+        "fedprox": BETTER,
+        "meritfed": BETTER,
+    }
+    text = say(load(tmp_path, numbers, majority=0.85))
+    assert ", and local is not clearly better. Predicting" in text
+    assert "has a log-loss of .424, and local is clearly worse." in text
+    one = say(load(tmp_path / "one", numbers, majority=0.85, seeds=[0]))
+    assert one.endswith(", and in this run local did no better.")
+
+
+def test_a_method_for_few_says_whom_it_serves_and_they_are_shown(tmp_path: Path) -> None:
+    everybody = [f"c{i:02d}" for i in range(30)]
+    truth = {
+        "local": dict.fromkeys(everybody, (0.8,)),
+        "fedavg": {c: (0.8 + (i - 15) / 1000,) for i, c in enumerate(everybody)},
+        "varsel": {"c14": (0.81,), "c16": (0.81,)},
+    }
+    results = Results.load(fake_run.write(tmp_path, truth, metrics=("accuracy",), majority=None, seeds=[0]))
+    assert {"c14", "c16"} < set(results.extremes("accuracy", 8))
+    assert len(results.extremes("accuracy", 8)) == 8
+    assert "varsel serves 2 of 30 (c14 and c16)." in words.tell(results).answer[-1]
+    several = Results.load(fake_run.write(tmp_path / "5", truth, metrics=("accuracy",), majority=None))
+    assert words.tell(several).answer[-1].endswith("; serves 2 of 30 (c14 and c16).")
+
+
 def test_undefined_auc_is_not_spoken_of(tmp_path: Path) -> None:
     results = load(tmp_path, {"local": (0.8, 0.8, None, 0.4), "fedavg": (0.9, 0.9, None, 0.3)})
     assert "AUC" not in say(results)

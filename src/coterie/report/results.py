@@ -295,9 +295,15 @@ class Results:
         return got
 
     def extremes(self, metric: str, amount: int) -> tuple[str, ...]:
-        """The clients with the largest harm and gain over all federated methods, half of `amount` each, in order."""
+        """The clients with the largest harm and gain over all federated methods, half of `amount` each, in order.
+
+        Clients of a method that serves only a few (a quarter of `amount` at most) come first: its numbers stand nowhere else.
+        """
         if len(self.clients) <= amount:
             return self.clients
+        served = [self.served(m, metric) for m in self.federated]
+        few = sorted({c for clients in served if len(clients) <= amount // 4 for c in clients})[: amount // 2]
+        amount -= len(few)
         sign = 1 if self.higher_is_better(metric) else -1
         other, rivals = self.against, [m for m in self.federated if m != self.against]
         gains: list[tuple[float, float, str]] = []
@@ -306,10 +312,15 @@ class Results:
             means = [sign * d.mean for d in found if d is not None]
             if not means and other:  # one method only: its lowest and highest values
                 means = [v for v in [sign * self.mean(other, client, metric)] if math.isfinite(v)]
-            gains.append((min(means, default=0.0), max(means, default=0.0), client))
+            if client not in few:
+                gains.append((min(means, default=0.0), max(means, default=0.0), client))
         harmed = [c for *_, c in sorted(gains)[: amount // 2]]
         gaining = [c for *_, c in sorted(gains, key=lambda g: -g[1]) if c not in harmed][: amount - len(harmed)]
-        return tuple(c for c in self.clients if c in {*harmed, *gaining})
+        return tuple(c for c in self.clients if c in {*few, *harmed, *gaining})
+
+    def served(self, method: str, metric: str) -> tuple[str, ...]:
+        """The clients that `method` has a model for."""
+        return tuple(c for c in self.clients if math.isfinite(self.mean(method, c, metric)))
 
     # Over rounds
 

@@ -203,8 +203,8 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
     total = len(results.clients)
     if shown < total:
         lines.append(
-            f"{total - shown} of {total} clients are not shown; these {shown} have the largest harm and gain."
-            " All stand in summary.json and in report.html of the run directory."
+            f"{total - shown} of {total} clients are not shown; these {shown} have the largest harm and gain, or are served by a method"
+            " for few. All stand in summary.json and in report.html of the run directory."
         )
     done = {m: results.finished(m) for m in results.methods}
     short = [f"{m} has {k} of {len(results.seeds)} seeds" for m, k in done.items() if k < len(results.seeds)]

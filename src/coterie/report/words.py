@@ -190,21 +190,27 @@ def _beaten(results: Results, client: str, metric: str, key: str) -> str | None:
     if all(d.low is None for d in known.values()):  # no intervals: say only what the numbers show
         sign = 1 if results.higher_is_better(metric) else -1
         above = [m for m, d in known.items() if sign * d.mean > 0]
-        names = _some(above)
-        if len(above) == len(known):
+        rest = [m for m in known if m not in above]
+        if not rest:
             return None
-        return f"in this run only {names} did better" if above else "in this run no method did better"
+        if len(rest) < len(above):
+            return f"in this run {_some(rest)} did no better"
+        return f"in this run only {_some(above)} did better" if above else "in this run no method did better"
     above = [m for m, d in known.items() if d.verdict == BETTER]
     below = [m for m, d in known.items() if d.verdict == WORSE]
     if len(above) == len(known):
         return None
-    worse = f"; {_some(below)} {'is' if len(below) == 1 else 'are'} clearly worse" if below else ""
-    text = (
-        f"only {_some(above)} {'is' if len(above) == 1 else 'are'} clearly better"
-        if above
-        else "no method is clearly better"
-    )
-    return text + worse
+    parts = [f"{_some(below)} {_is(below)} clearly worse"] if below else []
+    rest = [m for m in known if m not in above]
+    if len(rest) >= len(above):
+        parts.insert(0, f"only {_some(above)} {_is(above)} clearly better" if above else "no method is clearly better")
+    elif undecided := [m for m in rest if m not in below]:
+        parts.insert(0, f"{_some(undecided)} {_is(undecided)} not clearly better")
+    return "; ".join(parts)
+
+
+def _is(methods: Sequence[str]) -> str:
+    return "is" if len(methods) == 1 else "are"
 
 
 def _some(methods: Sequence[str]) -> str:
@@ -258,7 +264,12 @@ def _overall(results: Results, method: str, brief: bool) -> str:
         if found is not None:
             sure = {BETTER: " (clearly better)", WORSE: " (clearly worse)"}.get(found.verdict, "")
             means.append(f"{results.metric_name(metric)} {_pair(results, None, method, other, metric)}{sure}")
-    return f"{text}; mean over clients: {_begin(means, results, other)}." if means else f"{text}."
+    if means:
+        return f"{text}; mean over clients: {_begin(means, results, other)}."
+    served = results.served(method, results.metrics[0]) if results.metrics and not brief else ()
+    if 0 < len(served) < len(results.clients):
+        text += f"{'' if text == label(results, method) else ';'} serves {_counted(results, served)}"
+    return f"{text}."
 
 
 def _counted(results: Results, clients: Sequence[str]) -> str:
@@ -274,7 +285,10 @@ def _references(results: Results, brief: bool) -> list[str]:
 def _caveats(results: Results, shown: int) -> list[str]:
     texts, seeds = [], len(results.seeds)
     if shown < len(results.clients):
-        texts.append(f"Told are the {shown} of {len(results.clients)} clients with the largest harm and gain.")
+        texts.append(
+            f"Told are the {shown} of {len(results.clients)} clients that have the largest harm and gain, or are served by a method"
+            " for few."
+        )
     if seeds > 1:
         texts.append(
             f"A difference is called clear if its 95 % interval over {seeds} seeds excludes 0; the interval is widened"
