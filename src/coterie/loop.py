@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -203,6 +204,18 @@ def personalise_on(engine: Engine, run: Run, settings: Tuning, plan: Plan) -> Ru
     )
 
 
+Measured = Mapping[str, dict[str, float | None]]
+"""Metrics by client."""
+
+
+class _Look(NamedTuple):
+    """What was seen when these models were evaluated last: by split, the metrics of each client."""
+
+    round: int
+    models: Mapping[str, Tensor]
+    values: Mapping[str, Measured]
+
+
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
@@ -226,7 +239,7 @@ class _Loop:
         self.history = History()
         self.weight_rows: list[tuple[int, str, str, float]] = []
         self.last_weights: dict[str, dict[str, float]] = {}
-        self.measured: tuple[int, dict[str, dict[str, dict[str, float | None]]]] = (-1, {})
+        self.seen = _Look(-1, {}, {})
         self.seconds: list[Clock] = []
         self._preflight()
 
@@ -253,7 +266,7 @@ class _Loop:
                 self._save(folder, state, number)
             if progress:
                 progress(number)
-        models = self._served(state, rounds)
+        models = self.seen.models if self.seen.round == rounds else self._served(state, rounds)
         return Run(
             self.method,
             self.seed,
@@ -362,28 +375,31 @@ class _Loop:
         self.history.append(
             Row(number, "*", "", "row_gradients", float(self.federation.session.spent["row_gradients"]))
         )
-        self.measured = (number, {split: self._measure(models, split, number) for split in self.splits})
-        for split, by_client in self.measured[1].items():
+        self.seen = _Look(number, models, {split: self._measure(models, split, number) for split in self.splits})
+        for split, by_client in self.seen.values.items():
             for client, values in by_client.items():
                 self.history += [
                     Row(number, client, split, k, v) for k, v in values.items() if v is not None and k != "n"
                 ]
 
-    def _measure(self, models: Mapping[str, Tensor], split: str, number: int) -> dict[str, dict[str, float | None]]:
-        """Metrics of each client's model, for clients that have one and have rows of this split."""
-        names = [n for n, size in self.engine.sizes(split).items() if size and ("*" in models or n in models)]
+    def _measure(
+        self, models: Mapping[str, Tensor], split: str, number: int, known: Measured = MappingProxyType({})
+    ) -> Measured:
+        """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not yet `known`."""
+        everybody = [n for n, size in self.engine.sizes(split).items() if size and ("*" in models or n in models)]
+        names = [n for n in everybody if n not in known]
         if not names:
-            return {}
+            return known
         own = any(n in models for n in names)
         x = Each(torch.stack([models[n if n in models else "*"] for n in names])) if own else models["*"]
         view = self.federation.view(self.engine.clients, number, self.attempt)
         got = view.ask(names, evaluate, x=x, part=split, metrics=self.metrics)
-        found: dict[str, dict[str, float | None]] = {}
+        found: dict[str, dict[str, float | None]] = dict(known)
         keys = [k for k in self.metrics.split(",") if k]
         for i, name in enumerate(got.clients):
             found[name] = {"n": float(got.rows[i]), "loss": float(got.loss[i])}
             found[name].update({k: float(got.values[i, j]) if got.defined[i, j] else None for j, k in enumerate(keys)})
-        return found
+        return {n: found[n] for n in everybody if n in found}
 
     def summarise(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
         """Rows as in `summary.json`."""
@@ -392,9 +408,9 @@ class _Loop:
         spent = self.federation.session.spent["row_gradients"]
         summary = []
         for split in self.splits:
-            # After the last round it is known already; not so where a finished run is resumed.
-            known = self.measured[1] if self.measured[0] == rounds else {}
-            measured = known[split] if split in known else self._measure(models, split, rounds)
+            # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
+            known = self.seen.values.get(split, {}) if self.seen.models is models else {}
+            measured = self._measure(models, split, rounds, known)
             view = self.federation.view(self.engine.clients, rounds, self.attempt)
             if not measured:
                 continue

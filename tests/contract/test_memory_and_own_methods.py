@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pytest
@@ -198,21 +198,26 @@ def test_memory_is_not_written_by_a_task_that_fails(four):
     assert four.ask("abcd", note, value=3.0).before.tolist() == [2, 2, 1, 2]
 
 
+X = torch.tensor([1.0, 2.0])
+
+
 class Told(NamedTuple):
     value: Tensor
     computed: Tensor
 
 
 @task
-def tell(cohort, *, value: float, only: str = "") -> Told:
+def tell(cohort, *, value: float, x: torch.Tensor = X, only: str = "") -> Told:
     done = torch.zeros(len(cohort.names))
 
     def compute(some):
         done[[cohort.names.index(n) for n in some.names]] = 1
+        if value:
+            some.memory.put("computed", torch.full((len(some.names),), value))
         return torch.tensor([value + ord(n) - ord("a") for n in some.names])
 
-    found = cohort.noted("told", compute)
-    cohort.memory.note("told", found)
+    found = cohort.noted("told", compute, x, "settings")
+    cohort.note("told", found, x, "settings")
     if only in cohort.names:
         raise ValueError("after noting")
     return Told(found, done)
@@ -225,9 +230,19 @@ def test_notes_last_for_one_attempt_of_a_round_and_count_only_if_the_task_ends_w
     again = four.view(everybody, 1, 7).ask("abcd", tell, value=20.0)
     assert (again.value.tolist(), again.computed.tolist()) == ([20, 11, 22, 23], [1, 0, 1, 1])
     assert four.view(everybody, 1, 7).ask("da", tell, value=0.0).value.tolist() == [20, 23]
-    assert four.engine.save_memory() == {}
+    saved = four.engine.save_memory()
+    assert {k: v.item() for k, v in saved.items()} == {f"1/computed/{n}": 10 if n == "b" else 20 for n in "abcd"}
     assert four.view(everybody, 1, 8).ask("ab", tell, value=30.0).value.tolist() == [30, 31]
     assert four.view(everybody, 2, 8).ask("ab", tell, value=40.0).computed.tolist() == [1, 1]
+
+
+def test_notes_are_of_what_they_were_computed_from(four):
+    four.ask("abcd", tell, value=10.0)
+    assert four.ask("ab", tell, value=20.0).computed.tolist() == [0, 0]
+    assert four.ask("ab", tell, value=20.0, x=X + 1).computed.tolist() == [1, 1]
+    assert four.ask("abc", tell, value=30.0, x=X + 1).computed.tolist() == [0, 0, 1]
+    other = replace(four, seed=four.seed + 1)
+    assert other.ask("ab", tell, value=40.0, x=X + 1).computed.tolist() == [1, 1]
 
 
 def test_clients_are_dealt_out_anew_when_their_notes_are_gone():

@@ -16,10 +16,11 @@ from coterie import task
 from coterie.algorithms import FedAvg
 from coterie.core.clients import Part
 from coterie.core.errors import InputError
-from coterie.core.federation import Federation, QuorumError
+from coterie.core.federation import Answer, Federation, QuorumError, rows_of
 from coterie.core.task import Gradient, Task, Update, find_task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import Each, to_json
+from coterie.engines.inprocess import InProcess
 from coterie.runner import fit
 from federations import SIZES, federation_of, logistic, quadratic
 
@@ -583,3 +584,22 @@ def test_rows_are_moved_to_a_device_once_and_named_as_before():
     assert not everyone.train.inputs.is_meta
     shared = problem.clients.folded().to(torch.device("meta"))
     assert shared.train.inputs is shared.to(torch.device("meta")).train.inputs
+
+
+def test_a_client_that_misses_the_last_evaluation_is_asked_again_for_the_summary():
+    class Outage(InProcess):
+        left = 2
+
+        def ask(self, names, task, payload, context):
+            if self.left and task.name.endswith(":evaluate") and context.round == 3 and "b" in names:
+                Outage.left -= 1
+                rest = tuple(n for n in names if n != "b")
+                answer = super().ask(rest, task, rows_of(payload, names, rest), context)
+                return Answer(answer.shards, {"b": "timed out"}, answer.spent)
+            return super().ask(names, task, payload, context)
+
+    problem = logistic()
+    broken, whole = (fit(FedAvg(), problem.clients, problem.model, 3, engine=e) for e in (Outage, InProcess))
+    assert Outage.left == 0
+    assert "timed out" in broken.failures["b"]
+    assert broken.summary == whole.summary

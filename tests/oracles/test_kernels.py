@@ -134,6 +134,46 @@ def test_a_single_step_is_the_same_beside_clients_with_several():
         assert torch.equal(alone[0], whole[i]), name
 
 
+@pytest.mark.parametrize(
+    ("sizes", "batch", "dtype"), [((3, 11, 11, 3), 9, torch.float32), ((19, 15, 15, 3), 7, torch.float64)]
+)
+def test_slices_of_odd_sizes_begin_where_they_would_alone(sizes, batch, dtype):
+    """Products round by where their operands begin, rarely seen: one of fifteen clients here if slopes lay behind each other."""
+    inputs, *hidden, outputs = sizes
+    net = seeded(lambda: MLP(tuple(hidden)).build((inputs,), outputs), dtype)
+    rows = [(randoms(40, inputs, dtype=dtype, seed=i), torch.arange(40) % outputs) for i in range(90)]
+    given = Problem(Clients([Client(f"{i:02d}", Part(*part)) for i, part in enumerate(rows)]), net)
+    local, everybody = LocalSGD(lr=0.3, steps=Steps(4), batch_size=batch), cohort(given)
+    x = everybody.workspace.x.clone()
+    whole = everybody.train(x, local)
+    for i, name in enumerate(everybody.names):
+        assert torch.equal(cohort(given, names=(name,)).train(x, local)[0], whole[i]), name
+
+
+def test_labels_of_many_numbers_do_not_come_for_all_steps_at_once(monkeypatch):
+    given = problem("mean", torch.float64, "regression")
+    everybody, most = cohort(given), 0
+    monkeypatch.setattr(kernels, "_BLOCK", 1 << 8)
+    labels = kernels.Batched._labels
+
+    def measured(self, values: Tensor) -> Tensor:
+        nonlocal most
+        most = max(most, values.numel())
+        return labels(self, values)
+
+    monkeypatch.setattr(kernels.Batched, "_labels", measured)
+    monkeypatch.setattr(kernels.Batched, "width", lambda self, batch: 2)
+    everybody.train(everybody.workspace.x.clone(), LocalSGD(lr=0.1, steps=Steps(40), batch_size=4))
+    assert 0 < most <= 1 << 8
+
+
+def test_gradients_take_models_of_any_dtype_as_the_loop_does():
+    given = problem("mlp", torch.float32)
+    x = cohort(given).workspace.x.double()
+    assert torch.equal(cohort(given).gradient(x), cohort(given).gradient(x.float()))
+    assert_close(cohort(given, "loop").gradient(x), cohort(given).gradient(x), 1e-5)
+
+
 def test_widths_and_blocks_do_not_change_a_bit(monkeypatch):
     """Twenty-three clients of one size, of a shape as in practice, in chunks of every width and blocks of every length."""
     net = seeded(lambda: MLP((30, 10)).build((40,), 10), torch.float32)

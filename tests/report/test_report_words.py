@@ -226,6 +226,17 @@ def test_a_method_for_few_says_whom_it_serves_and_they_are_shown(tmp_path: Path)
     assert words.tell(several).answer[-1].endswith("; serves 2 of 30 (c14 and c16).")
 
 
+def test_a_client_without_a_defined_metric_is_served_all_the_same(tmp_path: Path) -> None:
+    everybody = [f"c{i:02d}" for i in range(20)]
+    lone = {c: (0.7 if c == "c03" else None, 0.4) for c in everybody}
+    results = Results.load(
+        fake_run.write(tmp_path, {"local": lone, "fedavg": lone}, metrics=("auc", "loss"), majority=None)
+    )
+    assert results.served("fedavg") == tuple(everybody)
+    assert "serves" not in " ".join(words.tell(results).answer)
+    assert len(results.extremes("auc", 8)) == 8
+
+
 def test_undefined_auc_is_not_spoken_of(tmp_path: Path) -> None:
     results = load(tmp_path, {"local": (0.8, 0.8, None, 0.4), "fedavg": (0.9, 0.9, None, 0.3)})
     assert "AUC" not in say(results)

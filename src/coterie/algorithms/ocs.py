@@ -60,7 +60,7 @@ class Norms(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
     """Line 3: local training from x, if that was not done for its norm."""
-    return LocalUpdate(cohort.noted("ocs", lambda some: some.updates(x, local)), cohort.sizes)
+    return LocalUpdate(cohort.noted("ocs", lambda some: some.updates(x, local), x, local), cohort.sizes)
 
 
 @task
@@ -68,7 +68,7 @@ def norms(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Norms:
     """Line 4: the same training, of which only the norm is told."""
     dim = cohort.layout.dim
     deltas = cohort.updates(x, local)
-    cohort.memory.note("ocs", deltas)
+    cohort.note("ocs", deltas, x, local)
     found = [torch.linalg.vector_norm(delta[:dim], dtype=torch.float64).cpu() for delta in deltas]
     return Norms(torch.stack(found), cohort.sizes)
 

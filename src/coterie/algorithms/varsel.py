@@ -65,14 +65,14 @@ def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD, parts: int) -> 
     """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
     if parts > 1:
         return LocalUpdates(_updates(cohort, x, local, parts))
-    return LocalUpdates(cohort.noted("varsel", lambda some: _updates(some, x, local, 1)))
+    return LocalUpdates(cohort.noted("varsel", lambda some: _updates(some, x, local, 1), x, local))
 
 
 @task
 def distances(cohort: Cohort, *, x: Tensor, center: Tensor, local: LocalSGD) -> Distances:
     """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
     own = _updates(cohort, x, local, 1)
-    cohort.memory.note("varsel", own)  # those who are chosen need not train again
+    cohort.note("varsel", own, x, local)  # those who are chosen need not train again
     return Distances(torch.stack([_squared(row - center, cohort.layout.dim) for row in own[:, 0]]))
 
 

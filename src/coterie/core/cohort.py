@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -155,19 +155,35 @@ class Cohort:
             trained(self, result)
         return result.sub_(x) if relative else result
 
-    def noted(self, key: str, compute: Callable[[Cohort], Tensor]) -> Tensor:
-        """What a task of this round noted under `key` (`memory.note`), [n, ...]; computed for clients for which it is gone.
+    def note(self, key: str, values: Tensor, *of: Any) -> None:
+        """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `noted`.
+
+        Args:
+            key: of the notes.
+            values: of each client; they must not change any more.
+            of: all that they were computed from beside the clients: tensors, numbers, settings.
+        """
+        self.memory.note(key, values, (self.seed, *of))
+
+    def noted(self, key: str, compute: Callable[[Cohort], Tensor], *of: Any) -> Tensor:
+        """What an earlier task of this round computed from the same, [n, ...]; computed now for clients that have no such note.
 
         Args:
             key: of the notes.
             compute: gives the same numbers for a cohort of some of these clients, [k, ...].
+            of: as for `note`.
         """
-        found = self.memory.noted(key)
+        found = self.memory.noted(key, (self.seed, *of))
         missing = [i for i, value in enumerate(found) if value is None]
         if len(missing) == len(found):
             return compute(self)
-        for i, value in zip(missing, compute(self.only(missing)) if missing else (), strict=True):
-            found[i] = value
+        if missing:
+            names = tuple(self.names[i] for i in missing)
+            some = replace(
+                self, names=names, index=tuple(self.index[i] for i in missing), memory=self.memory.part(names)
+            )
+            for i, value in zip(missing, compute(some), strict=True):
+                found[i] = value
         return torch.stack(cast("list[Tensor]", found))
 
     def steps(self, local: LocalSGD) -> Tensor:
@@ -367,6 +383,7 @@ class Cohort:
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
         result[:, self.layout.dim :] = 0
         kernel = self.workspace.batched
+        x = x if kernel is None else x.to(self.workspace.x)
         begun = -1
         with self._training() if mode == "train" else contextlib.nullcontext():
             for i, inputs, labels in self._chunks(x, part, batch_size, purpose, mode, share, load=kernel is None):

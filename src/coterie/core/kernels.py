@@ -176,6 +176,7 @@ class _Side(NamedTuple):
         turned: the same as [w, in, out].
         bias: [w, 1, out]; None without one.
         out: room for outputs, then for the slope of the loss there, [w, B, out].
+        back: room for the slope at the inputs [w, B, in]; None for the first layer.
         moves: of weight and bias.
     """
 
@@ -184,6 +185,7 @@ class _Side(NamedTuple):
     turned: Tensor | None
     bias: Tensor | None
     out: Tensor
+    back: Tensor | None
     moves: list[_Move]
 
 
@@ -279,17 +281,18 @@ class Batched:
         )
         labels = (labels[:, 0] > 0).long() if self.kind == "classes" else labels
 
-        def trained(clients: range, batch: int) -> Tensor:
-            rows = [[np.arange(k * batch, (k + 1) * batch)] * 2 for k in clients]
+        def trained(clients: range, batch: int, steps: int, own: bool) -> Tensor:
+            rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
+            start = x.repeat(len(clients), 1) if own else x
             found = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
             for chunk in chunks(rows, lambda size: len(clients), lambda client, own: own):
-                self.train(x, chunk, Source(inputs.__getitem__, labels.__getitem__), Rule(0.1), found)
+                self.train(start, chunk, Source(inputs.__getitem__, labels.__getitem__), Rule(0.1), found)
             return found
 
         groups = (range(2), range(1), range(4, 7))
         return all(
-            torch.equal(trained(range(7), batch)[group.start : group.stop], trained(group, batch))
-            for batch in (5, 32)
+            torch.equal(trained(range(7), *form)[group.start : group.stop], trained(group, *form))
+            for form in ((5, 2, False), (9, 1, True), (32, 2, True))
             for group in groups
         )
 
@@ -351,20 +354,26 @@ class Batched:
         wide = [
             slots if self._least > 2 else max(self._least, sum(n > step for n in chunk.steps)) for step in range(total)
         ]
-        # Labels are small: once for all steps. Inputs come for some steps at a time.
         numbers = torch.from_numpy(rows).to(self.device)
         scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
-        labels = self._labels(source.labels(numbers.reshape(-1))).unflatten(0, numbers.shape)[:, :, :batch].unbind()
+
+        def labels(low: int, high: int) -> tuple[Tensor, ...]:
+            own = self._labels(source.labels(numbers[low:high].reshape(-1)))
+            steps: tuple[Tensor, ...] = own.unflatten(0, (high - low, slots, batch + spare))[:, :, :batch].unbind()
+            return steps
+
+        # Inputs come for some steps at a time; labels too, unless they are small.
+        width = 1 if self.kind == "classes" else self.layers[-1].outputs
+        known = labels(0, total) if width == 1 else ()
         low = 0
         while low < total:
             w = wide[low]
-            high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs))))
+            high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))))
             inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape((high - low) * w, batch + spare, -1)
             inputs = self._aligned(inputs)[:, :batch].unflatten(0, (-1, w))
-            for step, some in enumerate(inputs.unbind(), start=low):
-                n = wide[step]
-                few = some if n == w else some[:n]
-                yield (few, labels[step], scales[step]) if n == slots else (few, labels[step][:n], scales[step][:n])
+            own = known[low:high] or labels(low, high)
+            for n, few, label, scale in zip(wide[low:high], inputs.unbind(), own, scales[low:high], strict=True):
+                yield few if n == w else few[:n], label if n == slots else label[:n], scale if n == slots else scale[:n]
             low = high
 
     def _sides(self, old: list[Tensor], new: list[Tensor], space: list[Tensor], shift: list[Tensor]) -> list[_Side]:
@@ -372,10 +381,13 @@ class Batched:
         found: list[_Side] = []
         at = 0
         for layer, out in zip(self.layers, space, strict=False):
-            weight, bias, moves = None, None, []
+            weight, bias, back, right, moves = None, None, None, None, []
+            if found:
+                right = found[-1].out
+                # Of torch's own a slice would begin where the one before it ends, and the next products round by that.
+                back = self._slices(len(out), out.shape[1], layer.inputs)
             if layer.inputs:
                 weight = old[at]
-                right = found[-1].out if found else None
                 moves.append(_Move(weight, new[at], out.transpose(1, 2), right, shift[at] if shift else None))
                 at += 1
             if layer.bias:
@@ -383,13 +395,13 @@ class Batched:
                 moves.append(_Move(bias, new[at], space[-1], out, shift[at] if shift else None))
                 at += 1
             turned = None if weight is None else weight.transpose(1, 2)
-            found.append(_Side(layer.relu, weight, turned, bias, out, moves))
+            found.append(_Side(layer.relu, weight, turned, bias, out, back, moves))
         return found
 
     def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: Rule) -> None:
         """One step."""
         below = inputs
-        for relu, _, turned, bias, out, _ in sides:
+        for relu, _, turned, bias, out, _, _ in sides:
             if turned is None:
                 out.copy_(cast("Tensor", bias))
             elif bias is not None:
@@ -400,15 +412,16 @@ class Batched:
         self._slope(below, labels, scale)
         keep, pace = rule.shrink, -rule.lr
         for number in range(len(sides) - 1, -1, -1):
-            _, weight, _, _, slope, moves = sides[number]
-            further = torch.bmm(slope, weight) if number and weight is not None else None  # before the weight moves
+            _, weight, _, _, slope, back, moves = sides[number]
+            if back is not None and weight is not None:  # before the weight moves
+                torch.bmm(slope, weight, out=back)
             for old, new, left, right, shift in moves:
                 torch.baddbmm(old, left, inputs if right is None else right, beta=keep, alpha=pace, out=new)
                 if shift is not None:
                     new.add_(shift)
-            if further is not None:  # in place of the outputs, which nobody needs any more
+            if back is not None:  # in place of the outputs, which nobody needs any more
                 lower = sides[number - 1]
-                _passed(further, lower.out, 0, grad_input=lower.out) if lower.relu else lower.out.copy_(further)
+                _passed(back, lower.out, 0, grad_input=lower.out) if lower.relu else lower.out.copy_(back)
 
     def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
         """Derivative of the loss with respect to the outputs, in their place."""

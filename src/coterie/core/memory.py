@@ -3,13 +3,14 @@
 A value written in round r is provisional until a later round begins; two rounds are kept. If round r begins again (the first attempt
 was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
 
-Notes are for the present round alone: what a client has computed and would compute again. They are no part of a checkpoint, they may be
-gone at any time (a restart), and whoever reads them computes what is missing.
+Notes are for the present round alone: what a client has computed and would compute again, with what it was computed from. They are no
+part of a checkpoint, they may be gone at any time (a restart), and whoever reads them computes what is missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +20,16 @@ from coterie.core.errors import require
 __all__ = ["Memory", "MemoryView"]
 
 
+Note = tuple[Tensor, tuple[Any, ...]]
+"""A value, and what it was computed from."""
+
+
 class Memory:
     """Values by key and client, allocated when first written."""
 
     def __init__(self) -> None:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
-        self._notes: dict[str, dict[str, Tensor]] = {}
+        self._notes: dict[str, dict[str, Note]] = {}
         self._round = (0, 0)
 
     def begin(self, round: int, attempt: int) -> None:
@@ -47,11 +52,11 @@ class Memory:
         """Whether this client remembers anything."""
         return any(client in by_client for by_client in self._values.values())
 
-    def note(self, key: str, client: str, value: Tensor) -> None:
-        """Keep `value` until the next round begins."""
-        self._notes.setdefault(key, {})[client] = value
+    def note(self, key: str, client: str, note: Note) -> None:
+        """Keep `note` until the next round begins."""
+        self._notes.setdefault(key, {})[client] = note
 
-    def noted(self, key: str, client: str) -> Tensor | None:
+    def noted(self, key: str, client: str) -> Note | None:
         """What was noted for this client in the present round, or None."""
         return self._notes.get(key, {}).get(client)
 
@@ -113,11 +118,17 @@ class MemoryView:
         self._memory = memory
         self._names = names
         self._written: dict[str, Tensor] = {}
-        self._noted: dict[str, Tensor] = {}
+        self._noted: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
+        self._parts: list[MemoryView] = []
 
     def only(self, names: tuple[str, ...]) -> MemoryView:
         """The committed memory of some of the clients."""
         return MemoryView(self._memory, names)
+
+    def part(self, names: tuple[str, ...]) -> MemoryView:
+        """The same; what is written there counts with what is written here."""
+        self._parts.append(self.only(names))
+        return self._parts[-1]
 
     def known(self, key: str) -> Tensor:
         """Which clients have a value, bool [n]."""
@@ -140,21 +151,34 @@ class MemoryView:
         )
         self._written[key] = values.detach().clone()
 
-    def note(self, key: str, values: Tensor) -> None:
-        """Keep `values` [n, ...] until the next round begins; they are not copied, and must not change."""
-        self._noted[key] = values.detach()
+    def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
+        """Keep `values` [n, ...], computed from `of`, until the next round begins; they are not copied, and must not change."""
+        # A payload may lie in memory that the next message is written to.
+        self._noted[key] = values.detach(), tuple(v.clone() if isinstance(v, Tensor) else v for v in of)
 
-    def noted(self, key: str) -> list[Tensor | None]:
-        """What was noted for each client of the cohort in this round; None where there is nothing (any more)."""
-        return [self._memory.noted(key, name) for name in self._names]
+    def noted(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
+        """What was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
+        notes = [self._memory.noted(key, name) for name in self._names]
+        same = {id(source): _equal(source, of) for _, source in filter(None, notes)}
+        return [note[0] if note is not None and same[id(note[1])] else None for note in notes]
 
     def commit(self) -> None:
         """Make the task's writes count."""
-        for key, values in self._noted.items():
+        for part in self._parts:
+            part.commit()
+        self._parts.clear()
+        for key, (values, of) in self._noted.items():
             for name, value in zip(self._names, values, strict=True):
-                self._memory.note(key, name, value)
+                self._memory.note(key, name, (value, of))
         self._noted.clear()
         for key, values in self._written.items():
             for name, value in zip(self._names, values, strict=True):
                 self._memory.write(key, name, value.clone())
         self._written.clear()
+
+
+def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and bool(a == b)
+        for a, b in zip(one, other, strict=True)
+    )

@@ -301,7 +301,7 @@ class Results:
         """
         if len(self.clients) <= amount:
             return self.clients
-        served = [self.served(m, metric) for m in self.federated]
+        served = [self.served(m) for m in self.federated]
         few = sorted({c for clients in served if len(clients) <= amount // 4 for c in clients})[: amount // 2]
         amount -= len(few)
         sign = 1 if self.higher_is_better(metric) else -1
@@ -318,9 +318,9 @@ class Results:
         gaining = [c for *_, c in sorted(gains, key=lambda g: -g[1]) if c not in harmed][: amount - len(harmed)]
         return tuple(c for c in self.clients if c in {*few, *harmed, *gaining})
 
-    def served(self, method: str, metric: str) -> tuple[str, ...]:
+    def served(self, method: str) -> tuple[str, ...]:
         """The clients that `method` has a model for."""
-        return tuple(c for c in self.clients if math.isfinite(self.mean(method, c, metric)))
+        return tuple(c for c in self.clients if (method, c, self.split) in self.cells)
 
     # Over rounds
 

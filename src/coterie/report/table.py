@@ -50,7 +50,8 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
     width = _columns(width)
     require(metric is None or metric in results.metrics, f"no metric {metric!r}; there is {listing(results.metrics)}")
     wanted = (metric,) if metric else results.metrics
-    clients = results.extremes(wanted[0], SHOWN) if len(results.clients) > MANY else results.clients
+    many = wanted and len(results.clients) > MANY
+    clients = results.extremes(wanted[0], SHOWN) if many else results.clients
     lines: list[Line] = []
     blocks = _fitted([grid(results, m, clients, cost=i == 0) for i, m in enumerate(wanted)], width, colour)
     for block in blocks:

@@ -266,7 +266,7 @@ def _overall(results: Results, method: str, brief: bool) -> str:
             means.append(f"{results.metric_name(metric)} {_pair(results, None, method, other, metric)}{sure}")
     if means:
         return f"{text}; mean over clients: {_begin(means, results, other)}."
-    served = results.served(method, results.metrics[0]) if results.metrics and not brief else ()
+    served = () if brief else results.served(method)
     if 0 < len(served) < len(results.clients):
         text += f"{'' if text == label(results, method) else ';'} serves {_counted(results, served)}"
     return f"{text}."
