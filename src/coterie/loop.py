@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from coterie.core.algorithm import Algorithm, Log
 from coterie.core.errors import InputError, RunError, nearest, require
-from coterie.core.federation import AskRecord, Engine, Federation
+from coterie.core.federation import AskRecord, Engine, Federation, QuorumError
 from coterie.core.rng import Rng
 from coterie.core.state import read_checkpoint, state_type, write_checkpoint
 from coterie.core.vector import Layout, export
@@ -393,7 +393,12 @@ class _Loop:
         own = any(n in models for n in names)
         x = Each(torch.stack([models[n if n in models else "*"] for n in names])) if own else models["*"]
         view = self.federation.view(self.engine.clients, number, self.attempt)
-        got = view.ask(names, evaluate, x=x, part=split, metrics=self.metrics)
+        try:
+            got = view.ask(names, evaluate, x=x, part=split, metrics=self.metrics)
+        except QuorumError:  # who failed before has failed again
+            if known:
+                return known
+            raise
         found: dict[str, dict[str, float | None]] = dict(known)
         keys = [k for k in self.metrics.split(",") if k]
         for i, name in enumerate(got.clients):
