@@ -164,37 +164,33 @@ def quiet(tmp_path, monkeypatch):
 
 def test_a_local_folder_in_the_layout_of_the_hub(tiny, quiet):
     with tempfile.TemporaryDirectory(prefix="hub") as home:  # `datasets` reads parts from paths: no "test" in this one
-        in_the_layout_of_the_hub(tiny, quiet, Path(home))
-
-
-def in_the_layout_of_the_hub(tiny, quiet, home):
-    data = home / "data"
-    data.mkdir()
-    for part in ("train", "test"):
-        (tiny / f"{part}.parquet").rename(data / f"{part}.parquet")
-    table = parquet.read_table(data / "train.parquet")
-    features = quiet.Features(img=quiet.Image(), label=quiet.ClassLabel(names=[f"class {c}" for c in range(10)]))
-    schema = pyarrow.schema(table.schema, metadata=features.arrow_schema.metadata)
-    for part in ("train", "test"):
-        parquet.write_table(parquet.read_table(data / f"{part}.parquet").cast(schema), data / f"{part}.parquet")
-    clients = load(f"hf:{home}", split=SPLIT, rows=60)
-    assert clients.classes[3] == "class 3"
-    assert clients.train.inputs.shape == (60, 3, 32, 32)
-    assert torch.equal(clients.train.inputs[:, 1, 0, 0].long(), clients.train.labels)
-    assert torch.bincount(clients.train.labels).tolist() == [6] * 10
-    assert len(load(f"hf:{home}", split=SPLIT, part="test").train.labels) == 40
-    # The same images through the package and through our own reader.
-    cifar = load("cifar10", folder=data, split=SPLIT)
-    assert torch.equal(load(f"hf:{home}", split=SPLIT).train.inputs, cifar.train.inputs)
-    for options, sentence in [
-        ({"part": "trian"}, r"has no part 'trian'; did you mean 'train'\?"),
-        ({"label": "lable"}, r"has no column 'lable'; did you mean 'label'\?"),
-        ({"rows": 0}, "rows = 0 must lie between 1 and 120"),
-        ({"server": 3}, "has no option 'server'"),
-        ({"folder": "x"}, "is a name of the hub; drop folder = 'x'"),
-    ]:
-        with pytest.raises(InputError, match=sentence):
-            load(f"hf:{home}", split=SPLIT, **options)
+        data = Path(home) / "data"
+        data.mkdir()
+        for part in ("train", "test"):
+            (tiny / f"{part}.parquet").rename(data / f"{part}.parquet")
+        table = parquet.read_table(data / "train.parquet")
+        features = quiet.Features(img=quiet.Image(), label=quiet.ClassLabel(names=[f"class {c}" for c in range(10)]))
+        schema = pyarrow.schema(table.schema, metadata=features.arrow_schema.metadata)
+        for part in ("train", "test"):
+            parquet.write_table(parquet.read_table(data / f"{part}.parquet").cast(schema), data / f"{part}.parquet")
+        clients = load(f"hf:{home}", split=SPLIT, rows=60)
+        assert clients.classes[3] == "class 3"
+        assert clients.train.inputs.shape == (60, 3, 32, 32)
+        assert torch.equal(clients.train.inputs[:, 1, 0, 0].long(), clients.train.labels)
+        assert torch.bincount(clients.train.labels).tolist() == [6] * 10
+        assert len(load(f"hf:{home}", split=SPLIT, part="test").train.labels) == 40
+        # The same images through the package and through our own reader.
+        cifar = load("cifar10", folder=data, split=SPLIT)
+        assert torch.equal(load(f"hf:{home}", split=SPLIT).train.inputs, cifar.train.inputs)
+        for options, sentence in [
+            ({"part": "trian"}, r"has no part 'trian'; did you mean 'train'\?"),
+            ({"label": "lable"}, r"has no column 'lable'; did you mean 'label'\?"),
+            ({"rows": 0}, "rows = 0 must lie between 1 and 120"),
+            ({"server": 3}, "has no option 'server'"),
+            ({"folder": "x"}, "is a name of the hub; drop folder = 'x'"),
+        ]:
+            with pytest.raises(InputError, match=sentence):
+                load(f"hf:{home}", split=SPLIT, **options)
 
 
 def test_a_name_that_cannot_be_had_is_one_sentence(monkeypatch, quiet):

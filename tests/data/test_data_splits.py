@@ -30,22 +30,22 @@ labels_of = st.lists(st.integers(0, 4), min_size=12, max_size=80)
 
 
 def once(lists, n):
-    assert np.array_equal(np.sort(np.concatenate(lists)), np.arange(n))
+    return np.array_equal(np.sort(np.concatenate(lists)), np.arange(n))
 
 
 @quick
 @given(labels_of, st.integers(1, 8), st.integers(0, 3))
 def test_every_row_goes_to_exactly_one_client(labels, n, seed):
-    once(iid(labels, n, seed=seed), len(labels))
-    once(dirichlet(labels, n, 5.0, seed=seed), len(labels))
-    once(shards(labels, n, shards_per_client=1, seed=seed), len(labels))
+    assert once(iid(labels, n, seed=seed), len(labels))
+    assert once(dirichlet(labels, n, 5.0, seed=seed), len(labels))
+    assert once(shards(labels, n, shards_per_client=1, seed=seed), len(labels))
 
 
 @quick
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=90), st.integers(0, 5))
 def test_parts_have_each_row_once_the_right_sizes_and_every_class_in_training(labels, seed):
     parts = stratified(labels, DEFAULT_PARTS, seed=seed, name="a")
-    once(list(parts.values()), len(labels))
+    assert once(list(parts.values()), len(labels))
     assert len(parts["train"]) >= 1
     for key, share in DEFAULT_PARTS.items():
         assert abs(len(parts[key]) - share * len(labels)) < 1
@@ -208,7 +208,7 @@ def test_a_split_table_does_what_its_function_does(table):
 def test_clusters_share_no_class_and_use_each_row_once(n, seed):
     labels = np.arange(200) % 10
     lists = clusters(labels, n, seed=seed)
-    once(lists, 200)
+    assert once(lists, 200)
     own = [frozenset(labels[at].tolist()) for at in lists]
     assert {len(classes) for classes in own} == {2}
     kinds = set(own)
@@ -237,7 +237,7 @@ def test_mixed_shards_have_the_promised_share_of_all_classes(nr, shared):
     labels = np.repeat(np.arange(10), 2000)
     lists = mixed(labels, 20, nr, seed=4)
     assert {len(at) for at in lists} == {1000}
-    once(lists, 20000)  # 40 shards of 500 are all rows
+    assert once(lists, 20000)  # 40 shards of 500 are all rows
     # The rest of a shard is of one class here: 2000 - 40 * shared / 10 rows of each are 4 shards.
     for at in lists:
         count = np.sort(np.bincount(labels[at], minlength=10))
@@ -251,7 +251,7 @@ def test_mixed_shards_have_the_promised_share_of_all_classes(nr, shared):
 def test_mixed_draws_the_shared_rows_evenly_by_class_even_if_classes_are_not():
     labels = np.array([0] * 900 + [1] * 90 + [2] * 10)
     lists = mixed(labels, 5, 0.8, shard_size=100, seed=0)
-    once(lists, 1000)
+    assert once(lists, 1000)
     assert min((labels[at] == 1).sum() for at in lists) >= 2
     sorted_only = mixed(labels, 5, 1.0, shard_size=100, seed=0)
     assert sum((labels[at] == 1).any() for at in sorted_only) == 1

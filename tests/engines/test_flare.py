@@ -139,6 +139,7 @@ def test_a_kit_of_the_federation_joins(lonely):
     lonely.start("cleveland")
     try:
         wait_for(lambda: joined(lonely, "cleveland"))
+        assert joined(lonely, "cleveland")
     finally:
         lonely.stop("cleveland")
 

@@ -1,7 +1,6 @@
 """VaRSeL: a few internal clients use those external gradients that lower the variance of their own.
 
-Paper: "Rethinking Client Reweighting for Selfish Federated Learning" (anonymous, under review; cites up to 2021), Algorithm 1 and
-Eqs. 4, 7, 8.
+Paper: "Rethinking Client Reweighting for Selfish Federated Learning" (anonymous, under review), Algorithm 1 and Eqs. 4, 7, 8.
 
 Optimises: the mean loss of the M internal clients.
 Sends: d up, d down (local_updates: internal and chosen clients); 1 up, 2 d down (distances: external clients).

@@ -88,6 +88,7 @@ class Cohort:
         gradient_rule: GradientRule | None = None,
         purpose: str = "train",
         steps: Sequence[int] | None = None,
+        relative: bool = False,
     ) -> Tensor:
         """Local models after local training from x.
 
@@ -100,34 +101,11 @@ class Cohort:
             gradient_rule: replaces the plain gradient of a step.
             purpose: name of the random stream, so that the same purpose draws the same batches.
             steps: number of batches of each client [n], in place of `local.steps`.
+            relative: return updates, models minus x.
 
         Returns:
             [n, d + b].
         """
-        return self._trained(x, local, penalty, correction, sampler, gradient_rule, purpose, steps, relative=False)
-
-    def updates(
-        self,
-        x: Tensor,
-        local: LocalSGD,
-        *,
-        penalty: Penalty | None = None,
-        correction: Tensor | None = None,
-        sampler: Sampler | None = None,
-        gradient_rule: GradientRule | None = None,
-        purpose: str = "train",
-        steps: Sequence[int] | None = None,
-    ) -> Tensor:
-        """Updates of local training: what `train` gives, minus x, [n, d + b]; arguments as for `train`.
-
-        A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
-        """
-        return self._trained(x, local, penalty, correction, sampler, gradient_rule, purpose, steps, relative=True)
-
-    def _trained(
-        self, x: Tensor, local: LocalSGD, penalty: Penalty | None, correction: Tensor | None, sampler: Sampler | None,
-        gradient_rule: GradientRule | None, purpose: str, steps: Sequence[int] | None, *, relative: bool,
-    ) -> Tensor:  # fmt: skip
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
         chosen = sampler or local.sampler
         if hasattr(chosen, "at"):
@@ -155,6 +133,13 @@ class Cohort:
             trained(self, result)
         return result.sub_(x) if relative else result
 
+    def updates(self, x: Tensor, local: LocalSGD, **options: Any) -> Tensor:
+        """Updates of local training: what `train` gives with these options, minus x, [n, d + b].
+
+        A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
+        """
+        return self.train(x, local, relative=True, **options)
+
     def note(self, key: str, values: Tensor, *of: Any) -> None:
         """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `noted`.
 
@@ -178,10 +163,8 @@ class Cohort:
         if len(missing) == len(found):
             return compute(self)
         if missing:
-            names = tuple(self.names[i] for i in missing)
-            some = replace(
-                self, names=names, index=tuple(self.index[i] for i in missing), memory=self.memory.part(names)
-            )
+            some = self.only(missing)
+            some = replace(some, memory=self.memory.part(some.names))
             for i, value in zip(missing, compute(some), strict=True):
                 found[i] = value
         return torch.stack(cast("list[Tensor]", found))
