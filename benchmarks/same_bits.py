@@ -1,0 +1,216 @@
+"""`make same-bits BASE=<commit>`: does this tree compute the bits that another commit computes, for every method?
+
+Both trees are run on this machine by the cases below: every method on three small problems, every attack and sampler, personalisation,
+many clients, one and two workers, Ray where it is installed, and `coterie compare` and `coterie run`. Compared are values by case,
+method, seed, client, split, round and column as hex floats, and tensors of models by name, never bytes of files, so that files, columns
+and code may move; what was renamed stands in `same_bits_renames.toml`, and what only the present tree has is counted and passed over.
+
+It is in neither `make test` nor CI: other instruction sets, and other versions of torch, sum in another order and give other bits, so
+that nothing recorded elsewhere could be compared with. Recordings of a base are kept in `build/same-bits`.
+
+    python -m benchmarks.same_bits BASE [--only PATTERN]
+    python -m benchmarks.same_bits record OUT.json [--only PATTERN]    # the tree whose `src` is on PYTHONPATH
+
+Exit status: 0 the same bits, 1 others, 2 the base could not be recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import coterie
+from benchmarks import same_bits_cases
+from benchmarks.same_bits_cases import Key, Recording, record
+
+__all__ = ["Compared", "compare", "main", "renamed"]
+
+ROOT = Path(__file__).resolve().parent.parent
+RENAMES = Path(__file__).with_name("same_bits_renames.toml")
+BUILD = ROOT / "build" / "same-bits"
+SHOWN = 20
+"""Differences that are printed."""
+
+
+class UnusableBaseError(Exception):
+    """The base is no commit, or cannot be recorded."""
+
+
+# ---- compare
+
+
+class Compared(NamedTuple):
+    """Keys of the base with what is wrong with each, how much is equal, and how much only the present tree has."""
+
+    failures: dict[Key, str]
+    values: int
+    tensors: int
+    new: int
+
+
+def compare(base: Recording, present: Recording, renames: Mapping[str, Mapping[str, str]]) -> Compared:
+    """Look for everything of the base in the present recording, by its present name."""
+    failures: dict[Key, str] = {}
+    looked_at = set()
+    count = Counter[bool]()
+    for old, was in base.found.items():
+        key = renamed(old, renames)
+        looked_at.add(key)
+        now = present.found.get(key)
+        if now is None:
+            failures[key] = f"MISSING, was {_readable(was)}"
+        elif now != was:
+            failures[key] = f"{_readable(was)} became {_readable(now)}"
+        else:
+            count[key.place == "model"] += 1
+    return Compared(failures, count[False], count[True], len(present.found.keys() - looked_at))
+
+
+def renamed(key: Key, renames: Mapping[str, Mapping[str, str]]) -> Key:
+    """A key of the base by its present name."""
+    kind = {"history": "columns", "summary": "columns", "model": "tensors"}.get(key.place, "")
+    column = renames.get(kind, {}).get(key.column, key.column)
+    return key._replace(method=renames.get("labels", {}).get(key.method, key.method), column=column)
+
+
+def _readable(text: str) -> str:
+    """A hex float with its decimal form, other values as they are."""
+    return f"{text} ({float.fromhex(text):.17g})" if "0x" in text else text
+
+
+def show(found: Compared) -> None:
+    """Print what was compared: some of the differences and in which cases they are, or that there are none."""
+    if found.failures:
+        for key, what in list(found.failures.items())[:SHOWN]:
+            print(f"{', '.join(f'{k} {v}' for k, v in key._asdict().items() if v)}: {what}")
+        hidden = len(found.failures) - SHOWN
+        if hidden > 0:
+            print(f"... and {hidden} more")
+        print("by case:")
+        for case, number in Counter(key.case for key in found.failures).items():
+            print(f"  {number:6d}  {case}")
+    new = f"; {found.new} are new in the present tree and were passed over" if found.new else ""
+    print(f"equal: {found.values} values and {found.tensors} tensors; MISSING or different: {len(found.failures)}{new}")
+
+
+# ---- record
+
+
+def record_here(out: Path, pattern: str, source: Path | None) -> int:
+    """Record the tree whose `src` is on PYTHONPATH, which must be `source`; the exit status."""
+    here = Path(coterie.__file__).resolve().parent.parent
+    if source is not None and here != source.resolve():
+        raise SystemExit(f"coterie comes from {here}, not from {source}")
+    found, broken = record(pattern)
+    for text in broken:
+        print(text, file=sys.stderr)
+    found.write(out, {"broken": len(broken), **_conditions()})
+    return 0
+
+
+def _conditions() -> dict[str, Any]:
+    """What else the bits, or what is recorded of them, depend on."""
+    versions = {}
+    for package in ("torch", "numpy", "scipy", "scikit-learn", "clarabel", "ray"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "none"
+    files = (Path(__file__), Path(same_bits_cases.__file__))
+    cases = hashlib.blake2b(b"".join(f.read_bytes() for f in files), digest_size=16).hexdigest()
+    return {"python": platform.python_version(), "machine": platform.node(), "versions": versions, "cases": cases}
+
+
+def _record_tree(tree: Path, out: Path, pattern: str) -> tuple[Recording, int]:
+    """Record a tree in a process of its own, by the cases of this one; also how many of them broke."""
+    begun = time.perf_counter()
+    source = tree / "src"
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "benchmarks.same_bits", "record", str(out), "--only", pattern]
+    subprocess.run([*command, "--source", str(source)], cwd=ROOT, env=environment, check=True)
+    found, about = Recording.read(out)
+    print(f"recorded {len(found.found)} values and tensors in {time.perf_counter() - begun:.0f} s", flush=True)
+    return found, about["broken"]
+
+
+def _base(name: str, pattern: str) -> Recording:
+    """The recording of a commit: the one that is kept, if nothing that it depends on has changed, or a new one of all cases."""
+    commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    path = BUILD / f"{commit}.json"
+    if path.exists():
+        found, about = Recording.read(path)
+        if about == {"broken": 0, **_conditions()}:
+            return found.matching(pattern)
+    with _worktree(commit) as tree:
+        print(f"recording the base {commit[:12]}", flush=True)
+        found, broken = _record_tree(tree, path, "*")
+    if broken:
+        raise UnusableBaseError(
+            f"{broken} cases do not run on the base; mend them in {Path(same_bits_cases.__file__).name}"
+        )
+    return found.matching(pattern)
+
+
+@contextmanager
+def _worktree(commit: str) -> Iterator[Path]:
+    """The files of a commit, in a folder that is removed afterwards."""
+    tree = BUILD / f"tree-{commit[:12]}-{os.getpid()}"
+    _git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
+    try:
+        yield tree
+    finally:
+        _git("worktree", "remove", "--force", str(tree))
+
+
+def _git(*arguments: str) -> str:
+    ended = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise UnusableBaseError(f"git {' '.join(arguments)}: {ended.stderr.strip() or 'failed'}")
+    return ended.stdout.strip()
+
+
+# ---- the command
+
+
+def main() -> int:
+    """Compare the present tree with a base, or record one tree."""
+    parser = argparse.ArgumentParser(prog="same_bits", description=(__doc__ or "").partition("\n\n")[0])
+    parser.add_argument("base", help="a commit; or `record`, to write the recording OUT of one tree")
+    parser.add_argument("out", nargs="?", type=Path)
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="cases, e.g. 'attacks/*'")
+    parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.base == "record":
+        if arguments.out is None:
+            parser.error("say where to write the recording")
+        return record_here(arguments.out, arguments.only, arguments.source)
+    try:
+        base = _base(arguments.base, arguments.only)
+    except (UnusableBaseError, subprocess.CalledProcessError) as error:
+        print(f"no recording of the base: {error}", file=sys.stderr)
+        return 2
+    print("recording the present tree", flush=True)
+    try:
+        present, _ = _record_tree(ROOT, BUILD / "present.json", arguments.only)
+    except subprocess.CalledProcessError as error:
+        print(f"the present tree cannot be recorded: {error}", file=sys.stderr)
+        return 1
+    found = compare(base, present, tomllib.loads(RENAMES.read_text()))
+    show(found)
+    return 1 if found.failures or not base.found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,427 @@
+"""What `same_bits` runs in a tree, and how it reads what came out."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import traceback
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+import coterie as ct
+from benchmarks import same_bits_spelling as tree
+
+__all__ = ["Key", "Recording", "cases", "record", "text_of"]
+
+# ---- what is recorded
+
+
+class Key(NamedTuple):
+    """Where a value stands; empty what does not apply, `*` for everybody. Of a weight `column` is the target."""
+
+    case: str
+    place: str
+    method: str = ""
+    seed: str = ""
+    client: str = ""
+    split: str = ""
+    round: str = ""
+    column: str = ""
+
+
+class Recording:
+    """Values and digests of tensors by key, all as text."""
+
+    def __init__(self, found: Mapping[Key, str] | None = None) -> None:
+        self.found: dict[Key, str] = dict(found or {})
+
+    def add(self, value: Any, *key: Any) -> None:
+        """Record a value; a key that repeats is counted."""
+        plain = Key(*map(str, key))
+        last, number = plain, 1
+        while last in self.found:
+            number += 1
+            last = plain._replace(column=f"{plain.column} #{number}")
+        self.found[last] = text_of(value)
+
+    def matching(self, pattern: str) -> Recording:
+        """The part of some cases."""
+        return Recording({k: v for k, v in self.found.items() if fnmatchcase(k.case, pattern)})
+
+    def write(self, path: Path, about: Mapping[str, Any]) -> None:
+        """Write as JSON, whole or not at all."""
+        text = json.dumps({"about": about, "found": [[*k, v] for k, v in self.found.items()]})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(text)
+        unfinished.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> tuple[Recording, dict[str, Any]]:
+        """Undo `write`."""
+        saved = json.loads(path.read_text())
+        return cls({Key(*row[:-1]): row[-1] for row in saved["found"]}), saved["about"]
+
+
+def text_of(value: Any) -> str:
+    """A value as text that differs where any bit does.
+
+    >>> text_of(0.1), text_of(3), text_of(None)
+    ('0x1.999999999999ap-4', '3', 'None')
+    """
+    return value.hex() if isinstance(value, float) else str(value)
+
+
+def digest_of(tensor: Any) -> str:
+    """Type, shape and a digest of the numbers of a tensor."""
+    plain = tensor.detach().cpu().contiguous()
+    digest = hashlib.blake2b(plain.numpy().tobytes(), digest_size=16).hexdigest()
+    return f"{plain.dtype} {list(plain.shape)} {digest}"
+
+
+def add_run(recording: Recording, case: str, name: str, run: Any) -> None:
+    """What a `Run` has learned and seen."""
+    for row in run.history:
+        recording.add(float(row.value), case, "history", name, run.seed, row.client, row.split, row.round, row.metric)
+    for row in run.summary:
+        _add_summary_row(recording, case, {"method": name, **row})
+    for number, target, client, weight in run.weight_rows:
+        recording.add(float(weight), case, "weights", name, run.seed, client, "", number, target)
+    for target, weights in run.weights.items():
+        for client, weight in weights.items():
+            recording.add(float(weight), case, "last weights", name, run.seed, client, "", "", target)
+    for client in run.failures:
+        recording.add(True, case, "failures", name, run.seed, client)
+    for client in run.models:
+        for tensor, value in run.state_dict(client).items():
+            recording.add(digest_of(value), case, "model", name, run.seed, client, "", "", tensor)
+
+
+def add_folder(recording: Recording, case: str, folder: Path) -> None:
+    """What a run directory holds."""
+    from safetensors import safe_open
+
+    for row in json.loads((folder / "summary.json").read_text()):
+        _add_summary_row(recording, case, row)
+    for row in _rows_of(folder / "history.csv"):
+        key = (row["method"], row["seed"], row["client"], row["split"], row["round"], row["metric"])
+        recording.add(float(row["value"]), case, "history", *key)
+    for row in _rows_of(folder / "weights.csv"):
+        key = (row["method"], row["seed"], row["client"], "", row["round"], row["target"])
+        recording.add(float(row["weight"]), case, "weights", *key)
+    if (folder / "failures.json").exists():
+        for row in json.loads((folder / "failures.json").read_text()):
+            recording.add(True, case, "failures", row["method"], row["seed"], row["client"])
+    for path in sorted((folder / "models").glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            about = json.loads(file.metadata()["coterie"])
+            client = path.stem.removeprefix(f"{about['method']}-{about['seed']}").removeprefix("-") or "*"
+            for tensor in file.keys():  # noqa: SIM118 - a file of tensors is no dict
+                key = (about["method"], about["seed"], client, "", "", tensor)
+                recording.add(digest_of(file.get_tensor(tensor)), case, "model", *key)
+
+
+def _add_summary_row(recording: Recording, case: str, row: Mapping[str, Any]) -> None:
+    where = ("method", "seed", "client", "split")
+    for column in (c for c in row if c not in where):
+        recording.add(row[column], case, "summary", *(row[k] for k in where), "", column)
+
+
+def _rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ---- the cases
+
+ROUNDS, SEED = 5, 3
+NAMES = ("a", "b", "c", "d", "e", "f")
+ARGUMENTS: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "fedadp": ({}, {"reference": "b", "by_size": False, "running_mean": False}),
+    "fedprox": ({"mu": 0.5},),
+    "isfedavg": ({}, {"sample_ratio": 0.5}),
+    "isfl": ({}, {"exact": True, "sample_ratio": 0.5}, {"where": "client", "floor": 0.5}),
+    "maxfl": (
+        {},
+        {"requirements": "validation", "warmup_steps": 3, "tuning_steps": 2},
+        {"warmup_steps": 3, "surrogate": "log"},
+        {"warmup_steps": 1, "flexible": True},
+    ),
+    "meritfed": (
+        {},
+        {"targets": ("a", "c", "e")},
+        {"targets": "b", "oracle": "delegated", "oracle_batch_size": 4, "damping": True},
+        {"targets": ("a", "c"), "oracle": "loss", "directions": 2},
+        {"targets": ("a", "c"), "md_step": "line-search"},
+        {"validation": "server"},
+        {"targets": ("a", "c"), "server_optimiser": "adam", "lr": 0.1, "shared_uploads": True},
+    ),
+    "mwfed": ({"rate": 2.0, "warmup_steps": 1},),
+    "multi-krum": ({}, {"byzantine": 0}),
+    "perfedavg": ({"alpha": 0.1}, {"alpha": 0.1, "variant": "hf"}),
+    "pj-is": ({}, {"sample_ratio": 0.5}),
+    "qffl": ({}, {"q": 0.0}),
+    "selective": ({"internal": ("a", "b")}, {"internal": "d"}),
+    "sgd-full": ({}, {"server_optimiser": "adam", "lr": 0.1}),
+    "sgd-ideal": ({"members": NAMES[:5]}, {"members": "*", "server_optimiser": "adam", "lr": 0.1}),
+    "skew": ({}, {"loss_batch_size": 4}),
+    "target-only": ({"target": "c"},),
+    "tawt": ({}, {"targets": ("a", "c"), "step": 0.3}, {"targets": "b"}),
+    "trimmed-mean": ({}, {"trim": 0.4}),
+    "uniform-is": ({}, {"sample_ratio": 0.5}),
+    "varsel": (
+        {"internal": ("a", "b"), "preselect": "smallest"},
+        {"internal": ("a", "c", "d"), "internal_splits": 2, "unbiased_variance": True},
+        {"internal": "c", "internal_splits": 2, "debias": True, "preselect": "smallest"},
+    ),
+}
+"""Arguments of a method; the first are used on every problem, the others, several targets among them, on the third only."""
+ATTACK_FIELDS: Mapping[str, tuple[dict[str, Any], ...]] = {
+    "ipm": ({}, {"statistics": "all"}),
+    "alie": ({}, {"z": 1.5, "statistics": "all"}),
+    "noise": ({}, {"mode": "add", "sigma": 1.0}),
+}
+COMPARED = {
+    "heart-disease": "local,centralised,fedavg,fedprox,meritfed,varsel,maxfl --rounds 6",
+    "digits": "local,fedavg,scaffold,meritfed,trimmed-mean --rounds 4 --clients-per-round 6",
+}
+"""Methods and options of `coterie compare`."""
+EXPERIMENT: Mapping[str, Any] = {
+    "data": {"name": "heart-disease"},
+    "model": {"name": "mlp"},
+    "local": {"lr": 0.1, "epochs": 1, "batch_size": 16},
+    "methods": [
+        {"name": "fedavg"},
+        {"name": "scaffold"},
+        {"name": "meritfed", "label": "merit", "local": {"lr": 0.05, "momentum": 0.9}},
+    ],
+    "run": {"rounds": 4, "seeds": [1, 5], "evaluate": 3, "clients_per_round": 3},
+}
+"""What `coterie run` is given, with further tables by case."""
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    "attack by name": {"attack": {"name": "ipm", "clients": ["hungary"]}},
+    "attack by share": {"attack": {"name": "label-flip", "share": 0.5}},
+    "personalise": {"personalise": {"part": "last", "steps": [0, 3], "lr": [0.1]}},
+}
+Case = Callable[[Recording, str], None]
+
+
+class Problem(NamedTuple):
+    """Clients and what they train, with options of `fit`."""
+
+    clients: Any
+    model: Any
+    options: Mapping[str, Any]
+
+
+def _drawn(name: str, count: int, classes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of a client whose classes lie and are spread in its own way."""
+    g = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    x = torch.randn(count, 5, generator=g, dtype=dtype)
+    tilt = torch.randn(5, classes, generator=g, dtype=dtype)
+    y = (x @ (torch.eye(5, classes, dtype=dtype) + 0.5 * tilt)).argmax(1)
+    y[: 4 * classes] = torch.arange(4 * classes) % classes  # every class in every part
+    return x, y
+
+
+def _clients(
+    classes: int, dtype: torch.dtype, names: tuple[str, ...] = NAMES, unseen: tuple[str, ...] = ()
+) -> ct.Clients:
+    def made(group: tuple[str, ...]) -> dict[str, Any]:
+        return {n: _drawn(n, 24 + 4 * (i % 6), classes, dtype) for i, n in enumerate(group)}
+
+    server = _drawn("server", 24, classes, dtype)
+    return ct.data.from_tensors(made(names), seed=SEED, server=server, unseen=made(unseen) or None)
+
+
+@functools.cache
+def _participation() -> Problem:
+    """Two classes and one logit in double precision; four of six clients take part in a round."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(SEED)
+        model = nn.Linear(5, 1).double()
+    return Problem(_clients(2, torch.float64), model, {"clients_per_round": 4})
+
+
+@functools.cache
+def _batch_norm() -> Problem:
+    """Three classes, float and integer buffers; everybody takes part."""
+    return Problem(_clients(3, torch.float32), _net, {})
+
+
+@functools.cache
+def _targets() -> Problem:
+    """Three classes, a model whose training draws random numbers, and clients that never train."""
+    model = ct.models.MLP(hidden=(8,), dropout=0.3)
+    return Problem(_clients(3, torch.float32, unseen=("u", "v")), model, {"clients_per_round": 5})
+
+
+@functools.cache
+def _many() -> Problem:
+    """More clients than are trained at once."""
+    names = tuple(f"client-{i:02d}" for i in range(37))
+    return Problem(_clients(3, torch.float32, names), ct.models.Logistic(), {"clients_per_round": 35})
+
+
+def _net(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, outputs))
+
+
+PROBLEMS: Mapping[str, Callable[[], Problem]] = {
+    "participation": _participation,
+    "batch-norm": _batch_norm,
+    "targets": _targets,
+}
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """Every case by its name, in the order in which they run."""
+    for name in tree.catalogue():
+        settings = ARGUMENTS.get(name, ({},))
+        for problem, make in PROBLEMS.items():
+            yield f"methods/{problem}/{name}", _method_case(name, settings[0], make)
+        yield f"workers/batch-norm/{name}", _method_case(name, settings[0], _batch_norm, workers=2)
+        for arguments in settings[1:]:
+            yield f"methods/targets/{name} {_spelled(arguments)}", _method_case(name, arguments, _targets)
+    for name in tree.samplers():
+        yield f"samplers/{name}", _sampler_case(name)
+    yield "schedule", _method_case("fedavg", {}, _targets, local=_local(lr=ct.Schedule(0.2, at=(2, 4), factor=0.5)))
+    yield "personalise", _personalise
+    for name in ("fedavg", "scaffold", "meritfed"):
+        for workers in (1, 2):
+            yield f"many/{name}/{workers} workers", _method_case(name, {}, _many, workers=workers)
+    for name in tree.attacks():
+        for fields in ATTACK_FIELDS.get(name, ({},)):
+            for workers in (1, 2):
+                yield (
+                    f"attacks/{name} {_spelled(fields)}/{workers} workers",
+                    _method_case("fedavg", {}, _batch_norm, workers=workers, attack=name, fields=fields,
+                                 attackers=("b", "e"), clients_per_round=5),
+                )  # fmt: skip
+    yield "attacks/of a gap", _method_case("maxfl", {}, _targets, attack="loss-inflation", attackers=0.4)
+    for data, options in COMPARED.items():
+        for workers in (1, 2):
+            yield f"compare/{data}/{workers} workers", _compare_case(data, options.split(), workers)
+    for name, further in RUNS.items():
+        yield f"run/{name}", _run_case(further)
+    if tree.ray_is_here():
+        yield "ray/fit", _method_case("meritfed", {}, _batch_norm, actors=2)
+        yield "ray/run", _run_case({}, {"engine": "ray", "actors": 2})
+
+
+def _spelled(arguments: Mapping[str, Any]) -> str:
+    return " ".join(f"{k}={v}" for k, v in arguments.items()) or "plain"
+
+
+def _local(**settings: Any) -> ct.LocalSGD:
+    return ct.LocalSGD(**{"lr": 0.1, "steps": ct.Steps(3), "batch_size": 6, **settings})
+
+
+def _method_case(
+    name: str, arguments: Mapping[str, Any], make: Callable[[], Problem], local: Any = None, **options: Any
+) -> Case:
+    def case(recording: Recording, label: str) -> None:
+        problem = make()
+        method = tree.method(name, arguments, local or _local())
+        run = tree.fit(
+            method, problem.clients, problem.model, ROUNDS, seed=SEED, evaluate=2, **{**problem.options, **options}
+        )
+        add_run(recording, label, name, run)
+
+    return case
+
+
+def _sampler_case(name: str) -> Case:
+    def case(recording: Recording, label: str) -> None:
+        _method_case("fedavg", {}, _participation, _local(sampler=tree.samplers()[name]()))(recording, label)
+
+    return case
+
+
+def _personalise(recording: Recording, label: str) -> None:
+    problem = _targets()
+    method = tree.method("fedavg", {}, _local())
+    run = tree.fit(method, problem.clients, problem.model, ROUNDS, seed=SEED, fold_validation=False)
+    for part in ("all", "last", "bias"):
+        tuned = tree.personalise(run, problem.clients, part=part, steps=(0, 2, 5), lr=(0.1, 1.0))
+        add_run(recording, label, f"fedavg+{part}", tuned)
+
+
+def _compare_case(data: str, options: list[str], workers: int) -> Case:
+    def case(recording: Recording, label: str) -> None:
+        spread = tree.command_options(_help_of("compare"), workers)
+        _command(recording, label, "compare", data, "--methods", *options, "--seeds", "2", *spread)
+
+    return case
+
+
+def _run_case(further: Mapping[str, Any], run: Mapping[str, Any] = {}) -> Case:
+    def case(recording: Recording, label: str) -> None:
+        import tomli_w
+
+        tables = tree.tables({**EXPERIMENT, **further, "run": {**EXPERIMENT["run"], **run}})
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "experiment.toml"
+            path.write_text(tomli_w.dumps(tables))
+            _command(recording, label, "run", str(path))
+
+    return case
+
+
+def _command(recording: Recording, label: str, *arguments: str) -> None:
+    """Run a command and add its run directory."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
+        ended = _coterie(*arguments, "--out", str(out), "--no-report")
+        if ended.returncode:
+            raise CommandError(f"coterie {arguments[0]} ended with {ended.returncode}: {ended.stderr.strip()}")
+        add_folder(recording, label, out)
+
+
+class CommandError(Exception):
+    """A command failed."""
+
+
+@functools.cache
+def _help_of(command: str) -> str:
+    return _coterie(command, "--help").stdout
+
+
+def _coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, check=False)
+
+
+def record(pattern: str = "*") -> tuple[Recording, list[str]]:
+    """Run the cases that fit a pattern; what was recorded, and the traceback of each that ended in another way than runs may.
+
+    How a case ended is recorded too: a run that cannot go on is a result.
+    """
+    recording = Recording()
+    broken = []
+    for label, case in cases():
+        if not fnmatchcase(label, pattern):
+            continue
+        ended = "done"
+        try:
+            case(recording, label)
+        except ct.RunError:
+            ended = "RunError"
+        except tree.SpellingError:
+            raise
+        except Exception as error:
+            ended = f"{type(error).__name__}: {error}"
+            broken.append(f"{label}: {traceback.format_exc()}")
+        recording.add(ended, label, "ended")
+    return recording, broken
