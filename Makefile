@@ -29,7 +29,7 @@ demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, 
 
 test: $(VENV)/.dev  ## the fast tests, with warnings as errors (under 5 minutes on 2 cores)
 	$(BIN)/python -m pytest tests -n 2 --dist worksteal -q
-	$(BIN)/python -m pytest --doctest-modules src/coterie --ignore=src/coterie/engines/flare.py --ignore=src/coterie/coordinator.py -q
+	$(BIN)/python -m pytest --doctest-modules src/coterie --ignore=src/coterie/sites/flare/client.py --ignore=src/coterie/sites/flare/server.py -q
 
 $(ENGINES)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ENGINES)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import coterie as ct
 from benchmarks.mean_estimation import LOCAL, LR, MOST_SEEDS, settle
 from benchmarks.measure import Settings, commits, over_seeds
-from coterie.data.mean_estimation import TARGET
+from coterie.data.sets.mean_estimation import TARGET
 
 WHAT = __doc__ or ""
 ROUNDS = 4000

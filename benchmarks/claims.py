@@ -1,7 +1,7 @@
 """The story of the README, measured: `coterie compare heart-disease` over 20 seeds, and over 20 others.
 
 Writes benchmarks/results/heart_disease.json and the table between the `claims` markers of README.md. Settings come from
-src/coterie/presets/heart-disease.toml, which were chosen on validation rows.
+src/coterie/run/presets/heart-disease.toml, which were chosen on validation rows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core.state import write_atomically
-from coterie.experiment import Experiment, preset
 from coterie.report.results import Results
-from coterie.rundir import run_experiment
+from coterie.run.experiment import Experiment, preset
+from coterie.run.sweep import run_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "heart_disease.json"

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 import coterie as ct
 from benchmarks.measure import Settings, on_a_quiet_machine
 from coterie.algorithms import ALGORITHMS
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.federation import Engine, Federation
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Update
 from coterie.data import load
 from coterie.engines.inprocess import InProcess

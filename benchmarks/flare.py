@@ -19,19 +19,19 @@ from nvflare.recipe import SimEnv
 
 from benchmarks.engines import Sized, Work, echo, methods
 from coterie.core.federation import Federation
-from coterie.data.heart_disease import OPTIONS, export
-from coterie.deploy import CLASSES
-from coterie.engines.flare import FlareLink, SiteClient
-from coterie.engines.remote import Remote
-from coterie.loop import Plan, run_on
+from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import MLP, MODELS, build_model
+from coterie.run.loop import Plan, run_on
+from coterie.sites.flare.client import FlareLink, SiteClient
+from coterie.sites.plan import CLASSES
+from coterie.sites.server import Remote
 
 __all__ = ["Measurer", "measure", "simulate"]
 
 ROOT = Path(__file__).resolve().parent.parent
 ALSO_AT_SITES = """
 import sys
-if "coterie.engines.site" in sys.orig_argv:
+if "coterie.sites.site" in sys.orig_argv:
     from benchmarks.engines import Sized
     from coterie.models import MODELS
     MODELS["flat"] = Sized

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import coterie as ct
 from benchmarks.measure import Settings, commits, over_seeds
-from coterie.data.mean_estimation import TARGET
+from coterie.data.sets.mean_estimation import TARGET
 
 WHAT = __doc__ or ""
 MD_STEP = {0.001: 3.5, 0.01: 4.5, 0.1: 12.5}

@@ -17,7 +17,7 @@ import torch
 
 import coterie as ct
 from benchmarks.measure import Pair, Seconds, Settings, on_a_quiet_machine, ratio, row
-from coterie.core.clients import Rows
+from coterie.core.rows import Rows
 from coterie.engines.inprocess import InProcess
 from coterie.models import build_model
 

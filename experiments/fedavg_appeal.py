@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from coterie.algorithms import fedavg
-from coterie.appeal import measure_appeal
+from coterie.core.appeal import measure_appeal
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 from coterie.core.training import LocalSGD

@@ -26,14 +26,14 @@ import numpy as np
 import torch
 
 from coterie.core.errors import CoterieError, InputError
+from coterie.core.metrics import METRICS
 from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
-from coterie.experiment import Experiment, read_experiment
-from coterie.metrics import METRICS
 from coterie.models import build_model
 from coterie.report.results import Results
 from coterie.report.statistics import BETTER, UNCLEAR, Difference, compare
-from coterie.rundir import Event, is_run, load_model_file, run_experiment
+from coterie.run.experiment import Experiment, read_experiment
+from coterie.run.sweep import Event, is_run, load_model_file, run_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- papers -->", "<!-- /papers -->"

@@ -12,9 +12,9 @@ import torch
 
 @pytest.fixture(autouse=True)
 def strict_wire(monkeypatch):
-    from coterie import runner
+    from coterie.run import fit as module
 
-    monkeypatch.setitem(runner.fit.__kwdefaults__, "strict_wire", True)
+    monkeypatch.setitem(module.fit.__kwdefaults__, "strict_wire", True)
 
 
 @pytest.fixture(scope="session")

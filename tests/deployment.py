@@ -17,8 +17,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from coterie.data.heart_disease import export
-from coterie.deploy import provision, read_plan
+from coterie.data.sets.heart_disease import export
+from coterie.sites.plan import provision, read_plan
 
 PLAN = """
 [data]

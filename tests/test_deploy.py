@@ -6,11 +6,11 @@ import csv
 
 import pytest
 
-from coterie.cli import main
+from coterie.cli.main import main
 from coterie.core.errors import InputError
 from coterie.data import load
-from coterie.data.heart_disease import FOLDER, export
-from coterie.deploy import Deployment, read_plan
+from coterie.data.sets.heart_disease import FOLDER, export
+from coterie.sites.plan import Deployment, read_plan
 
 PLAN = """
 [data]

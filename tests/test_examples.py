@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.cli import main
+from coterie.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 _NAMES = {
     "Centralised": "algorithms",
     "ClassShareSampler": "algorithms",
-    "Client": "core.clients",
-    "Clients": "core.clients",
+    "Client": "core.rows",
+    "Clients": "core.rows",
     "Cohort": "core.cohort",
     "CoterieError": "core.errors",
     "Each": "core.wire",
@@ -41,7 +41,7 @@ _NAMES = {
     "MeritFed": "algorithms",
     "MultiKrum": "algorithms",
     "OCS": "algorithms",
-    "Part": "core.clients",
+    "Part": "core.rows",
     "PerFedAvg": "algorithms",
     "PjIS": "algorithms",
     "QFFL": "algorithms",
@@ -62,13 +62,20 @@ _NAMES = {
     "UniformIS": "algorithms",
     "Update": "core.task",
     "VaRSeL": "algorithms",
-    "fit": "runner",
+    "fit": "run.fit",
     "move": "core.vector",
-    "personalise": "runner",
+    "personalise": "run.fit",
     "task": "core.task",
     "wire_type": "core.wire",
 }
-_MODULES = ("attacks", "data", "metrics", "models", "report", "solvers")
+_MODULES = {
+    "attacks": "attacks",
+    "data": "data",
+    "metrics": "core.metrics",
+    "models": "models",
+    "report": "report",
+    "solvers": "solvers",
+}
 
 __all__ = [
     "ISFL",
@@ -139,7 +146,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"coterie.{name}")
+        return importlib.import_module(f"coterie.{_MODULES[name]}")
     if name in _NAMES:
         module = importlib.import_module(f"coterie.{_NAMES[name]}")
         value = getattr(module, name)
@@ -153,7 +160,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from coterie import attacks, data, metrics, models, report, solvers
+    from coterie import attacks, data, models, report, solvers
     from coterie.algorithms import (
         ISFL,
         MOON,
@@ -188,13 +195,14 @@ if TYPE_CHECKING:
         UniformClassSampler,
         UniformIS,
     )
-    from coterie.core.clients import Client, Clients, Part
+    from coterie.core import metrics
     from coterie.core.cohort import Cohort
     from coterie.core.errors import CoterieError, InputError, RunError
     from coterie.core.federation import Federation
     from coterie.core.rng import Rng
+    from coterie.core.rows import Client, Clients, Part
     from coterie.core.task import Gap, Gradient, Update, task
     from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
     from coterie.core.vector import move
     from coterie.core.wire import Each, wire_type
-    from coterie.runner import fit, personalise
+    from coterie.run.fit import fit, personalise

@@ -2,6 +2,6 @@
 
 import sys
 
-from coterie.cli import main
+from coterie.cli.main import main
 
 sys.exit(main())

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients, Rows
 from coterie.core.errors import Rules, check_fields, is_number, nearest, require
 from coterie.core.federation import Answer, Context, Engine, rows_of, well_formed
 from coterie.core.rng import Rng
+from coterie.core.rows import Clients, Rows
 from coterie.core.task import Task
 from coterie.core.vector import Layout
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients
 from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number, require
 from coterie.core.rng import Rng
+from coterie.core.rows import Clients
 
 __all__ = [
     "CNN",

@@ -25,7 +25,7 @@ def driver(tmp_path_factory):
 def coterie(monkeypatch, capsys, tmp_path):
     """The command in this process, in an empty folder; what a file of the user's own registers is forgotten afterwards."""
     from coterie import metrics
-    from coterie.cli import main
+    from coterie.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     before = dict(metrics.METRICS)

@@ -67,7 +67,7 @@ def child(job: Mapping[str, Any]) -> None:
     os.chdir(job["cwd"])
     if job["arm"]:
         arm(**job["arm"])
-    from coterie.cli import main
+    from coterie.cli.main import main
 
     status = 70
     try:
@@ -95,7 +95,16 @@ def serve() -> None:
     import torch
 
     torch.set_num_threads(1)
-    for name in ("cli", "data", "rundir", "progress", "predict", "report.html", "report.table", "report.verdicts"):
+    for name in (
+        "cli.main",
+        "cli.progress",
+        "data",
+        "run.sweep",
+        "run.predict",
+        "report.html",
+        "report.table",
+        "report.verdicts",
+    ):
         importlib.import_module(f"coterie.{name}")
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")

@@ -11,9 +11,9 @@ from commands import ROOT, contents
 
 from coterie.attacks import ATTACKS
 from coterie.core.errors import InputError
-from coterie.experiment import Experiment, preset
 from coterie.report.results import Results
-from coterie.rundir import run_experiment
+from coterie.run.experiment import Experiment, preset
+from coterie.run.sweep import run_experiment
 
 FAST = ("--rounds", "3", "--seeds", "2", "--no-report", "--set", "run.evaluate=3")
 TUNE = ("--personalise", "bias", "--set", "personalise.steps=[0, 20]", "--set", "personalise.lr=[1.0]")

@@ -81,7 +81,7 @@ def test_the_package_is_the_command():
 def test_help_is_fast_and_imports_no_torch(tmp_path):
     code = """
 import sys, time
-from coterie.cli import main
+from coterie.cli.main import main
 try:
     main(["compare", "--help"])
 except SystemExit as ended:
@@ -745,7 +745,7 @@ def in_a_terminal(cwd, *argv, columns=80):
         os.chdir(cwd)
         env = {**environment(), "TERM": "xterm-256color", "COLUMNS": str(columns)}
         env.pop("NO_COLOR", None)
-        os.execve(sys.executable, [sys.executable, "-m", "coterie.cli", *argv], env)
+        os.execve(sys.executable, [sys.executable, "-m", "coterie.cli.main", *argv], env)
     seen = b""
     while True:
         try:

@@ -475,7 +475,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
     from commands import environment
 
-    shell = f"{sys.executable} -m coterie.cli show meritfed | head -1"
+    shell = f"{sys.executable} -m coterie.cli.main show meritfed | head -1"
     ended = subprocess.run(
         shell, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
     )

@@ -64,7 +64,7 @@ POINTS = {
     "after the ask for updates": ask("round 3 <task coterie.algorithms.meritfed:local_updates"),
     "after an ask to the oracle": ask("round 3 <task coterie.algorithms.meritfed:target_gradient", 2),
     "after an ask that clients remember": ask("round 5 <task coterie_user_remembers:update"),
-    "before a checkpoint, its history appended": at("coterie.loop.write_checkpoint", "before", "'round': 4,", 3),
+    "before a checkpoint, its history appended": at("coterie.run.loop.write_checkpoint", "before", "'round': 4,", 3),
     "between writing and renaming a checkpoint": rename("before", "momentum-0/checkpoint.safetensors", 4),
     "between the models and the mark of a pair": rename("before", "meritfed-0/done.json"),
     "between the last pair and the tables": rename("after", "momentum-0/done.json"),
@@ -208,7 +208,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(driver, tmp_path, undisturbed):
 
 
 def test_ctrl_c_before_the_first_round(driver, tmp_path):
-    stop = at("coterie.experiment.Experiment.load_data", "before", "", 1, "SIGINT")
+    stop = at("coterie.run.experiment.Experiment.load_data", "before", "", 1, "SIGINT")
     stopped = driver(tmp_path, *COMPARE, "--out", "run", arm=stop)
     assert (stopped.status, stopped.err) == (130, "stopped before the first round; nothing was saved\n")
     assert not (tmp_path / "run").exists()
@@ -222,7 +222,7 @@ def test_ctrl_c_before_the_first_round(driver, tmp_path):
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
     settings = ("--methods", "local,fedavg", "--rounds", "40", "--seeds", "1", "--no-report", "--workers", "2")
     process = subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli", "compare", "heart-disease", *settings, "--out", "run"],
+        [sys.executable, "-m", "coterie.cli.main", "compare", "heart-disease", *settings, "--out", "run"],
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,

@@ -11,7 +11,7 @@ from test_methods import CASES, each_method, is_pooled, label, run
 from coterie.attacks import ATTACKS, IPM, Dropout, LabelFlip, NaN, Noise
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import QuorumError
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import PROBLEMS, assert_same_bits, logistic
 
 FIRST = {case[0]: case for case in reversed(CASES)}

@@ -10,7 +10,7 @@ from test_methods import CASES, run
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
-from coterie.catalogue import describe_method, traffic
+from coterie.cli.show import describe_method, traffic
 from coterie.core.state import read_checkpoint
 from coterie.core.wire import Each
 from coterie.engines.inprocess import InProcess
@@ -54,7 +54,7 @@ def sent(monkeypatch, case, width, tmp_path, **options):
     asks = []
     for record in found.asks:
         names, down = payloads[record.ask]
-        if "server" not in names and not record.task.startswith("coterie.metrics") and record.round <= ROUND:
+        if "server" not in names and not record.task.startswith("coterie.core.metrics") and record.round <= ROUND:
             assert 0 <= record.bytes_down - 8 * down < SETTINGS
             up = round(record.bytes_up / 8 - 0.45)  # a flag of a byte, or a number of four, is no float more
             asks.append((record.round, record.task.rpartition(":")[2], len(names), up, down))

@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import loop, task
+from coterie import task
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Update
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
 from coterie.core.wire import Each
-from coterie.runner import fit
+from coterie.run import loop
+from coterie.run.fit import fit
 from federations import assert_same_bits, federation_of, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
-from coterie.catalogue import fields_of
-from coterie.core.clients import Clients
+from coterie.cli.show import fields_of
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.rng import Rng
+from coterie.core.rows import Clients
 from coterie.core.state import load_state, save_state
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.loop import Run
-from coterie.runner import fit
+from coterie.run.fit import fit
+from coterie.run.loop import Run
 from federations import (
     HELD,
     PROBLEMS,

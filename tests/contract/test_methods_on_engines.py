@@ -11,12 +11,12 @@ from test_methods import CASES, LOCAL, StoppedError, each_method, run
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
-from coterie.experiment import load_object
-from coterie.metrics import METRICS
-from coterie.runner import fit
+from coterie.core.metrics import METRICS
+from coterie.core.rows import Client, Clients, Part
+from coterie.run.experiment import load_object
+from coterie.run.fit import fit
 from federations import PROBLEMS, Problem, assert_same_bits, logistic
 
 pytestmark = pytest.mark.engines

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from test_methods import CASES, is_pooled
 
-from coterie.data.heart_disease import OPTIONS, export
-from coterie.experiment import Experiment
-from coterie.rundir import run_experiment
+from coterie.data.sets.heart_disease import OPTIONS, export
+from coterie.run.experiment import Experiment
+from coterie.run.sweep import run_experiment
 from deployment import HOSPITALS, differences
 
 pytest.importorskip(
@@ -31,8 +31,8 @@ def in_toml(value: Any) -> Any:
 def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     from benchmarks.flare import simulate
 
-    from coterie.coordinator import RESULT, Coordinator
-    from coterie.engines.flare import SiteClient
+    from coterie.sites.flare.client import SiteClient
+    from coterie.sites.flare.server import RESULT, Coordinator
 
     cases = [c for c in CASES if not is_pooled(c)]
     export(tmp_path / "hospitals", server_rows=90)

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from coterie.core.errors import InputError
-from coterie.data import cifar10 as module
 from coterie.data import hub, load
+from coterie.data.sets import cifar10 as module
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

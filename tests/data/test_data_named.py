@@ -12,8 +12,8 @@ import torch
 
 from coterie.core.errors import InputError
 from coterie.data import DATASETS, load
-from coterie.data.fashion_mnist import DEBIAN, read_idx
-from coterie.data.mean_estimation import means
+from coterie.data.sets.fashion_mnist import DEBIAN, read_idx
+from coterie.data.sets.mean_estimation import means
 
 needs_fashion = pytest.mark.skipif(not DEBIAN.is_dir(), reason="apt install dataset-fashion-mnist")
 
@@ -148,7 +148,7 @@ def test_fashion_mnist_missing_or_wrong(tiny, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=rf"not found in the folder .*none; {place}"):
         load("fashion-mnist", folder=str(tmp_path / "none"))
     monkeypatch.delenv("COTERIE_DATA", raising=False)
-    monkeypatch.setattr("coterie.data.fashion_mnist.DEBIAN", tmp_path / "debian")
+    monkeypatch.setattr("coterie.data.sets.fashion_mnist.DEBIAN", tmp_path / "debian")
     with pytest.raises(InputError, match=rf"not found in COTERIE_DATA \(not set\); {place}"):
         load("fashion-mnist")
     for options, sentence in [

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from coterie.core.errors import InputError
 from coterie.data import apply_recipe, from_folder, load
-from coterie.data.columns import Column, Table
-from coterie.data.heart_disease import FOLDER
-from coterie.data.readers import read
-from coterie.data.tables import TableCohort, describe, encode, moments
+from coterie.data.sets.heart_disease import FOLDER
+from coterie.data.tables.columns import Column, Table
+from coterie.data.tables.read import read
+from coterie.data.tables.recipe import TableCohort, describe, encode, moments
 
 HEART = load("heart-disease")
 

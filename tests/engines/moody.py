@@ -17,10 +17,10 @@ import coterie as ct
 from coterie.algorithms.fedavg import local_update
 from coterie.core.federation import QuorumError
 from coterie.core.wire import decode
-from coterie.engines.flare import FlareLink, SiteClient
-from coterie.engines.remote import Remote
-from coterie.loop import Plan, Run, run_on
 from coterie.models import build_model
+from coterie.run.loop import Plan, Run, run_on
+from coterie.sites.flare.client import FlareLink, SiteClient
+from coterie.sites.server import Remote
 
 FOLDER = "MOODS"
 """Variable of the environment: the folder with a file for each site in a mood, and with what the job has found."""

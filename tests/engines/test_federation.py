@@ -14,14 +14,14 @@ from torch import Tensor
 
 from coterie import task
 from coterie.algorithms import FedAvg
-from coterie.core.clients import Part
 from coterie.core.errors import InputError
 from coterie.core.federation import Answer, Federation, QuorumError, rows_of
+from coterie.core.rows import Part
 from coterie.core.task import Gradient, Task, Update, find_task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import Each, to_json
 from coterie.engines.inprocess import InProcess
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import SIZES, federation_of, logistic, quadratic
 
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}

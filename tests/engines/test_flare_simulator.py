@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from coterie.data import load
-from coterie.data.heart_disease import FOLDER
+from coterie.data.sets.heart_disease import FOLDER
 from coterie.models import build_model
-from coterie.runner import fit
+from coterie.run.fit import fit
 from deployment import HOSPITALS
 from federations import assert_same_bits
 

@@ -18,13 +18,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import cli, task
+from coterie import task
 from coterie.algorithms import FedAvg, MaxFL, MeritFed, VaRSeL
+from coterie.cli import main as cli
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import Each
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import SIZES, Problem, assert_same_bits, logistic, quadratic
 
 ROOT = Path(__file__).parents[2]

@@ -15,21 +15,21 @@ import pytest
 import torch
 
 import coterie.algorithms
-import coterie.metrics  # noqa: F401 - the settings of a site may name their tasks
+import coterie.core.metrics  # noqa: F401 - the settings of a site may name their tasks
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation, QuorumError
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import Each, decode, encode
-from coterie.data.heart_disease import FOLDER, export
-from coterie.engines.remote import Remote
-from coterie.engines.site import Site, SiteSettings, read_settings
-from coterie.experiment import Experiment, preset
-from coterie.loop import Plan, run_on
+from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.report.html import write
 from coterie.report.results import Results
 from coterie.report.table import describe_lines
-from coterie.rundir import initial, metric_names, run_experiment
-from coterie.runner import start_from
+from coterie.run.experiment import Experiment, preset
+from coterie.run.fit import start_from
+from coterie.run.loop import Plan, run_on
+from coterie.run.sweep import initial, metric_names, run_experiment
+from coterie.sites.server import Remote
+from coterie.sites.site import Site, SiteSettings, read_settings
 from deployment import HOSPITALS, SAME, differences
 
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)
@@ -64,7 +64,7 @@ class Direct:
 
 
 class Back:
-    """The backend of `coterie.coordinator`, which needs FLARE to be imported."""
+    """The backend of `coterie.sites.flare.server`, which needs FLARE to be imported."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -208,7 +208,7 @@ def test_rows_at_the_server_are_asked_there(tmp_path):
         for n in HOSPITALS
     }
     tables = experiment([{"name": "isfl"}]).tables()
-    from coterie.data.heart_disease import OPTIONS
+    from coterie.data.sets.heart_disease import OPTIONS
 
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
     tables["data"] = {"folder": str(tmp_path / "files"), "server_file": str(tmp_path / "server.csv"), **options}
@@ -285,7 +285,7 @@ def test_every_ask_is_written_down_at_the_site(ready):
     sent = next(m for n, m in link.sent[before:] if n == "cleveland")
     assert int(last["bytes_down"]) == len(sent)
     assert int(last["bytes_up"]) > 100
-    assert {"open", "encode", "prepare", "coterie.data.tables:describe"} <= {r["task"] for r in rows}
+    assert {"open", "encode", "prepare", "coterie.data.tables.recipe:describe"} <= {r["task"] for r in rows}
 
 
 def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):

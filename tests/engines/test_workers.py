@@ -26,7 +26,7 @@ from coterie.core.wire import Each
 from coterie.engines import inprocess
 from coterie.engines.arena import Arena
 from coterie.engines.inprocess import InProcess, check_free_memory
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import SIZES, assert_same_bits, federation_of, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.algorithms import Centralised, FedAvg, FedProx, Local
-from coterie.core.clients import Client, Clients, Part
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
 from coterie.core.vector import move
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import (
     SIZES,
     assert_close,

@@ -12,12 +12,12 @@ from torch import nn
 
 from coterie import data
 from coterie.algorithms import ALGORITHMS, MOON, QFFL, FedAvg, FedFomo, Local, MWFed, PerFedAvg, Scaffold
-from coterie.cli import main
-from coterie.core.clients import Client, Clients
+from coterie.cli.main import main
 from coterie.core.errors import InputError, RunError
+from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import (
     HELD,
     SIZES,

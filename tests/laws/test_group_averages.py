@@ -20,11 +20,11 @@ from coterie.algorithms import (
     TargetOnly,
     TrimmedMean,
 )
-from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, RunError
+from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import assert_close, batch_norm, cohort_of, logistic, quadratic, start, subset
 
 LR, STEPS = 0.4, 2

@@ -9,11 +9,11 @@ import torch
 
 from coterie.algorithms import ISFL, FedAvg, LipschitzSampler, Local, MeritFed
 from coterie.algorithms.isfl import SHARES, _solved
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError, RunError
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.experiment import Experiment
-from coterie.runner import fit
+from coterie.run.experiment import Experiment
+from coterie.run.fit import fit
 from federations import Problem, assert_close, assert_same_bits, batch_norm, cohort_of, logistic, seeded
 
 MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from coterie.algorithms import FedAvg, MaxFL
-from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, RunError
+from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
-from coterie.experiment import Experiment
-from coterie.loop import Run
-from coterie.runner import fit
+from coterie.run.experiment import Experiment
+from coterie.run.fit import fit
+from coterie.run.loop import Run
 from federations import (
     SIZES,
     Problem,

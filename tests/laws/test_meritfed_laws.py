@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from coterie.algorithms import FedAvg, MeritFed, meritfed
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.rng import Rng
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
 from coterie.data import load
-from coterie.experiment import Experiment
-from coterie.runner import fit
+from coterie.run.experiment import Experiment
+from coterie.run.fit import fit
 from federations import (
     SIZES,
     Problem,

@@ -9,12 +9,12 @@ import torch
 from torch.nn import functional as F
 
 import coterie as ct
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.vector import Layout
-from coterie.loop import Run
-from coterie.personalisation import PARTS, Tuning, tunable
-from coterie.runner import fit, personalise
+from coterie.run.finetune import PARTS, Tuning, tunable
+from coterie.run.fit import fit, personalise
+from coterie.run.loop import Run
 from federations import PROBLEMS, Problem, assert_same_bits, logistic, quadratic, seeded, subset
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)

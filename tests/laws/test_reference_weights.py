@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from coterie.algorithms import TAWT, FedAdp, FedAvg, SGDFull
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import SIZES, assert_close, assert_same_bits, batch_norm, logistic, quadratic, start, subset
 
 LR, STEPS = 0.4, 3

@@ -26,14 +26,14 @@ from coterie.algorithms import (
     isfl,
     pj_is,
 )
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Steps
 from coterie.core.wire import Each
-from coterie.experiment import Experiment
-from coterie.runner import fit
+from coterie.run.experiment import Experiment
+from coterie.run.fit import fit
 from coterie.solvers.waterfill import closed_form
 from federations import (
     SIZES,

@@ -11,12 +11,12 @@ import torch
 
 from coterie.algorithms import OCS, FedAvg, SelectiveLearning, SGDFull, Skew
 from coterie.algorithms.ocs import local_update, norms
-from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
+from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from coterie.solvers.sampling import inclusion_probabilities
 from federations import (
     SIZES,

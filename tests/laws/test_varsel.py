@@ -14,7 +14,7 @@ from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import (
     PROBLEMS,
     assert_close,

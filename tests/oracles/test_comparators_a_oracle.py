@@ -11,7 +11,7 @@ import torch
 from coterie.algorithms import MOON, QFFL, FedFomo, MWFed, PerFedAvg, Scaffold
 from coterie.core.rng import Rng, batches
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import SIZES, dropout, logistic, start
 
 LR, BATCH = 0.3, 4

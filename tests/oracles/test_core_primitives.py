@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from coterie.core import cohort as cohort_module
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.vector import Layout, dot, export, flatten, move, unflatten
 from federations import (
     HELD,

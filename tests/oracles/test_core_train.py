@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from coterie.core import cohort as cohort_module
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng, batches
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
 from coterie.core.wire import wire_type
 from federations import (
@@ -403,7 +403,7 @@ def test_a_model_may_have_parameters_that_a_step_does_not_use():
 def test_images_of_bytes_are_scaled_and_float_inputs_take_the_models_dtype():
     problem = logistic()
     client = problem.clients["a"]
-    from coterie.core.clients import Client, Clients, Part
+    from coterie.core.rows import Client, Clients, Part
 
     pixels = (client.train.inputs * 40 + 128).clamp(0, 255).to(torch.uint8)
     given = problem._replace(clients=Clients([Client("a", Part(pixels, client.train.labels))]))

@@ -11,13 +11,13 @@ from torch import nn
 
 from coterie.algorithms import ISFL
 from coterie.algorithms.isfl import SHARES, compare
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.cohort import Cohort
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rng import Rng
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.workspace import Workspace
-from coterie.runner import fit
+from coterie.run.fit import fit
 from coterie.solvers.waterfill import bound, closed_form, exact
 from federations import (
     PROBLEMS,

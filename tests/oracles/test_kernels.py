@@ -11,16 +11,16 @@ from torch import Tensor, nn
 
 from coterie.algorithms import FedAvg
 from coterie.core import kernels
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError
 from coterie.core.kernels import Layer, recognise
 from coterie.core.memory import Memory, MemoryView
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Steps
 from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace
 from coterie.models import CNN, MLP, Logistic, Mean
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import Problem, assert_close, seeded
 
 SIZES = [12, 37, 12, 5, 64, 33, 1, 40, 12, 37, 21, 12, 12]

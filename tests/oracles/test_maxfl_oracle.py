@@ -11,7 +11,7 @@ import torch
 from coterie.algorithms import MaxFL
 from coterie.core.rng import Rng, batches
 from coterie.core.training import LocalSGD, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import logistic, quadratic, start
 
 LR, STEPS, BATCH = 0.3, 3, 4

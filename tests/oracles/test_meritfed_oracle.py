@@ -11,7 +11,7 @@ import torch
 from coterie.algorithms import MeritFed
 from coterie.core.rng import Rng
 from coterie.core.training import LocalSGD, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import federation_of, logistic, loss_of, model_at, quadratic, start, vector_of
 
 CENTRES = {"a": [1.0, -2.0], "b": [0.8, -1.5], "c": [-3.0, 1.0], "d": [0.9, 4.0]}

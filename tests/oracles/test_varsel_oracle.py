@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 
 from coterie.algorithms import VaRSeL
 from coterie.algorithms.varsel import local_updates
-from coterie.core.clients import Client, Clients, Part
 from coterie.core.rng import Rng
+from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.runner import fit
+from coterie.run.fit import fit
 from federations import Problem, Vector, assert_close, cohort_of, logistic, start
 
 LR = 0.4

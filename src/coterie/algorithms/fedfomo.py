@@ -30,10 +30,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD

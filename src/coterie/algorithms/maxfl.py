@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from coterie.appeal import (
+from coterie.core.appeal import (
     Requirements,
     check_names,
     check_requirements,
@@ -47,10 +47,10 @@ from coterie.appeal import (
     still_ready,
     with_steps,
 )
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Gap, Update, task
 from coterie.core.training import LocalSGD

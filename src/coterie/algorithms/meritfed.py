@@ -48,10 +48,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, clients_named
 from coterie.core.federation import Federation
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of

@@ -11,7 +11,7 @@ Symbols: weights = w on the simplex of all N clients, gap_k = F_k(x) - rho_k, ta
 
 Differences from the paper: the MaxFL paper only names the method. Our reading: w_k *= exp(rate [gap_k > 0]) for the participants,
 normalised; each takes max(1, round(tau n w_k)) local steps, w_k as a share of the participants'; updates are weighted by w_k. Absent
-clients keep what they have. Requirements are MaxFL's (`coterie/appeal.py`).
+clients keep what they have. Requirements are MaxFL's (`coterie/core/appeal.py`).
 
 Steps of all participants sum to about tau n, so budgets are those of other methods; what is rounded up to one step comes on top.
 
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.appeal import (
+from coterie.core.appeal import (
     Requirements,
     check_names,
     check_requirements,
@@ -37,10 +37,10 @@ from coterie.appeal import (
     still_ready,
     with_steps,
 )
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Steps

@@ -36,10 +36,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rule, Rules, RunError, check_field, check_fields
 from coterie.core.federation import Federation, Replies
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, nearest
 from coterie.core.federation import Federation, Need
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD

@@ -25,10 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, require
 from coterie.core.federation import Federation
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD

@@ -34,10 +34,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.algorithm import Log
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, require
 from coterie.core.federation import Federation
+from coterie.core.method import Log
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Steps

@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Clients, Inputs, Part, Rows, rows, take
 from coterie.core.errors import InputError, require
 from coterie.core.kernels import Batched, Rule, Source, chunks
 from coterie.core.loss import Kind
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng, batches
+from coterie.core.rows import Clients, Inputs, Part, Rows, rows, take
 from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Sampler, Step, Steps, make_optimiser
 from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace

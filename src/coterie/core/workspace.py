@@ -9,10 +9,10 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Client, Inputs, take
 from coterie.core.errors import InputError
 from coterie.core.kernels import Batched, recognise
 from coterie.core.loss import RowLoss, choose_loss
+from coterie.core.rows import Client, Inputs, take
 from coterie.core.vector import Layout, flatten, unflatten
 
 __all__ = ["Workspace"]

@@ -1,14 +1,14 @@
 """Data: named data sets, the user's own tables and tensors, and splits.
 
-Everything returns `coterie.core.clients.Clients`. Importing this needs torch and numpy only; pandas, pyarrow,
+Everything returns `coterie.core.rows.Clients`. Importing this needs torch and numpy only; pandas, pyarrow,
 scikit-learn and datasets are imported by the functions that need them.
 """
 
 from coterie.data.dataset import from_dataset
-from coterie.data.folder import apply_recipe, from_folder, from_frames
 from coterie.data.registry import DATASETS, Dataset, load
 from coterie.data.split_table import Split
 from coterie.data.splits import clusters, dirichlet, generator, iid, mixed, shards, stratified, target_groups
+from coterie.data.tables.folder import apply_recipe, from_folder, from_frames
 from coterie.data.tensors import from_tensors
 
 __all__ = [

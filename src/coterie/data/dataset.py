@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Clients, Inputs, rows
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.rows import Clients, Inputs, rows
 from coterie.data.split_table import Split
 from coterie.data.splits import numbered
 from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Clients, Inputs
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.rows import Clients, Inputs
 from coterie.data.dataset import names_of_columns, read_columns
 from coterie.data.split_table import Split
 from coterie.data.splits import subset, whole

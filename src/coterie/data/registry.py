@@ -10,11 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
-from coterie.data import cifar10, digits, fashion_mnist, heart_disease, hub, mean_estimation
-from coterie.data.folder import from_folder
+from coterie.core.rows import Clients
+from coterie.data import hub
+from coterie.data.sets import cifar10, digits, fashion_mnist, heart_disease, mean_estimation
 from coterie.data.splits import DEFAULT_PARTS, whole
+from coterie.data.tables.folder import from_folder
 
 __all__ = ["DATASETS", "Dataset", "load"]
 

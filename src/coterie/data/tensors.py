@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Client, Clients, Inputs, Part, Rows, rows, take
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.rows import Client, Clients, Inputs, Part, Rows, rows, take
 from coterie.data.split_table import Dealt, Split
 from coterie.data.splits import numbered, stratified
 

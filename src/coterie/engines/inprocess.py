@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.federation import Answer, Context, well_formed
 from coterie.core.loss import RowLoss
 from coterie.core.memory import Memory, MemoryView
+from coterie.core.rows import Clients
 from coterie.core.task import Task, find_task
 from coterie.core.wire import Each
 from coterie.core.workspace import Workspace

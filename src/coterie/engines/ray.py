@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import coterie
-from coterie.core.clients import Clients
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.federation import Answer, ClientCost, Context
 from coterie.core.loss import RowLoss
+from coterie.core.metrics import METRICS, register
 from coterie.core.modules import Source, import_source, source_of, user_modules
+from coterie.core.rows import Clients
 from coterie.core.task import Task, adopt_task
 from coterie.core.wire import Each, nbytes, put_together, take_apart, wire_type, wire_types
 from coterie.core.workspace import Workspace
 from coterie.engines.inprocess import MEMORY_LOST, Shard, answer_of, request, serve, split_payload
-from coterie.metrics import METRICS, register
 
 __all__ = ["RayEngine", "cluster"]
 
@@ -134,7 +134,7 @@ class Host:
 
         found = None if fresh or not _idle else _idle.pop()
         self.handle, self._known = found or (_new_actor(), set())
-        own_metrics = {k: m for k, m in METRICS.items() if m.__module__ != "coterie.metrics"}
+        own_metrics = {k: m for k, m in METRICS.items() if m.__module__ != "coterie.core.metrics"}
         content = (self._clients.subset(self.names), self._work, own_metrics)
         try:
             pickled = cloudpickle.dumps(content)

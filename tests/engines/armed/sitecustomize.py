@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 ARM = json.loads(os.environ.get("ARM", "null"))
-PROCESSES = {"cohort": "coterie.engines.site", "worker": "worker_process", "server": "runner_process"}
+PROCESSES = {"cohort": "coterie.sites.site", "worker": "worker_process", "server": "runner_process"}
 
 
 def reached() -> None:
@@ -49,10 +49,10 @@ if ARM and PROCESSES[ARM["where"]] in main_module():
 
         Task.__call__ = counting(Task.__call__, lambda task, *_: task.name)
     elif ARM["where"] == "worker":
-        from coterie.engines.site import Site
+        from coterie.sites.site import Site
 
         Site._answer = counting(Site._answer, lambda _, about, *__: about.get("task", about["do"]))
     else:
-        from coterie.engines.remote import Remote
+        from coterie.sites.server import Remote
 
         Remote.ask = counting(Remote.ask, lambda _, names, task, *__: task.name)

@@ -1,0 +1,1 @@
+"""Named data sets, one file each."""

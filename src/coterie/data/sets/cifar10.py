@@ -1,0 +1,178 @@
+"""CIFAR-10 from Parquet with encoded images (Hugging Face layout): 50,000 over clients, 10,000 more for the server.
+
+The files are `train.parquet` and `test.parquet` (or `train-00000-of-00001.parquet` and so on, also in a subfolder `plain_text`),
+with an image column `img` or `image` of structs (bytes, path) and whole numbers in `label`. Where there is no local copy and the extra
+`hub` is installed, the set comes from the Hugging Face hub or its cache. Only the images that some client has are decoded.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.errors import InputError, require
+from coterie.core.rows import Clients, Part
+from coterie.data import hub
+from coterie.data.split_table import Split
+from coterie.data.splits import subset, whole
+from coterie.data.tensors import split_over
+
+__all__ = ["CLASSES", "DEFAULT_SPLIT", "cifar10"]
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
+ON_THE_HUB = "uoft-cs/cifar10"
+_CURE = (
+    "give a folder with train.parquet and test.parquet in the Hugging Face layout, or set the environment variable "
+    "COTERIE_DATA to it"
+)
+_SUBFOLDERS = ("", "cifar10", "plain_text", "cifar10/plain_text")
+
+Index = NDArray[np.int64]
+Source = tuple[Index, Callable[[Index], Tensor]]
+"""All labels of `train` or `test`, and a function that reads the images of the given rows."""
+
+
+def cifar10(
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    rows: int | None = None,
+    server: int = 0,
+) -> Clients:
+    """Ten classes, images uint8 [rows, 3, 32, 32]; by default 10 clients with Dirichlet(.5) shares of classes.
+
+    Clients share one copy of the training images that they use. Each splits its own rows into train, validation and
+    test; the 10,000 test images go to no client, unless `test` of the [split] table asks for them.
+
+    Args:
+        seed: of the split and of `rows`.
+        split: the [split] table, on top of `DEFAULT_SPLIT`.
+        folder: with the Parquet files, itself or in `cifar10`; None looks into COTERIE_DATA, then asks the hub.
+        rows: only so many images, every class in its share.
+        server: so many of the 10,000 test images for the server, every class in its share.
+    """
+    rule = Split.parse(split, **DEFAULT_SPLIT)
+    where = _find(folder)
+    labels, read = _source(where, "train")
+    require(
+        rows is None or (whole(1)(rows) and rows <= len(labels)),
+        f"rows = {rows!r} must lie between 1 and {len(labels)}",
+    )
+    require(whole(0)(server), f"server = {server!r} must be a whole number of at least 0")
+    at = rule.seeded(seed)
+    chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=at)
+    held = standard = None
+    if server or rule.test != "own":
+        test_labels, read_test = _source(where, "test")
+        require(server <= len(test_labels), f"server = {server} must lie between 0 and {len(test_labels)}")
+        own = subset(test_labels, server, seed=at) if server else np.zeros(0, dtype=np.int64)
+        if server:
+            held = Part(read_test(own), torch.from_numpy(test_labels[own]))
+        rest = np.setdiff1d(np.arange(len(test_labels)), own)
+        standard = (lambda index: read_test(rest[index]), test_labels[rest])
+    return split_over(
+        lambda index: read(chosen[index]),
+        labels[chosen],
+        rule,
+        seed=seed,
+        name="cifar10",
+        classes=CLASSES,
+        server=held,
+        standard=standard,
+    )
+
+
+def _find(folder: str | Path | None) -> Path | None:
+    """The folder with the files; None for the hub."""
+    own = os.environ.get("COTERIE_DATA") if folder is None else str(folder)
+    for place in [Path(own) / sub for sub in _SUBFOLDERS] if own else []:
+        if _files(place, "train"):
+            return place
+    if folder is None and hub.installed():
+        return None
+    looked = f"the folder {folder}" if folder is not None else _variable()
+    raise InputError(f'CIFAR-10 was not found in {looked}; {_CURE}, or let the hub send it: pip install "coterie[hub]"')
+
+
+def _variable() -> str:
+    own = os.environ.get("COTERIE_DATA")
+    return "COTERIE_DATA" + (f" ({own})" if own else " (not set)")
+
+
+def _files(folder: Path, part: str) -> list[Path]:
+    return sorted(folder.glob(f"{part}.parquet")) or sorted(folder.glob(f"{part}-*.parquet"))
+
+
+def _source(folder: Path | None, part: str) -> Source:
+    if folder is None:
+        try:
+            found = hub.columns(hub.open_hub(ON_THE_HUB, part=part), "img", "label")
+        except InputError as error:
+            raise InputError(
+                f"CIFAR-10 was not found in {_variable()}; {_CURE} (the hub was tried: {error})"
+            ) from error
+        return found.labels, found.read_tensor
+    files = _files(folder, part)
+    require(bool(files), f"{folder} has no {part}.parquet; copy it there too")
+    return _parquet(files)
+
+
+def _parquet(files: list[Path]) -> Source:
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise InputError('Parquet files need pyarrow: pip install "coterie[data]"') from error
+    name = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    try:
+        columns = parquet.read_schema(files[0]).names
+        image = next((c for c in ("img", "image") if c in columns), "")
+        require(
+            bool(image) and "label" in columns,
+            f"{name} needs the columns img (or image) and label, but has {', '.join(columns)}",
+        )
+        table = pyarrow.concat_tables([parquet.read_table(f, columns=[image, "label"]) for f in files])
+    except (pyarrow.ArrowException, OSError) as error:
+        raise InputError(f"{name} cannot be read ({error}); copy it again") from error
+    kind = table.schema.field(image).type
+    require(
+        pyarrow.types.is_struct(kind) and kind.get_field_index("bytes") >= 0,
+        f"{name}: column {image!r} is {kind}, not encoded images (a struct with bytes); save it with datasets.Image",
+    )
+    label = table.schema.field("label").type
+    good = pyarrow.types.is_integer(label) and table["label"].null_count == 0
+    require(good, f"{name}: column 'label' must hold whole numbers without gaps, not {label}")
+    labels = table["label"].to_numpy().astype(np.int64)
+    require(
+        len(labels) > 0 and int(labels.min()) >= 0 and int(labels.max()) < 10,
+        f"{name}: labels must lie between 0 and 9",
+    )
+    encoded = table[image].combine_chunks().field("bytes")
+    return labels, lambda index: _decode(encoded.take(pyarrow.array(index)).to_pylist(), index, str(name))
+
+
+def _decode(encoded: list[bytes | None], index: Index, name: str) -> Tensor:
+    """Images as uint8 [rows, 3, 32, 32]."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise InputError('encoded images need pillow: pip install "coterie[data]"') from error
+    out = np.empty((len(encoded), 3, 32, 32), dtype=np.uint8)
+    for i, (row, raw) in enumerate(zip(index, encoded, strict=True)):
+        try:
+            image = Image.open(io.BytesIO(raw or b"")).convert("RGB")
+        except (UnidentifiedImageError, OSError) as error:
+            raise InputError(f"{name}: the image of row {row} cannot be decoded; copy the file again") from error
+        require(image.size == (32, 32), f"{name}: the image of row {row} is {image.size}, not 32 x 32")
+        out[i] = np.asarray(image).transpose(2, 0, 1)
+    return torch.from_numpy(out)

@@ -1,0 +1,36 @@
+"""Scikit-learn's digits: 1,797 images of 8 x 8, embedded in that package."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from coterie.core.errors import InputError
+from coterie.core.rows import Clients
+from coterie.data.split_table import Split
+from coterie.data.tensors import split_over
+
+__all__ = ["DEFAULT_SPLIT", "digits"]
+
+DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
+
+
+def digits(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
+    """Ten classes, inputs float32 [rows, 64] from 0 to 1; by default 10 clients with Dirichlet(.5) shares of classes."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise InputError('the digits need scikit-learn: pip install "coterie[data]"') from error
+    rule = Split.parse(split, **DEFAULT_SPLIT)
+    images, labels = load_digits(return_X_y=True)
+    return split_over(
+        torch.from_numpy((images / 16).astype(np.float32)),
+        labels.astype(np.int64),
+        rule,
+        seed=seed,
+        name="digits",
+        classes=[str(d) for d in range(10)],
+    )

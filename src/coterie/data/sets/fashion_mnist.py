@@ -1,0 +1,136 @@
+"""Fashion-MNIST from IDX files: 60,000 grey images of 28 x 28 over clients, 10,000 more for the server."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.core.errors import InputError, require
+from coterie.core.rows import Clients, Part
+from coterie.data.split_table import Split
+from coterie.data.splits import whole
+from coterie.data.tensors import split_over
+
+__all__ = ["CLASSES", "DEFAULT_SPLIT", "fashion_mnist", "read_idx"]
+
+CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 100}
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+_FIRST = "train-images-idx3-ubyte"
+
+
+def fashion_mnist(
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    rows: int | None = None,
+    server: int = 0,
+) -> Clients:
+    """Ten classes, images uint8 [rows, 28, 28]; by default 100 clients with Dirichlet(.5) shares of classes.
+
+    Clients share one copy of the 60,000 training images and hold row numbers only. Each splits its own rows into train,
+    validation and test; the 10,000 test images go to no client, unless `test` of the [split] table asks for them.
+
+    Args:
+        seed: of the split.
+        split: the [split] table, on top of `DEFAULT_SPLIT`.
+        folder: with the four IDX files, plain or .gz; None looks into COTERIE_DATA and Debian's folder.
+        rows: only the first so many images.
+        server: so many of the 10,000 test images for the server.
+    """
+    rule = Split.parse(split, **DEFAULT_SPLIT)
+    where = _find(folder)
+    images, labels = _pair(where, "train")
+    require(
+        rows is None or (whole(1)(rows) and rows <= len(labels)),
+        f"rows = {rows!r} must lie between 1 and {len(labels)}",
+    )
+    images, labels = images[:rows], labels[:rows]
+    held = standard = None
+    if server or rule.test != "own":
+        extra_images, extra_labels = _pair(where, "t10k")
+        require(
+            whole(0)(server) and server <= len(extra_labels),
+            f"server = {server!r} must lie between 0 and {len(extra_labels)}",
+        )
+        if server:
+            held = Part(torch.from_numpy(extra_images[:server]), torch.from_numpy(extra_labels[:server]))
+        standard = (torch.from_numpy(extra_images[server:]), extra_labels[server:])
+    return split_over(
+        torch.from_numpy(images),
+        labels,
+        rule,
+        seed=seed,
+        name="fashion-mnist",
+        classes=CLASSES,
+        server=held,
+        standard=standard,
+    )
+
+
+def _find(folder: str | Path | None) -> Path:
+    if folder is not None:
+        places = [Path(folder), Path(folder) / "fashion-mnist"]
+    else:
+        own = os.environ.get("COTERIE_DATA")
+        places = [*([Path(own), Path(own) / "fashion-mnist"] if own else []), DEBIAN]
+    for place in places:
+        if (place / _FIRST).is_file() or (place / f"{_FIRST}.gz").is_file():
+            return place
+    looked = f"the folder {folder}" if folder is not None else "COTERIE_DATA" + ("" if own else " (not set)")
+    raise InputError(
+        f"Fashion-MNIST was not found in {looked}; give a folder with {_FIRST}.gz and its three siblings, set the "
+        f"environment variable COTERIE_DATA to it, or fill {DEBIAN} by: apt install dataset-fashion-mnist"
+    )
+
+
+def _pair(folder: Path, which: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images [n, 28, 28] and labels [n] of `train` or `t10k`."""
+    images = read_idx(_file(folder, f"{which}-images-idx3-ubyte"))
+    labels = read_idx(_file(folder, f"{which}-labels-idx1-ubyte"))
+    require(images.shape[1:] == (28, 28), f"{folder}: {which} images are {list(images.shape[1:])}, not 28 x 28")
+    require(
+        labels.shape == images.shape[:1], f"{folder}: {len(images)} {which} images but labels of shape {labels.shape}"
+    )
+    require(len(labels) > 0 and int(labels.max()) < 10, f"{folder}: {which} labels must lie between 0 and 9")
+    return images, labels.astype(np.int64)
+
+
+def _file(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise InputError(f"{folder} has no {name} or {name}.gz; copy all four files of Fashion-MNIST there")
+
+
+def read_idx(path: str | Path) -> NDArray[np.uint8]:
+    """The array of bytes in an IDX file, plain or gzip: magic 0 0 8 ndim, ndim big-endian uint32 sizes, the bytes.
+
+    Raises `InputError` for another format, another type than bytes, and files that are cut off or too long.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({error}); copy it again") from error
+    require(
+        len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" and 1 <= raw[3] <= 4,
+        f"{path} is no IDX file of bytes: it starts with {raw[:4].hex(' ') or 'nothing'}, not with 00 00 08; copy it again",
+    )
+    start = 4 + 4 * raw[3]
+    shape = tuple(int(n) for n in np.frombuffer(raw[4:start].ljust(4 * raw[3], b"\x00"), dtype=">u4"))
+    have, want = len(raw) - start, math.prod(shape)
+    require(have == want, f"{path} holds {have} bytes of data but its header says {want} {list(shape)}; copy it again")
+    return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(shape)  # writable, as torch wants it

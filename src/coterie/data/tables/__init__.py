@@ -1,0 +1,1 @@
+"""Tables of users: the way of a row from a file to the input of a model."""

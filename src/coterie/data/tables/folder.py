@@ -1,0 +1,297 @@
+"""The user's own tables: a folder with one file per client, or one data frame per client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.core.errors import InputError, nearest, require
+from coterie.core.rows import Client, Clients, Part
+from coterie.data.split_table import Split
+from coterie.data.tables.arrays import from_array_files, is_array_file
+from coterie.data.tables.columns import Column, Missing, Table
+from coterie.data.tables.describe import draft_recipe
+from coterie.data.tables.read import SUFFIXES, read, read_frame
+from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
+from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, codes_of, settings_of
+
+__all__ = ["agree", "apply_recipe", "encoded_client", "from_folder", "from_frames", "ready_tables", "server_rows"]
+
+_OTHER_TABLES = (".xlsx", ".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
+_FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
+_PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
+_PARTS |= {"val": "validation"}
+
+
+def from_folder(
+    path: str | Path,
+    *,
+    label: str | None = None,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    task: str | None = None,
+    above: float | None = None,
+    classes: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    missing: Mapping[str, Any] | None = None,
+    unlabelled: str = "refuse",
+    split_column: str | None = None,
+    server_file: str | None = None,
+    name: str | None = None,
+) -> Clients:
+    """One client per CSV, TSV, Parquet or npz file in the folder `path`; a client has the file's name.
+
+    The clients use the columns that all share; the others, dates, identifiers and columns without a value are left out,
+    and `notes` says so. Numbers are imputed with the pooled mean and scaled; texts become one column per category (a
+    missing one is all zeros). All of that is fitted on training rows only and lies in `recipe`.
+
+    Args:
+        path: the folder. Other files in it are ignored.
+        label: column to predict; None looks for one of label, target, outcome, y, class.
+        seed: of the split into train, validation and test, stratified per client.
+        split: keys `seed` and `parts`, for example {"parts": {"train": .6, "test": .4}}.
+        task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole.
+        above: cuts a label of numbers into two classes.
+        classes: names of the classes in the order of the label's sorted values.
+        categorical: columns of numbers that are codes, and columns of texts to keep although they have many values.
+        drop: columns to leave out.
+        missing: values that stand for "missing", by column: {"cholesterol": [0]}.
+        unlabelled: "refuse" rows without a label, or "drop" them.
+        split_column: column that says train, validation or test in each row; it replaces the split.
+        server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
+        name: of the data set; None is the path.
+
+    Raises:
+        InputError: one sentence with file, column and cure.
+    """
+    files = _files(Path(path))
+    options: dict[str, Any] = {
+        "task": task,
+        "above": above,
+        "classes": classes,
+        "categorical": categorical,
+        "drop": drop,
+        "unlabelled": unlabelled,
+        "split_column": split_column,
+        "server_file": server_file,
+    }
+    about: dict[str, Any] = {"label": label, "seed": seed, "split": split, "name": name or str(path)}
+    if is_array_file(next(iter(files.values()))):
+        plain: tuple[Any, ...] = (None, (), [], {}, "refuse")
+        given = [k for k, v in {**options, "missing": missing}.items() if v not in plain and k != "classes"]
+        require(not given, f"{path} holds arrays and no tables: {', '.join(given)} do not apply; drop them")
+        return from_array_files(files, classes=classes, **about)
+    codes = codes_of(missing)
+    tables = {stem: read(file, codes, categorical=categorical) for stem, file in files.items()}
+    return _clients(tables, codes, name or f"the folder {path}", **about, **options)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The file of each client."""
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is a file; give the folder with one file per client"
+            if folder.exists()
+            else f"there is no folder {folder}; check the spelling"
+        )
+    files: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        require(
+            file.suffix.lower() not in _OTHER_TABLES,
+            f"{file} cannot be read; save it as CSV, or move it out of the folder",  # nobody is left out silently
+        )
+        if file.suffix.lower() in SUFFIXES and not file.name.startswith("."):
+            other = files.get(file.stem, file).name
+            require(
+                other == file.name, f"{other} and {file.name} in {folder} are both client {file.stem!r}; rename one"
+            )
+            files[file.stem] = file
+    require(bool(files), f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there")
+    return files
+
+
+def from_frames(frames: Mapping[str, Any], *, name: str = "frames", **options: Any) -> Clients:
+    """One client per data frame (pandas, or polars by its `to_pandas`); `options` as in `from_folder`."""
+    require(bool(frames), "there are no data frames; give at least one as {client: frame}")
+    codes = codes_of(options.pop("missing", None))
+    named = options.get("categorical", ())
+    tables = {str(key): read_frame(frame, codes, name=str(key), categorical=named) for key, frame in frames.items()}
+    return _clients(tables, codes, "a mapping of data frames", name=name, **options)
+
+
+def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
+    """New rows (a file, or a data frame) as the model of `recipe` reads them; nothing is fitted again.
+
+    Returns inputs float32 [rows, features], labels (None where the file has none) and notes about categories that no
+    training row had. Raises `InputError` that names the file and the column that is missing or wrong.
+    """
+    require("features" in recipe and "columns" in recipe, "this run has no recipe for tables; give tensors instead")
+    named = [c["name"] for c in recipe["columns"] if c["kind"] == "category"]
+    if recipe["label"]["kind"] == "text":
+        named.append(recipe["label"]["column"])
+    if isinstance(rows, str | Path):
+        table = read(rows, recipe["missing"], categorical=named)
+    else:
+        table = read_frame(rows, recipe["missing"], name="new", source="the frame", categorical=named)
+    return encode(table, recipe, need_label=need_label)
+
+
+def _clients(
+    tables: Mapping[str, Table],
+    codes: Mapping[str, Missing],
+    natural: str,
+    *,
+    name: str,
+    label: str | None = None,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    task: str | None = None,
+    above: float | None = None,
+    classes: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    unlabelled: str = "refuse",
+    split_column: str | None = None,
+    server_file: str | None = None,
+) -> Clients:
+    """Split, describe, fit and encode: the same steps as in a federation, with everybody in one cohort."""
+    rule = Split.parse(split, natural=natural)
+    require(
+        unlabelled in ("refuse", "drop"),
+        f"unlabelled is {unlabelled!r}; {nearest(str(unlabelled), ['refuse', 'drop'])}",
+    )
+    settings = settings_of(
+        tables, codes, label=label, task=task, above=above, classes=classes, categorical=categorical, drop=drop
+    )
+    ready, notes = ready_tables(tables, settings, rule, seed, unlabelled, split_column)
+    cohort = TableCohort(ready)
+    recipe = agree(cohort.names, settings, lambda ask, **payload: ask(cohort, **payload))
+    clients = []
+    for table in cohort.tables:
+        client, more = encoded_client(table, recipe)
+        clients.append(client)
+        notes += more
+    shown = recipe["label"]["classes"]
+    held = None if server_file is None else server_rows(server_file, recipe)
+    out = Clients(clients, name=name, classes=shown, recipe=recipe, notes=[*recipe["notes"], *notes], server=held)
+    if shown and bool((out.train.labels == out.train.labels[0]).all()):
+        only = shown[int(out.train.labels[0])]
+        raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
+    return out
+
+
+def agree(names: Sequence[str], settings: TableSettings, ask: Callable[..., Any]) -> Recipe:
+    """The recipe of the clients `names` (sorted), in three exchanges; `ask(task, **payload)` puts a task to all of them."""
+    told = ask(describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)))
+    return fit_recipe(draft_recipe(names, told, settings), ask)
+
+
+def server_rows(file: str | Path, recipe: Recipe) -> Part:
+    """The rows that a server holds, under the recipe of the clients. Raises `InputError` that names file and cure."""
+    return _as_part(apply_recipe(recipe, file, need_label=True), str(file))
+
+
+def _as_part(rows: Encoded, source: str) -> Part:
+    if rows.labels is None:
+        raise InputError(f"{source} has no labels; add the column")
+    return Part(rows.inputs, rows.labels)
+
+
+def encoded_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]]:
+    """The client that `table`, with its row numbers per part, becomes under `recipe`, and notes."""
+    rows = encode(table, recipe)
+    whole = _as_part(rows, table.source)
+    parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
+    return Client(table.name, parts["train"], parts.get("validation"), parts.get("test")), rows.notes
+
+
+def ready_tables(
+    tables: Mapping[str, Table],
+    settings: TableSettings,
+    rule: Split,
+    seed: int,
+    unlabelled: str,
+    split_column: str | None,
+) -> tuple[dict[str, Table], list[str]]:
+    """The tables with labels in all rows and row numbers per part, sorted by name, and notes."""
+    ready: dict[str, Table] = {}
+    notes: list[str] = []
+    for client in sorted(tables):
+        table, dropped = _labelled(tables[client], settings.label, unlabelled)
+        notes += [*table.notes, *dropped]
+        require(
+            len(table) >= _FEWEST_ROWS,
+            f"{table.source} has {len(table)} rows, too few to train and to test; give client {client!r} at least "
+            f"{_FEWEST_ROWS}, or remove the file",
+        )
+        ready[client] = _split(table, settings, rule, seed, split_column)
+    return ready, notes
+
+
+def _labelled(table: Table, label: str, unlabelled: str) -> tuple[Table, list[str]]:
+    """`table` without the rows that have no label, and a note; refused unless the user asked to drop them."""
+    present = table.columns[label].present
+    if present.all():
+        return table, []
+    gone = np.flatnonzero(~present)
+    more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+    require(
+        unlabelled == "drop",
+        f"{table.source}: label {label!r} is missing in data row {gone[0] + 1}{more}; fill it in, delete such rows, or "
+        'set unlabelled = "drop"',
+    )
+    require(bool(present.any()), f"{table.source}: label {label!r} is missing in every row; remove the file")
+    columns = {key: _rows(column, present) for key, column in table.columns.items()}
+    return replace(table, columns=columns), [f"{table.name}: {len(gone)} rows without {label} were left out"]
+
+
+def _rows(column: Column, keep: NDArray[np.bool_]) -> Column:
+    numbers = None if column.numbers is None else column.numbers[keep]
+    texts = None if column.texts is None else column.texts[keep]
+    empty = numbers is not None and bool(np.isnan(numbers).all())
+    return Column("empty" if empty else column.kind, numbers, texts)
+
+
+def _split(table: Table, settings: TableSettings, split: Split, seed: int, split_column: str | None) -> Table:
+    """`table` with row numbers per part: by its own column, or stratified by this client's labels alone.
+
+    What other clients have plays no role, so that a newcomer does not move anybody's rows.
+    """
+    if split_column is None:
+        strata = _strata(table.columns[settings.label], settings)
+        return replace(table, parts=split.within(strata, seed=seed, name=table.name, n=len(table)))
+    if split_column not in table.columns:
+        raise InputError(f"{table.source} has no column {split_column!r} (split_column); add it or drop that setting")
+    columns = dict(table.columns)
+    words = [str(t).lower() for t in columns.pop(split_column).spelled]
+    for row, word in enumerate(words):
+        if word not in _PARTS:
+            raise InputError(
+                f"{table.source}: column {split_column!r} is {word!r} in data row {row + 1}; "
+                f"{nearest(word, ['train', 'validation', 'test'])}"
+            )
+    part = np.array([_PARTS[word] for word in words])
+    parts = {key: np.flatnonzero(part == key) for key in ("train", "validation", "test")}
+    require(len(parts["train"]) > 0, f"{table.source}: no row is 'train' in column {split_column!r}; mark some")
+    return replace(table, columns=columns, parts=parts)
+
+
+def _strata(column: Column, settings: TableSettings) -> NDArray[np.str_] | None:
+    if settings.task == "regression" or column.kind == "date":
+        return None
+    if settings.above is not None and column.numbers is not None:
+        return (column.numbers > settings.above).astype(str)
+    values = column.spelled.astype(str)
+    distinct = len(np.unique(values))
+    whole = column.numbers is None or bool((column.numbers % 1 == 0).all())
+    if settings.task is None and (distinct > MANY_CLASSES or (not whole and distinct > FEW_NUMBERS)):
+        return None
+    return values

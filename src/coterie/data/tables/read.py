@@ -1,0 +1,235 @@
+"""Read one client's table from CSV, Parquet, npz or a data frame. Nothing here runs code from a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import InputError, require
+from coterie.data.tables.columns import Column, Missing, Table, from_numbers, from_texts
+
+__all__ = ["SUFFIXES", "read", "read_arrays", "read_frame"]
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+
+Codes = Mapping[str, Missing]
+
+
+def read(
+    path: str | Path, missing: Codes | None = None, *, name: str | None = None, categorical: Collection[str] = ()
+) -> Table:
+    """The table in the file `path`, as client `name` (else the file's stem).
+
+    `missing`: per column the values that stand for "missing". `categorical`: columns whose cells are texts even if they
+    look like numbers. Raises `InputError` that names the file and the cure.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; check the spelling")
+    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".npz": _npz}
+    require(
+        path.suffix.lower() in readers,
+        f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}",
+    )
+    require(path.stat().st_size > 0, f"{path} is empty; give it a header line and rows, or remove it")
+    columns, notes = readers[path.suffix.lower()](path, missing or {}, categorical)
+    return _table(name or path.stem, str(path), columns, notes)
+
+
+def _endings() -> str:
+    return ", ".join(SUFFIXES)
+
+
+def _table(name: str, source: str, columns: dict[str, Column], notes: Sequence[str]) -> Table:
+    require(bool(columns), f"{source} has no columns; give it a header line and rows, or remove it")
+    table = Table(name, source, columns, notes=tuple(notes))
+    require(len(table) > 0, f"{source} has no rows, only a header; add rows or remove it")
+    return table
+
+
+def _csv(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[dict[str, Column], list[str]]:
+    """Columns of a text file; the separator is the one of , ; tab | that cuts the first lines into most equal parts."""
+    try:
+        raw = path.read_bytes()
+        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f'{path} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"') from error
+    separator = _separator([line for line in text.split("\n", 20)[:20] if line.strip()])
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    header: list[str] = []
+    rows: list[list[str]] = []
+    try:
+        for row in reader:
+            if not any(cell.strip() for cell in row):
+                continue  # blank lines, and the empty rows that spreadsheets leave at the end
+            if not header:
+                header = [cell.strip() for cell in row]
+                continue
+            require(
+                len(row) == len(header),
+                f"{path}: line {reader.line_num} has {len(row)} cells but the header has {len(header)}; "
+                "mend that line (a separator inside a cell needs quotes)",
+            )
+            rows.append(row)
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num} cannot be read as CSV ({error}); mend that line") from error
+    require(bool(header), f"{path} is empty; give it a header line and rows, or remove it")
+    notes = _check_header(header, str(path))
+    cells = zip(*rows, strict=True) if rows else ((),) * len(header)
+    return {
+        key: from_texts(
+            column,
+            missing.get(key, ()),
+            source=str(path),
+            name=key,
+            comma=separator == ";",
+            category=key in categorical,
+        )
+        for key, column in zip(header, cells, strict=True)
+        if key
+    }, notes
+
+
+def _separator(lines: Sequence[str]) -> str:
+    best, most = ",", 1
+    for candidate in ",;\t|":
+        try:
+            counts = {len(row) for row in csv.reader(lines, delimiter=candidate) if row}
+        except csv.Error:  # the reader proper will say where
+            continue
+        if len(counts) == 1 and (count := counts.pop()) > most:
+            best, most = candidate, count
+    if most == 1 and lines:  # a ragged file: trust the header, so that the error names the line that is wrong
+        best = max(",;\t|", key=lines[0].count)
+    return best
+
+
+def _check_header(header: Sequence[str], source: str) -> list[str]:
+    seen: set[str] = set()
+    for key in header:
+        require(not key or key not in seen, f"{source}: column {key!r} occurs twice; rename or delete one of them")
+        seen.add(key)
+    return [f"{source}: a column without a name was left out"] if "" in seen else []
+
+
+def _parquet(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[dict[str, Column], list[str]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise InputError('reading Parquet needs pyarrow: pip install "coterie[data]"') from error
+    try:
+        table = pq.ParquetFile(path).read()  # one file, whatever its folder is called: no Hive partitions
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({_first_line(error)}); write it again") from error
+    notes = _check_header(table.column_names, str(path))
+    columns = {}
+    for key in filter(None, table.column_names):
+        kind, values = table.schema.field(key).type, table.column(key)
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or _is_bool(kind):
+            numbers = (values.cast(pa.int8()) if _is_bool(kind) else values).cast(pa.float64(), safe=False)
+            column = _numbers(numbers.to_numpy(), key, missing, str(path), boolean=_is_bool(kind))
+        elif pa.types.is_temporal(kind):
+            column = _dates(len(values))
+        elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            raise InputError(f"{path}: column {key!r} holds {kind}, not one number or text per row; drop it")
+        else:
+            coded = key in categorical or pa.types.is_dictionary(
+                kind
+            )  # categories on purpose, even where they are written as numbers
+            cells = [None if v is None else str(v) for v in values.to_pylist()]
+            column = from_texts(cells, missing.get(key, ()), source=str(path), name=key, category=coded)
+        columns[key] = column
+    return columns, notes
+
+
+def _is_bool(kind: Any) -> bool:
+    return str(kind) == "bool"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _numbers(values: Any, key: str, missing: Codes, source: str, *, boolean: bool = False) -> Column:
+    return from_numbers(values, missing.get(key, ()), source=source, name=key, boolean=boolean)
+
+
+def _dates(n: int) -> Column:
+    texts = np.empty(n, dtype=object)
+    texts[:] = "date"
+    return Column("date", None, texts)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """The arrays of an npz file. Raises `InputError` for a damaged file or one with pickled objects."""
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            require(hasattr(archive, "files"), f"{path} is one array and no npz archive; use numpy.savez")
+            return {key: archive[key] for key in archive.files}
+    except InputError:
+        raise
+    except Exception as error:  # zipfile, zlib, struct and numpy each have their own
+        cure = "save numbers and texts only" if "pickle" in str(error) else "write it again with numpy.savez"
+        raise InputError(f"{path} cannot be read as npz ({_first_line(error)}); {cure}") from error
+
+
+def _npz(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[dict[str, Column], list[str]]:
+    """Each 1-D array is a column, each 2-D array `a` is columns a.0, a.1, ..."""
+    arrays = read_arrays(path)
+    require(bool(arrays), f"{path} holds no arrays; give it one per column, or remove it")
+    columns: dict[str, Column] = {}
+    for key, array in arrays.items():
+        require(
+            array.ndim in (1, 2), f"{path}: array {key!r} has shape {list(array.shape)}; a table needs [rows, columns]"
+        )
+        parts = {key: array} if array.ndim == 1 else {f"{key}.{i}": array[:, i] for i in range(array.shape[1])}
+        columns.update({k: _array(v, k, missing, str(path), k in categorical) for k, v in parts.items()})
+    lengths = {key: len(array) for key, array in arrays.items()}
+    require(len(set(lengths.values())) == 1, f"{path}: arrays differ in length ({lengths}); give one entry per row")
+    return columns, []
+
+
+def _array(values: np.ndarray[Any, Any], key: str, missing: Codes, source: str, category: bool) -> Column:
+    if values.dtype.kind in "biuf":
+        return _numbers(values, key, missing, source, boolean=values.dtype.kind == "b")
+    if values.dtype.kind in "mM":
+        return _dates(len(values))
+    require(values.dtype.kind in "US", f"{source}: array {key!r} holds {values.dtype}; give numbers or texts")
+    return from_texts(values.astype(str).tolist(), missing.get(key, ()), source=source, name=key, category=category)
+
+
+def read_frame(
+    frame: Any, missing: Codes | None = None, *, name: str, source: str | None = None, categorical: Collection[str] = ()
+) -> Table:
+    """The table in a pandas data frame (or a polars one, by its `to_pandas`), as client `name`."""
+    source = source or f"frame {name!r}"
+    if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
+        frame = frame.to_pandas()
+    require(hasattr(frame, "iloc") and hasattr(frame, "columns"), f"{source} is no data frame; give a pandas DataFrame")
+    header = [str(key).strip() for key in frame.columns]
+    notes = _check_header(header, source)
+    codes = missing or {}
+    columns = {
+        key: _series(frame.iloc[:, i], key, codes, source, key in categorical) for i, key in enumerate(header) if key
+    }
+    return _table(name, source, columns, notes)
+
+
+def _series(series: Any, key: str, missing: Codes, source: str, category: bool) -> Column:
+    kind = getattr(series.dtype, "kind", "O")
+    if kind in "mM":
+        return _dates(len(series))
+    if kind in "biuf":  # numpy's types and pandas' own nullable ones
+        numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        return _numbers(numbers, key, missing, source, boolean=kind == "b")
+    gone = series.isna().to_numpy()
+    cells = [None if g else str(v) for v, g in zip(series.tolist(), gone, strict=True)]
+    coded = category or str(series.dtype) == "category"  # categories on purpose, even where they are written as numbers
+    return from_texts(cells, missing.get(key, ()), source=source, name=key, category=coded)

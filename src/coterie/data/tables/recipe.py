@@ -1,0 +1,301 @@
+"""One recipe for the tables of all clients, from statistics that a real federation may share.
+
+A recipe says which columns become which features. It is fitted in three exchanges, each a function of a cohort that
+answers with one entry per client, so that the same lines serve files in one folder and hospitals on a network:
+
+1. `describe`: names and kinds of the columns, the categories of texts, the values of the label.
+2. `moments`: per column of numbers the count, sum and sum of squares over TRAINING rows, missing values not counted.
+3. `moments` again, about the pooled mean, so that a column such as a year does not lose its variance to rounding.
+
+`encode` turns any table into inputs with the recipe alone: a missing number becomes the pooled mean (0 after scaling),
+a missing or unknown category is all zeros. Test and validation rows influence nothing but the list of classes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.errors import InputError, require
+from coterie.core.task import task
+from coterie.data.tables.columns import Column, Table, spell
+
+__all__ = [
+    "Description",
+    "Encoded",
+    "Moments",
+    "TableCohort",
+    "describe",
+    "encode",
+    "fit_recipe",
+    "moments",
+]
+
+MANY_CATEGORIES = 100
+"""A column of texts with more distinct values at one client is left out, unless it is named as categorical."""
+
+_ENOUGH_TO_TELL = 10  # values from which on "all distinct" means an identifier and not a small sample
+_ID_NAME = re.compile(r"(.*[\W_])?(id|idx|index|key|uuid|mrn|nr|no|number)|(unnamed.*)|row", re.IGNORECASE)
+
+Recipe = dict[str, Any]
+
+
+class TableCohort:
+    """The tables of the clients that live here, sorted by name."""
+
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self.names = tuple(sorted(tables))
+        self.tables = [tables[name] for name in self.names]
+
+
+class Description(NamedTuple):
+    """Reply of `describe`: one JSON text per client."""
+
+    text: tuple[str, ...]
+
+
+class Moments(NamedTuple):
+    """Reply of `moments`, float64 [n, c] each for n clients and c columns; missing values are not counted."""
+
+    counts: Tensor
+    totals: Tensor
+    squares: Tensor
+
+
+class Encoded(NamedTuple):
+    """Rows ready for a model: inputs float32 [rows, features], labels int64 or float32 [rows] or None, and notes."""
+
+    inputs: Tensor
+    labels: Tensor | None
+    notes: tuple[str, ...] = ()
+
+
+@task
+def describe(cohort: TableCohort, *, label: str, categorical: str = "[]") -> Description:
+    """What the server must know about each client's columns. `categorical`: JSON list of columns to take as such.
+
+    Categories are those of training rows. Those of a column that looks like an identifier stay where they are.
+    """
+    named = set(json.loads(categorical))
+    return Description(tuple(json.dumps(_describe(table, label, named)) for table in cohort.tables))
+
+
+def _describe(table: Table, label: str, categorical: set[str]) -> dict[str, Any]:
+    train = table.parts["train"]
+    columns = {}
+    for name, column in table.columns.items():
+        if name != label:
+            columns[name] = _describe_column(name, column, train, name in categorical)
+    target = table.columns[label]
+    values = {str(t) for t in target.spelled if t is not None}
+    return {
+        "rows": len(train),
+        "source": table.source,
+        "columns": columns,
+        "label": {
+            "kind": target.kind,
+            "whole": target.numbers is not None and bool((target.numbers % 1 == 0).all()),
+            "distinct": len(values),
+            "values": sorted(values) if len(values) <= MANY_CATEGORIES else [],
+        },
+    }
+
+
+def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen: bool) -> dict[str, Any]:
+    out: dict[str, Any] = {"kind": column.kind}
+    if column.kind == "number" and not chosen:
+        numbers = (column.numbers if column.numbers is not None else np.zeros(0))[train]
+        numbers = numbers[~np.isnan(numbers)]
+        distinct = len(np.unique(numbers)) == len(numbers) >= _ENOUGH_TO_TELL
+        out["identifier"] = bool(distinct and (numbers % 1 == 0).all() and _ID_NAME.fullmatch(name))
+    elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
+        present = [str(t) for t in column.spelled[train] if t is not None]
+        categories = sorted(set(present))
+        unique = len(categories) == len(present)
+        out["identifier"] = unique and len(present) >= _ENOUGH_TO_TELL
+        out["unique"] = unique
+        hidden = not chosen and (out["identifier"] or len(categories) > MANY_CATEGORIES)
+        out["categories"] = [] if hidden else categories
+        out["distinct"] = len(categories)
+        if column.kind == "text" and not chosen:
+            out["example"] = _example(column)
+    return out
+
+
+def _example(column: Column) -> list[Any]:
+    """The first cell that is no number and its data row, for the sentence about a column of two kinds."""
+    for row, text in enumerate(column.spelled):
+        if text is not None and not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", str(text)):
+            return [row + 1, str(text)[:40]]
+    return [1, ""]
+
+
+@task
+def moments(cohort: TableCohort, *, schema: str, centre: Tensor | None = None) -> Moments:
+    """Count, sum and sum of squares of the columns in `schema` (JSON list) over training rows, about `centre` [c]."""
+    names = json.loads(schema)
+    about = np.zeros(len(names)) if centre is None else centre.numpy()
+    out = np.zeros((3, len(cohort.tables), len(names)))
+    for i, table in enumerate(cohort.tables):
+        for j, name in enumerate(names):
+            numbers = table.columns[name].numbers
+            if numbers is not None:
+                values = numbers[table.parts["train"]]
+                values = values[~np.isnan(values)] - about[j]
+                with np.errstate(over="ignore"):  # too large numbers are refused by name in `_finish`
+                    out[:, i, j] = len(values), values.sum(), (values**2).sum()
+    return Moments(*(torch.from_numpy(a) for a in out))
+
+
+def fit_recipe(draft: Recipe, ask: Callable[..., Any]) -> Recipe:
+    """`draft` (of `schema.draft_recipe`) with the mean and scale of each column of numbers.
+
+    `ask(task, **payload)` puts a task to all clients; its reply has a leading client dimension. The result survives
+    JSON unchanged.
+    """
+    numbers = [c for c in draft["columns"] if c["kind"] == "number"]
+    schema = json.dumps([c["name"] for c in numbers])
+    first = ask(moments, schema=schema)
+    count = first.counts.sum(0)
+    mean = first.totals.sum(0) / count.clamp(min=1)
+    second = ask(moments, schema=schema, centre=mean)
+    variance = second.squares.sum(0) / count.clamp(min=1)
+    for j, column in enumerate(numbers):
+        _finish(column, float(mean[j]), float(variance[j]))
+    empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
+    recipe = {**draft, "columns": [c for c in draft["columns"] if c["name"] not in empty]}
+    recipe.pop("training_rows")  # of the clients, not of the recipe
+    notes = [f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"] if empty else []
+    notes += _mostly_missing(numbers, first.counts, draft)
+    require(bool(recipe["columns"]), f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
+    features = [
+        name
+        for c in recipe["columns"]
+        for name in ([c["name"]] if c["kind"] == "number" else [f"{c['name']}={v}" for v in c["categories"]])
+    ]
+    return {**recipe, "features": features, "notes": [*draft["notes"], *notes]}
+
+
+def _finish(column: dict[str, Any], mean: float, variance: float) -> None:
+    require(
+        bool(np.isfinite(mean) and np.isfinite(variance)),
+        f"column {column['name']!r} holds numbers too large to square; rescale it or leave it out (drop)",
+    )
+    scale = variance**0.5
+    column["mean"] = mean
+    column["scale"] = scale if scale > 1e-9 * max(abs(mean), 1e-300) else 1.0  # constant up to rounding: stays 0
+
+
+def _mostly_missing(numbers: list[dict[str, Any]], count: Tensor, draft: Recipe) -> list[str]:
+    notes = []
+    for j, column in enumerate(numbers):
+        where = [
+            f"{name} ({1 - int(count[i, j]) / rows:.0%})"
+            for i, (name, rows) in enumerate(draft["training_rows"].items())
+            if count[i, j] < 0.5 * rows and count[:, j].sum() > 0
+        ]
+        if where:
+            notes.append(f"{column['name']} is mostly missing at {', '.join(where)}: the mean of all clients stands in")
+    return notes
+
+
+def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
+    """The rows of `table` as the model reads them. Nothing is fitted here.
+
+    Raises `InputError` that names file, column and row for a missing column, a text among numbers or, if `need_label`,
+    a label that is missing or unknown; without `need_label` such labels are None for all rows.
+    """
+    inputs = np.zeros((len(table), len(recipe["features"])), dtype=np.float32)
+    notes: list[str] = []
+    at = 0
+    for spec in recipe["columns"]:
+        name = spec["name"]
+        if name not in table.columns:
+            raise InputError(
+                f"{table.source} has no column {name!r}, which the model needs; add it (its cells may be empty)"
+            )
+        column = table.columns[name]
+        if spec["kind"] == "number":
+            inputs[:, at] = _scaled(_numbers_of(column, name, table.source), spec, table.source)
+            at += 1
+        else:
+            notes += _one_hot(column, spec, inputs[:, at : at + len(spec["categories"])], table.source)
+            at += len(spec["categories"])
+    labels, more = _labels(table, recipe["label"], need_label)
+    return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
+
+
+def _scaled(numbers: NDArray[np.float64], spec: dict[str, Any], source: str) -> NDArray[np.float64]:
+    """Numbers on the scale of the recipe, missing ones at 0, the mean."""
+    scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
+    wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
+    if len(wild):
+        raise InputError(
+            f"{source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {wild[0] + 1}, absurdly far from all "
+            "training rows; correct that cell"
+        )
+    return scaled
+
+
+def _numbers_of(column: Column, name: str, source: str) -> NDArray[np.float64]:
+    if column.numbers is not None:
+        return column.numbers
+    if not column.present.any():
+        return np.full(len(column), np.nan)
+    row, text = _example(column)
+    raise InputError(f"{source}: column {name!r} needs numbers but has {text!r} in data row {row}; correct that cell")
+
+
+def _one_hot(column: Column, spec: dict[str, Any], out: NDArray[np.float32], source: str) -> list[str]:
+    """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
+    position = {category: j for j, category in enumerate(spec["categories"])}
+    unknown = set()
+    for row, text in enumerate(column.spelled):
+        if text in position:
+            out[row, position[text]] = 1.0
+        elif text is not None:
+            unknown.add(str(text))
+    if not unknown:
+        return []
+    listed = ", ".join(repr(u) for u in sorted(unknown)[:3]) + (", ..." if len(unknown) > 3 else "")
+    return [f"{source}: {spec['name']} has {listed}, which no training row has: taken as missing"]
+
+
+def _labels(table: Table, spec: dict[str, Any], need: bool) -> tuple[Tensor | None, list[str]]:
+    name = spec["column"]
+    problem, column = "", table.columns.get(name)
+    if column is None:
+        problem = f"{table.source} has no label column {name!r}"
+    elif not column.present.all():
+        problem = f"{table.source}: label {name!r} is missing in data row {int(np.argmin(column.present)) + 1}"
+    elif spec["values"]:
+        position = {value: j for j, value in enumerate(spec["values"])}
+        texts = column.spelled
+        codes = [position.get(text, -1) for text in texts]
+        if min(codes) >= 0:
+            return torch.tensor(codes, dtype=torch.int64), []
+        row = codes.index(-1)
+        problem = (
+            f"{table.source}: label {name!r} is {texts[row]!r} in data row {row + 1}, which is none of "
+            f"{', '.join(spec['values'][:10])}"
+        )
+    elif column.numbers is None:
+        problem = f"{table.source}: label {name!r} is text in data row {_example(column)[0]} but must be a number"
+    elif spec["above"] is not None:
+        return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
+    else:
+        return torch.from_numpy(column.numbers.astype(np.float32)), []
+    require(not need, f"{problem}; correct the file")
+    return None, [f"{problem}: no labels were read"] if column is not None else []
+
+
+def spelled_threshold(name: str, above: float) -> list[str]:
+    """Class names of a label that is cut at `above`."""
+    return [f"{name} <= {spell(above)}", f"{name} > {spell(above)}"]

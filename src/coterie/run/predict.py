@@ -1,0 +1,130 @@
+"""`coterie predict`: a finished run answers for new rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.errors import InputError, nearest, require
+from coterie.core.loss import Kind, probabilities
+from coterie.models import build_shape
+from coterie.run.experiment import read_experiment
+from coterie.run.sweep import load_model_file, safe_name
+
+__all__ = ["Prediction", "predict"]
+
+
+class Prediction(NamedTuple):
+    """Predictions for new rows.
+
+    Attributes:
+        method: whose model was used.
+        classes: names of the classes; empty for regression.
+        values: probability of each class [rows, C], or the predicted number [rows, 1].
+        labels: of the file, if it has them.
+        notes: what was unusual about the file.
+    """
+
+    method: str
+    classes: tuple[str, ...]
+    values: Tensor
+    labels: Tensor | None
+    notes: tuple[str, ...]
+
+    def table(self) -> str:
+        """A CSV: row number, prediction, and a column per class."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        if not self.classes:
+            writer.writerow(("row", "prediction"))
+            writer.writerows((i, f"{v:.6g}") for i, v in enumerate(self.values[:, 0].tolist(), 1))
+            return buffer.getvalue()
+        writer.writerow(("row", "prediction", *self.classes))
+        for i, row in enumerate(self.values.tolist(), 1):
+            writer.writerow((i, self.classes[max(range(len(row)), key=row.__getitem__)], *(f"{p:.4f}" for p in row)))
+        return buffer.getvalue()
+
+    def accuracy(self) -> float | None:
+        """Share of right predictions, if the file has labels of classes."""
+        if self.labels is None or not self.classes:
+            return None
+        return float((self.values.argmax(dim=1) == self.labels).double().mean())
+
+
+def predict(run: Path, data: Path, *, client: str, method: str | None = None, seed: int | None = None) -> Prediction:
+    """Predict the rows of a CSV, Parquet or npz file with a client's model of a finished run.
+
+    Args:
+        run: the run directory.
+        data: raw columns as in the client's own file; the label may be missing.
+        client: whose model; where a method has one model for everybody, that one.
+        method: its label; None: the one that the run recommends to this client.
+        seed: of the run whose model is used; None: the first.
+
+    Raises:
+        InputError: a run without tables, an unknown client or method, or a file that does not fit.
+    """
+    from coterie.data import apply_recipe
+
+    experiment = read_experiment(run / "experiment.toml")
+    about = _json(run / "models" / "model.json")
+    require(client in about["clients"], f"the run has no client {client!r}; {nearest(client, about['clients'])}")
+    if not (run / "preprocess.json").exists():
+        raise InputError(f"{run} was not made from tables, so it cannot read {data}; use its models/ from Python")
+    used = experiment.run.seeds[0] if seed is None else seed
+    recipes = _json(run / "preprocess.json")
+    require(str(used) in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
+    chosen = method or recommended(run, client)
+    labels = experiment.labels
+    require(chosen in labels, f"the run has no method {chosen!r}; {nearest(chosen, labels)}")
+    encoded = apply_recipe(recipes[str(used)], data)
+
+    path = _model_path(run, chosen, used, client)
+    shape = about["shape"]
+    sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
+    built = build_shape(experiment.build_model(), sizes, about["outputs"])
+    built.load_state_dict(load_model_file(path))
+    with torch.no_grad():
+        outputs = built.eval()(encoded.inputs)
+    classes = tuple(about["classes"])
+    if not classes:
+        return Prediction(chosen, (), outputs.reshape(len(outputs), -1), encoded.labels, tuple(encoded.notes))
+    kind: Kind = "binary" if about["outputs"] == 1 else "classes"
+    return Prediction(chosen, classes, probabilities(kind, outputs), encoded.labels, tuple(encoded.notes))
+
+
+def recommended(run: Path, client: str) -> str:
+    """The method that the run's verdict names for a client: a federated one if joining pays, else training alone."""
+    from coterie.report.results import Results
+    from coterie.report.verdicts import verdict
+
+    results = Results.load(run)
+    found = verdict(results, client)
+    if found.method is not None:
+        return found.method
+    alone = results.baseline
+    return alone if alone is not None else results.methods[0]
+
+
+def _model_path(run: Path, method: str, seed: int, client: str) -> Path:
+    own = run / "models" / f"{safe_name(f'{method}-{seed}-{client}')}.safetensors"
+    shared = run / "models" / f"{safe_name(f'{method}-{seed}')}.safetensors"
+    found = own if own.exists() else shared
+    require(
+        found.exists(),
+        f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
+    )
+    return found
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); is this the folder of a finished run?") from error

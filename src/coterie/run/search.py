@@ -1,0 +1,128 @@
+"""`--tune`: choose the settings of each method on validation rows, with the same effort for all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import InputError, RunError, nearest, require
+from coterie.models import build_model
+from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.fit import fit, kept_open
+from coterie.run.sweep import add_metrics, check_everything, freeze, initial, write_csv
+
+__all__ = ["Trial", "tune"]
+
+LOCAL_GRID: Mapping[str, list[Any]] = {"local.lr": [0.03, 0.1, 0.3]}
+METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
+    "fedprox": {"mu": [0.01, 0.1, 1.0]},
+    "meritfed": {"md_step": [0.1, 0.3, 1.0, 3.0]},
+}
+SEEDS = 12
+"""Most splits over which a setting is judged."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of one method: mean loss over validation rows, each client counting once, over at most `SEEDS` splits."""
+
+    label: str
+    setting: Mapping[str, Any]
+    loss: float
+    chosen: bool = False
+
+
+def tune(
+    experiment: Experiment, notify: Callable[[str, int, int], None] | None = None
+) -> tuple[Experiment, list[Trial]]:
+    """The experiment with each method's best setting, and all trials.
+
+    Test rows have no part in it: training is on training rows alone, and what is compared is the loss on validation rows.
+    A grid is `[tune]` of the TOML file (`"meritfed.md_step" = [.1, 1]`, `"local.lr" = [.1]` for all), else the learning rate of
+    local training and what the method is known to be sensitive to.
+
+    Raises `InputError` if the data has no validation rows, or the grid names an unknown method.
+    """
+    add_metrics(experiment)
+    seeds = experiment.run.seeds[:SEEDS]
+    loaded = {seed: experiment.load_data(seed) for seed in seeds}
+    lacking = next((c for c in loaded.values() if c.validation is None), None)
+    require(
+        lacking is None, "--tune needs validation rows, and there are none; give split.parts a share for validation"
+    )
+    labels = {m.label for m in experiment.methods} | {m.name for m in experiment.methods} | {"local"}
+    for key in experiment.tune:
+        who = key.partition(".")[0]
+        require(who in labels and "." in key, f"[tune] names {key!r}; give METHOD.FIELD; {nearest(who, labels)}")
+        values = experiment.tune[key]
+        require(isinstance(values, list) and bool(values), f"[tune] {key!r} must be a list of values; got {values!r}")
+    plan = [(entry, setting) for entry in experiment.methods for setting in _settings(experiment, entry)]
+    check_everything(experiment.with_methods([apply(*trial) for trial in plan]), loaded[seeds[0]])
+    trials: list[Trial] = []
+    with kept_open(**experiment.run.engine_options):
+        for number, (entry, setting) in enumerate(plan):
+            if notify is not None:
+                notify(entry.label, number, len(plan))
+            trials.append(Trial(entry.label, setting, _mean_loss(experiment, apply(entry, setting), loaded)))
+    methods = []
+    best: list[Trial] = []
+    for entry in experiment.methods:
+        winner = min((t for t in trials if t.label == entry.label), key=lambda t: t.loss)
+        if winner.loss == math.inf:
+            raise RunError(f"{entry.label} fails with every setting of its grid; lower the learning rates in [tune]")
+        best.append(winner)
+        methods.append(apply(entry, winner.setting))
+    return experiment.with_methods(methods), [replace(t, chosen=t in best) for t in trials]
+
+
+def write_trials(folder: Path, trials: list[Trial]) -> None:
+    """Write tuning.csv: method, setting, mean validation loss, chosen."""
+    rows = [(t.label, json.dumps(dict(t.setting)), repr(t.loss), int(t.chosen)) for t in trials]
+    write_csv(folder / "tuning.csv", ("method", "setting", "validation_loss", "chosen"), rows)
+
+
+def apply(entry: MethodEntry, setting: Mapping[str, Any]) -> MethodEntry:
+    """The entry with a setting: keys are fields of the method, or `local.FIELD`."""
+    fields = {**entry.fields, **{k: v for k, v in setting.items() if not k.startswith("local.")}}
+    local = {k.removeprefix("local."): v for k, v in setting.items() if k.startswith("local.")}
+    return replace(entry, fields=fields, local={**entry.local, **local})
+
+
+def _settings(experiment: Experiment, entry: MethodEntry) -> Iterator[dict[str, Any]]:
+    own = {
+        k.partition(".")[2]: v for k, v in experiment.tune.items() if k.partition(".")[0] in (entry.label, entry.name)
+    }
+    if entry.name == "local":
+        # `local.lr` is the [local] table's key for all methods and this method's own as well.
+        own = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in own.items()}
+    shared = {k: v for k, v in experiment.tune.items() if k.startswith("local.")}
+    grid = {**shared, **own} if experiment.tune else {**LOCAL_GRID, **METHOD_GRIDS.get(entry.name, {})}
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[int, Any]) -> float:
+    try:
+        return sum(_loss(experiment, entry, clients, seed) for seed, clients in loaded.items()) / len(loaded)
+    except RunError:  # a setting under which training diverges is the worst of all, and no reason to stop
+        return math.inf
+
+
+def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -> float:
+    run = experiment.run
+    module = build_model(experiment.build_model(), clients, seed)
+    freeze(module, experiment)
+    result = fit(
+        experiment.build_method(entry), clients, module, run.rounds, seed, clients_per_round=run.clients_per_round,
+        evaluate=max(1, run.rounds), metrics=(), workers=run.workers, device=run.device, fold_validation=False, **run.engine_options,
+        init=initial(experiment), attack=experiment.build_attack(), attackers=experiment.attackers,
+    )  # fmt: skip
+    losses = [row["loss"] for row in result.summary if row["split"] == "validation"]
+    if not losses:
+        raise InputError(f"{entry.label} has no model for a client with validation rows; --tune cannot judge it")
+    return float(sum(losses) / len(losses))

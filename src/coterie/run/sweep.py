@@ -1,0 +1,605 @@
+"""Run directories: run every method and seed of an experiment, save as it goes, and write the files that people and reports read."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.attacks import choose_attackers
+from coterie.core.errors import InputError, RunError, require
+from coterie.core.federation import ClientCost
+from coterie.core.metrics import find_metrics, register
+from coterie.core.rows import Clients
+from coterie.core.state import write_atomically
+from coterie.models import build_model, outputs_of
+from coterie.run.experiment import Experiment, MethodEntry, load_object, read_experiment, write_experiment
+from coterie.run.finetune import tunable
+from coterie.run.fit import fit, kept_open, personalise
+from coterie.run.loop import Clock, Run
+
+__all__ = ["Backend", "Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
+
+CHECKPOINTS = "checkpoint"
+RESERVED = ("method", "algorithm", "seed", "client", "split", "n", "n_train", "loss", "accuracy", "balanced_accuracy", "auc",
+            "majority", "majority_loss", "row_gradients", "own_model", "rounds")  # fmt: skip
+"""Columns of summary.json that a metric of the user's own may not be called."""
+
+
+FREE = frozenset({"seeds", "out", "workers", "engine", "actors", "address", "timeout"})
+"""Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
+
+
+class Event(NamedTuple):
+    """Where an experiment stands: round `round` of `rounds` of one pair; `done` pairs of `pairs` before it."""
+
+    label: str
+    seed: int
+    round: int
+    rounds: int
+    done: int
+    pairs: int
+    seconds_left: float | None
+    finished: bool
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `folder` is a run directory, complete or not."""
+    return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
+
+
+def choose_folder(experiment: Experiment, resume: bool) -> Path:
+    """The run directory: `run.out`, or runs/NAME with a number behind it if that is taken; to resume, the newest of these.
+
+    Raises `InputError` if a named folder holds something else, or a run and `resume` is not asked for.
+    """
+    if experiment.run.out is not None:
+        folder = Path(experiment.run.out)
+        _refuse_others(folder, resume)
+        return folder
+    plain = newest = folder = Path("runs") / experiment.title
+    number = 2
+    while folder.exists():
+        newest, folder = folder, plain.with_name(f"{plain.name}-{number}")
+        number += 1
+    return newest if resume else folder
+
+
+def _refuse_others(folder: Path, resume: bool) -> None:
+    require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
+    if is_run(folder):
+        require(resume, f"{folder} already holds a run; go on with --resume, or choose another --out")
+    elif folder.is_dir():
+        begun = {CHECKPOINTS, "tuning.csv"}  # a run that was killed before its first file
+        other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
+        require(other is None, f"{folder} holds {other} and is no run directory; choose another --out")
+
+
+@dataclass
+class _Pair:
+    """One method with one seed."""
+
+    entry: MethodEntry
+    seed: int
+    run: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.run / CHECKPOINTS / f"{self.entry.label}-{self.seed}"
+
+    @property
+    def done(self) -> Path:
+        return self.folder / "done.json"
+
+    def saved(self) -> dict[str, Any]:
+        """What `done` holds."""
+        try:
+            found: dict[str, Any] = json.loads(self.done.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{self.done} is damaged ({error}); delete it and go on with --resume") from error
+        return found
+
+
+class Backend(Protocol):
+    """Where an experiment runs: who has the rows, and which engine trains on them."""
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        """The clients of one seed; rows of zeros stand for rows that are elsewhere."""
+        ...
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: torch.nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        """Run one method on the clients that `load` gave last."""
+        ...
+
+
+class _Here:
+    """This machine."""
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        return experiment.load_data(seed)
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: torch.nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        run = experiment.run
+        return fit(
+            experiment.build_method(entry),
+            clients,
+            module,
+            run.rounds,
+            seed,
+            clients_per_round=run.clients_per_round,
+            evaluate=run.evaluate,
+            metrics=metric_names(experiment),
+            workers=run.workers,
+            kernel=run.kernel,
+            device=run.device,
+            **run.engine_options,
+            checkpoint=checkpoint,
+            resume=resume,
+            fold_validation=run.fold_validation and experiment.tuning is None,
+            init=initial(experiment),
+            attack=experiment.build_attack(),
+            attackers=experiment.attackers,
+            progress=progress,
+        )
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    resume: bool = False,
+    command: str = "",
+    notify: Callable[[Event], None] | None = None,
+    backend: Backend | None = None,
+) -> None:
+    """Run every method and seed, and write the run directory; on this machine, or where `backend` says.
+
+    Bad input is found before any training. What is complete is never done again with `resume`.
+
+    Raises:
+        InputError: bad settings or data, or a run directory of another experiment.
+        RunError: a run that cannot go on; what was saved stays.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    add_metrics(experiment)
+    seeds = experiment.run.seeds
+    require(
+        backend is None or not (experiment.attack or experiment.personalise),
+        f"{experiment.where}: [attack] and [personalise] work where all rows are on this machine; leave them out of a plan for sites",
+    )
+    where = backend or _Here()
+    first = where.load(experiment, seeds[0])
+    check_everything(experiment, first)
+    _refuse_others(folder, resume)
+    if is_run(folder):
+        _refuse_other_settings(experiment, folder, first)
+    pairs = [_Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
+    clock = _Clock(pairs, experiment.run.rounds, notify)
+    recipes: dict[str, Any] = {}
+    with kept_open(**experiment.run.engine_options), _opened(folder):
+        write_experiment(folder / "experiment.toml", experiment)
+        write_json(folder / "notes.json", [*first.notes, *experiment.notes])
+        try:
+            for seed in seeds:
+                clients = first if seed == seeds[0] else where.load(experiment, seed)
+                if clients.recipe is not None:
+                    recipes[str(seed)] = clients.recipe
+                    write_json(folder / "preprocess.json", recipes)
+                for pair in (p for p in pairs if p.seed == seed):
+                    _run_pair(experiment, pair, clients, clock, resume, where)
+        finally:
+            write_tables(folder, experiment)
+            write_json(folder / "environment.json", environment(command, started))
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[None]:
+    """A run directory that no other process writes; what a killed one left half done is removed."""
+    import fcntl
+
+    try:
+        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        file = open(folder / CHECKPOINTS / "lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made a run directory ({error.strerror}); choose another --out") from error
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, and workers do not inherit it
+        except BlockingIOError as error:
+            raise InputError(f"{folder} is being written by another process; wait for it to end") from error
+        for left in folder.rglob(".*.tmp[0-9]*"):
+            left.unlink()
+        yield
+
+
+def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:
+    """Before anything is written: what was saved must be of the same data and settings. Methods and seeds may be added."""
+    saved = read_experiment(folder / "experiment.toml")
+    old, new = saved.tables(), experiment.tables()
+    cure = "resume with the same settings, or choose another --out"
+    for table in ("data", "split", "model", "attack", "personalise", "run"):
+        was, now = old.get(table, {}), new.get(table, {})
+        for key in sorted({*was, *now} - FREE):
+            require(
+                was.get(key) == now.get(key),
+                f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}",
+            )
+    methods = {m["label"]: m for m in new["methods"]}
+    for method in old["methods"]:
+        label = method["label"]
+        require(label in methods, f"{folder} has results of {label!r}, which is not among the methods now; {cure}")
+        differ = sorted(k for k in {*method, *methods[label]} if method.get(k) != methods[label].get(k))
+        require(not differ, f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
+    gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
+    require(not gone, f"{folder} has seed {gone[0] if gone else ''}, which is not among the seeds now; {cure}")
+    for entry in experiment.methods:
+        _refuse_other_data(experiment, _Pair(entry, experiment.run.seeds[0], folder), first)
+
+
+def _refuse_other_data(experiment: Experiment, pair: _Pair, clients: Clients) -> None:
+    if pair.done.exists():
+        require(
+            pair.saved()["mark"] == _mark(experiment, pair, clients),
+            f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
+        )
+
+
+def check_everything(experiment: Experiment, clients: Clients) -> None:
+    """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
+    run = experiment.run
+    most = len(clients)
+    require(
+        run.clients_per_round is None or run.clients_per_round <= most,
+        f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients",
+    )
+    if run.device != "cpu":
+        available = run.device.startswith("cuda") and torch.cuda.is_available()
+        require(available, f"run.device is {run.device!r}, which this machine does not have; use cpu")
+    find_metrics(",".join(metric_names(experiment)))
+    for entry in experiment.methods:
+        check_method(experiment, entry, clients)
+    if experiment.attack:
+        choose_attackers(experiment.attackers, clients.names, 0)
+    module = build_model(experiment.build_model(), clients, 0)
+    from coterie.core.workspace import Workspace
+
+    freeze(module, experiment)
+    init = initial(experiment)
+    if init is not None:
+        from coterie.run.fit import start_from
+
+        start_from(module, init)
+    workspace = Workspace(module, "auto", clients[0])
+    if experiment.tuning is not None:
+        tunable(workspace.layout, experiment.tuning.part)
+        held = clients.validation is not None
+        require(
+            held,
+            "[personalise] chooses on validation rows, and there are none; give split.parts a share for validation",
+        )
+
+
+def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
+    """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
+    method = experiment.build_method(entry)
+    asked = method.check(clients.names) if hasattr(method, "check") else ()
+    held = clients.server is not None or "server" not in (asked or ())
+    require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
+
+
+def _run_pair(
+    experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clock, resume: bool, where: Backend
+) -> None:
+    if resume and pair.done.exists():
+        _refuse_other_data(experiment, pair, clients)
+        clock.skip(pair)
+        return
+    module = build_model(experiment.build_model(), clients, pair.seed)
+    freeze(module, experiment)
+    clock.start(pair)
+    try:
+        result = where.fit(
+            experiment,
+            pair.entry,
+            clients,
+            module,
+            pair.seed,
+            checkpoint=pair.folder,
+            resume=resume,
+            progress=clock.round,
+        )
+    except RunError as error:
+        raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
+    runs = {pair.entry.label: result}
+    if experiment.tuning is not None:
+        label = f"{pair.entry.label}+{experiment.tuning.part}"
+        runs[label] = personalise(
+            result,
+            clients,
+            **vars(experiment.tuning),
+            metrics=metric_names(experiment),
+            workers=experiment.run.workers,
+            device=experiment.run.device,
+        )
+    rows: list[dict[str, Any]] = []
+    for label, one in runs.items():
+        _save_models(pair, label, one, clients)
+        rows += [{"method": label, "algorithm": pair.entry.name, **row} for row in one.summary]
+    # The history of a personalised form is its last round's; its weights are those of the training that it started from.
+    tuned = {label: one.history for label, one in runs.items() if label != pair.entry.label}
+    done = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures, "tuned": tuned}
+    write_json(pair.done, done)
+    clock.finish(pair)
+
+
+def _mark(experiment: Experiment, pair: _Pair, clients: Clients) -> str:
+    settings = experiment.tables()
+    settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
+    settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
+    settings.pop("tune", None)
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
+    digest.update(clients.fingerprint().encode())
+    for path in experiment.files(pair.entry):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _save_models(pair: _Pair, label: str, run: Run, clients: Clients) -> None:
+    from safetensors.torch import save
+
+    folder = pair.run / "models"
+    about = {"method": label, "seed": pair.seed, "rounds": run.rounds, "data": clients.name}
+    meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
+    for client in run.models:
+        name = f"{label}-{pair.seed}" + ("" if client == "*" else f"-{client}")
+        tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
+        path = folder / f"{safe_name(name)}.safetensors"
+        # `save_file` makes files that only their owner may read; a run directory is for colleagues.
+        write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
+    inputs = clients.train.inputs
+    shape = {k: list(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else list(inputs.shape[1:])
+    model = {
+        "shape": shape,
+        "outputs": outputs_of(clients),
+        "classes": list(clients.classes),
+        "clients": list(clients.names),
+    }
+    write_json(folder / "model.json", model)
+
+
+def safe_name(name: str) -> str:
+    """`name` as part of a file name; two names never become one.
+
+    >>> safe_name("St. Mary's, ward 1/2")
+    'St. Mary%27s%2C ward 1%2F2'
+    """
+    return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
+
+
+def load_model_file(path: Path) -> dict[str, Tensor]:
+    """The state dict of a safetensors file. Raises `InputError` if it is missing or none."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is no safetensors file that can be read ({error})") from error
+
+
+def initial(experiment: Experiment) -> dict[str, Tensor] | None:
+    """The state dict that `model.init` names."""
+    path = experiment.model.get("init")
+    return None if path is None else load_model_file(Path(path))
+
+
+def freeze(module: torch.nn.Module, experiment: Experiment) -> None:
+    """Let the parameters that `model.freeze` names (patterns such as "0.*") stay as they are."""
+    from fnmatch import fnmatchcase
+
+    names = [n for n, _ in module.named_parameters()]
+    for pattern in experiment.model.get("freeze", []):
+        hit = [n for n in names if fnmatchcase(n, pattern)]
+        require(
+            bool(hit),
+            f"{experiment.where}, [model]: freeze = {pattern!r} fits no parameter; there are {', '.join(names)}",
+        )
+        for name, parameter in module.named_parameters():
+            if name in hit:
+                parameter.requires_grad_(False)
+
+
+def metric_names(experiment: Experiment) -> tuple[str, ...]:
+    """Names of the metrics, those of the user's own without their file."""
+    return tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
+
+
+def add_metrics(experiment: Experiment) -> None:
+    """Register the metrics that come from files of the user."""
+    for metric in experiment.run.metrics:
+        if ".py:" in metric:
+            name = metric.rpartition(":")[2]
+            found = load_object(metric)
+            require(
+                callable(found), f"{metric} is a {type(found).__name__}; a metric is a function (outputs, labels, kind)"
+            )
+            require(name not in RESERVED, f"{metric} is called like a column of summary.json; give it another name")
+            register(name, found)
+        else:
+            find_metrics(metric)
+
+
+# ---- files that people read
+
+
+def write_tables(folder: Path, experiment: Experiment) -> None:
+    """Write summary.json, history.csv, weights.csv, timing.csv and, for clients elsewhere, asks.csv from complete pairs."""
+    summary: list[dict[str, Any]] = []
+    history: list[list[Any]] = []
+    weights: list[list[Any]] = []
+    timing: list[list[Any]] = []
+    asks: list[list[Any]] = []
+    failed: list[dict[str, Any]] = []
+    for entry in experiment.methods:
+        for seed in experiment.run.seeds:
+            pair = _Pair(entry, seed, folder)
+            if not pair.done.exists():
+                continue
+            saved = pair.saved()
+            summary += saved["summary"]
+            failed += [
+                {"method": entry.label, "seed": seed, "client": client, "last": why}
+                for client, why in sorted(saved["failures"].items())
+            ]
+            head = [entry.label, seed]
+            tuned: dict[str, list[list[Any]]] = saved.get("tuned", {})
+            for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
+                history += [[*head, *row] for row in line["history"]]
+                weights += [[label, seed, *row] for label in (entry.label, *tuned) for row in line["weights"]]
+                timing += [[*head, *Clock(*row)] for row in line["seconds"]]
+                asks += [[*head, *row] for row in line.get("asks", ())]
+            history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
+    write_json(folder / "summary.json", summary)
+    if failed:
+        write_json(folder / "failures.json", failed)
+    write_csv(folder / "history.csv", ("method", "seed", "round", "client", "split", "metric", "value"), history)
+    write_csv(folder / "weights.csv", ("method", "seed", "round", "target", "client", "weight"), weights)
+    write_csv(folder / "timing.csv", ("method", "seed", "round", "seconds", "own"), timing)
+    if asks:
+        columns = ("method", "seed", "round", "ask", "task", *ClientCost._fields)
+        write_csv(folder / "asks.csv", columns, asks)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
+    text = json.dumps(value, indent=1, allow_nan=False)
+    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
+
+
+def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a CSV under a temporary name and rename it."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
+
+
+def environment(command: str, started: str) -> dict[str, Any]:
+    """Versions and machine, for whoever repeats the run."""
+    import importlib.metadata
+
+    from coterie import __version__
+
+    versions = {"coterie": __version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "scipy", "safetensors", "pandas", "scikit-learn"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    machine = {"system": platform.platform(), "processor": platform.machine()}
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "command": command or " ".join(sys.argv),
+        "versions": versions,
+        "machine": machine,
+        "started": started,
+        "finished": finished,
+    }
+
+
+class _Clock:
+    """Tells how far an experiment is and, from what rounds of each method took, about how long it still needs."""
+
+    def __init__(self, pairs: list[_Pair], rounds: int, notify: Callable[[Event], None] | None) -> None:
+        self.pairs, self.rounds, self.notify = pairs, rounds, notify
+        self.seconds: dict[str, list[float]] = {}
+        self.done = 0
+        self.left = list(pairs)
+        self.pair = pairs[0]
+        self.begun = self.first = 0.0
+        self.first_round = 0
+
+    def start(self, pair: _Pair) -> None:
+        self.pair, self.begun, self.first_round = pair, time.perf_counter(), -1
+
+    def skip(self, pair: _Pair) -> None:
+        self.left.remove(pair)
+        self.done += 1
+        self._tell(pair, self.rounds, True)
+
+    def round(self, number: int) -> None:
+        if self.first_round < 0:
+            self.first_round, self.first = number, time.perf_counter()
+        self._tell(self.pair, number, False)
+
+    def finish(self, pair: _Pair) -> None:
+        self.seconds.setdefault(pair.entry.label, []).append(time.perf_counter() - self.begun)
+        self.left.remove(pair)
+        self.done += 1
+        self._tell(pair, self.rounds, True)
+
+    def _tell(self, pair: _Pair, number: int, finished: bool) -> None:
+        if self.notify is not None:
+            self.notify(
+                Event(
+                    pair.entry.label,
+                    pair.seed,
+                    number,
+                    self.rounds,
+                    self.done,
+                    len(self.pairs),
+                    self._left(number, finished),
+                    finished,
+                )
+            )
+
+    def _left(self, number: int, finished: bool) -> float | None:
+        known: Mapping[str, float] = {k: sum(v) / len(v) for k, v in self.seconds.items()}
+        here = 0.0
+        if not finished:
+            ran = number - self.first_round
+            if ran:
+                per_round = (time.perf_counter() - self.first) / ran
+                known = {self.pair.entry.label: per_round * self.rounds, **known}
+                here = per_round * (self.rounds - number)
+        waiting = [p for p in self.left if finished or p is not self.pair]
+        if not known:
+            return None if waiting else 0.0
+        usual = sum(known.values()) / len(known)
+        return here + sum(known.get(p.entry.label, usual) for p in waiting)

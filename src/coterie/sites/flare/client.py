@@ -1,0 +1,81 @@
+"""NVIDIA FLARE as the carrier of `engines.remote` and `engines.site`: what runs in the workers of a FLARE job.
+
+FLARE brings transport, mutual TLS, identities and scheduling; a message and its reply are one blob of bytes each, so its
+serialiser sees nothing but bytes. The classes here are named in the job and must be installed at the sites: no code travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nvflare.collab import CollabCallError, collab
+
+import coterie.algorithms
+import coterie.core.metrics  # noqa: F401 - both register their tasks, which a site's settings may name
+from coterie.core.errors import InputError
+from coterie.sites.site import SETTINGS_FILE, Site, SiteSettings, read_settings
+
+__all__ = ["FlareLink", "SiteClient"]
+
+
+class SiteClient:
+    """The client object of a job: one site, with the settings in its kit's `local` folder."""
+
+    def __init__(self) -> None:
+        self._site: Site | None = None
+
+    @collab.init  # type: ignore[untyped-decorator]
+    def begin(self) -> None:
+        """Read the site's settings. What is wrong with them is said in reply to the first message: raising here would end the job."""
+        name, root = collab.site_name, Path(collab.workspace.get_site_config_dir())
+        settings: SiteSettings | str
+        try:
+            own = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
+            settings = read_settings(own if own.exists() else root / SETTINGS_FILE)
+        except InputError as error:
+            settings = str(error)
+        self._site = Site(name, settings, Path(collab.workspace.get_root_dir()) / "coterie")
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def handle(self, message: bytes) -> bytes:
+        """The answer to a message."""
+        if self._site is None:
+            raise RuntimeError("the site has not begun")
+        return self._site.handle(message)
+
+    @collab.publish  # type: ignore[untyped-decorator]
+    def is_free(self) -> bool:
+        """Whether no message is being answered."""
+        return self._site is not None and not self._site.busy
+
+    @collab.final  # type: ignore[untyped-decorator]
+    def end(self) -> None:
+        """End the process with the rows."""
+        if self._site is not None:
+            self._site.close()
+
+
+class FlareLink:
+    """The sites of a running job, called through their proxies. An aborted job raises FLARE's `RunAborted`, which nobody catches."""
+
+    def __init__(self, proxies: Sequence[Any]) -> None:
+        self._proxies = {proxy.name: proxy for proxy in proxies}
+        self.names: Sequence[str] = sorted(self._proxies)
+
+    def call(self, name: str, message: bytes, timeout: float) -> Any:
+        """The reply of a site, bytes if it is honest."""
+        return self._do(name, "handle", timeout, message=message)
+
+    def ping(self, name: str, timeout: float) -> bool:
+        """Whether the site is there and not busy."""
+        return self._do(name, "is_free", timeout) is True
+
+    def _do(self, name: str, method: str, timeout: float, **values: Any) -> Any:
+        try:
+            return getattr(self._proxies[name](timeout=timeout), method)(**values)
+        except CollabCallError as error:
+            if error.cause_type == "TimeoutError":
+                raise TimeoutError(str(error.cause)) from error
+            raise ConnectionError(f"{error.cause_type}: {error.cause}") from error

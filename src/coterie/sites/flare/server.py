@@ -1,0 +1,136 @@
+"""The server's half of a FLARE job: the run loop of `coterie run`, with sites for clients."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from nvflare.collab import collab
+from torch import nn
+
+from coterie.core.errors import CoterieError, InputError
+from coterie.core.rows import Clients
+from coterie.core.state import write_atomically
+from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.fit import start_from
+from coterie.run.loop import Plan, Run, run_on
+from coterie.run.sweep import Event, initial, metric_names, run_experiment
+from coterie.sites.flare.client import FlareLink
+from coterie.sites.server import Remote, Status
+from coterie.sites.tables import RemoteClients
+
+__all__ = ["Coordinator", "Sites"]
+
+RESULT = "coterie-run"
+OUTCOME = "outcome.json"
+LINGER = 5.0
+"""Seconds that a job waits at its end for whoever watches it, so that they learn that it is over."""
+ENDED = "the job was ended in the middle of the run, as when a site's worker dies; start what has died, then go on with --resume"
+
+
+class Sites:
+    """The `Backend` of a run whose clients are sites elsewhere."""
+
+    def __init__(self, engine: Remote) -> None:
+        self.engine = engine
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        """Let the sites read their rows for one seed."""
+        return self.engine.open(experiment.data, experiment.split, seed)
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        """Run one method on the sites."""
+        sites = cast("RemoteClients", clients)  # which `load` gave
+        run, method, start = experiment.run, experiment.build_method(entry), initial(experiment)
+        if start is not None:
+            start_from(module, start)
+        keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
+        self.engine.prepare(
+            module,
+            experiment.build_model(),
+            sites,
+            pair=f"{entry.label}-{seed}",
+            resume=resume,
+            fold=run.fold_validation,
+            kernel=run.kernel,
+            keep=keep,
+        )
+        plan = Plan(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
+        return run_on(self.engine, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
+
+
+class Coordinator:
+    """The server object of a job.
+
+    Args:
+        plan: hexadecimal JSON, since FLARE reads braces in texts as templates: `experiment` (tables), `run` (a name of its own),
+            `resume`, `timeout` in seconds, `columns` that sites must have, `where` and `command` for people.
+    """
+
+    def __init__(self, plan: str) -> None:
+        self.plan = plan
+        self._progress: dict[str, Any] = {}
+        self._told = threading.Event()
+
+    @collab.main  # type: ignore[untyped-decorator]
+    def run(self) -> None:
+        """Run the experiment; the run directory stays with the server for a resumed job, and a copy goes into the job's result."""
+        plan = json.loads(bytes.fromhex(self.plan))
+        root, context = Path(collab.workspace.get_root_dir()), collab.fl_ctx
+        folder = root / "coterie" / plan["run"]
+        result = Path(collab.workspace.get_run_dir(context.get_job_id()))
+        engine = context.get_engine()
+        if hasattr(engine, "register_app_command"):
+            engine.register_app_command("coterie", lambda *_: self._tell())
+        torch.set_num_threads(1)
+        link = FlareLink(collab.clients)
+        remote = Remote(link, plan["run"], timeout=plan["timeout"], columns=plan["columns"], watch=self._watch)
+        outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
+        try:
+            experiment = Experiment.from_tables(plan["experiment"], plan["where"])
+            run_experiment(
+                experiment,
+                folder,
+                resume=plan["resume"] and folder.exists(),
+                command=plan["command"],
+                notify=self._notify,
+                backend=Sites(remote),
+            )
+            outcome = {"status": 0, "sentence": ""}
+        except CoterieError as error:
+            outcome = {"status": 2 if isinstance(error, InputError) else 1, "sentence": str(error)}
+        finally:
+            remote.close()
+            if folder.exists():
+                shutil.copytree(folder, result / RESULT, dirs_exist_ok=True)
+            write_atomically(result / OUTCOME, lambda p: p.write_text(json.dumps(outcome), encoding="utf-8"))
+            self._progress["over"] = True
+        self._told.wait(LINGER)
+
+    def _tell(self) -> dict[str, Any]:
+        told = dict(self._progress)
+        if "over" in told:
+            self._told.set()
+        return told
+
+    def _watch(self, status: Status) -> None:
+        self._progress.update(ask=status.ask, task=status.task, waiting=list(status.waiting), gone=list(status.gone))
+
+    def _notify(self, event: Event) -> None:
+        self._progress["event"] = list(event)

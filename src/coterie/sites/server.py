@@ -1,0 +1,365 @@
+"""The server half of an engine whose clients are sites elsewhere, whatever carries the messages.
+
+An ask is one message to each client, all at once, and one reply each; encoded by `core.wire`, so nothing is pickled. Every message has
+a serial number that its reply repeats: a reply to another message is dropped, and a site refuses a message older than one it has seen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.errors import InputError, RunError, require
+from coterie.core.federation import Answer, ClientCost, Context, Federation
+from coterie.core.rows import joint_fingerprint
+from coterie.core.task import Task
+from coterie.core.vector import Layout
+from coterie.core.wire import Each, decode, encode
+from coterie.core.workspace import Workspace
+from coterie.data.tables.folder import agree, server_rows
+from coterie.engines.inprocess import Shard, answer_of, request, split_payload
+from coterie.models import MODELS, outputs_of
+from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
+
+__all__ = ["Link", "Remote", "Status"]
+
+PING_SECONDS = 5.0
+PATIENCE = 0.5
+"""Seconds for which an ask waits for the pings of those that are gone."""
+
+
+class Link(Protocol):
+    """Carries messages to sites.
+
+    Attributes:
+        names: of the sites.
+    """
+
+    names: Sequence[str]
+
+    def call(self, name: str, message: bytes, timeout: float) -> bytes:
+        """The reply of a site. Raises `TimeoutError`, or `ConnectionError` with what went wrong; anything else ends the run."""
+        ...
+
+    def ping(self, name: str, timeout: float) -> bool:
+        """Whether the site is there and not busy with an earlier message."""
+        ...
+
+
+class Status(NamedTuple):
+    """Where an ask stands, for whoever watches."""
+
+    round: int
+    ask: int
+    task: str
+    waiting: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+class _Reply(NamedTuple):
+    values: dict[str, Any]
+    cost: ClientCost
+
+
+class Remote:
+    """An engine over a `Link`; one at a time it serves a seed's rows (`open`) and a method's model (`prepare`).
+
+    Args:
+        link: to the sites.
+        run: name of the run, under which sites keep what they remember.
+        timeout: seconds that a site has for a reply. One that lets it pass is left out until it answers a ping.
+        columns: those that every site must have.
+        watch: called whenever an ask begins, or a reply to it comes.
+
+    Attributes:
+        clients, unseen, layout, has_server, x, model: as in `Engine`; those of the model after `prepare`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        run: str,
+        *,
+        timeout: float = 600.0,
+        columns: Sequence[str] = (),
+        watch: Callable[[Status], None] | None = None,
+    ) -> None:
+        require(bool(link.names), "there is no site to ask; start the sites' clients first")
+        self.clients = tuple(sorted(link.names))
+        self.unseen: tuple[str, ...] = ()
+        self.has_server = False
+        self.model: nn.Module = nn.Linear(1, 1)  # until `prepare`: the tasks before it send no model vectors
+        self.layout = Layout.of(self.model)
+        self.x = torch.zeros(self.layout.size)
+        self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
+        self._columns = tuple(columns)
+        self._here: Shard | None = None
+        self._facts: dict[str, Facts] = {}
+        self._serial = 0
+        self._silent: set[str] = set()
+        self._lost: dict[str, int] = {}
+        self._pings: dict[str, Future[bool]] = {}
+        self._pool = ThreadPoolExecutor(max_workers=len(self.clients), thread_name_prefix="coterie")
+
+    # ---- rows and model
+
+    def open(self, data: Mapping[str, Any], split: Mapping[str, Any], seed: int) -> RemoteClients:
+        """Let each site read its rows, and agree on a recipe for all.
+
+        Args:
+            data: the [data] table of the experiment.
+            split: its [split] table.
+            seed: of the split.
+
+        Raises:
+            RunError: a site cannot, with its reason.
+        """
+        options = table_options(data)
+        settings = table_settings(options)
+        held = options.pop("server_file", None)
+        read = {
+            "options": json.dumps(options),
+            "split": json.dumps(dict(split)),
+            "seed": seed,
+            "columns": self._columns,
+        }
+        opened = self._all("open", read)
+        view = Federation(self, self.clients, seed)
+        recipe = agree(
+            self.clients, settings, lambda task, **payload: view.ask(self.clients, task, need="all", **payload)
+        )
+        told = self._all("encode", {"recipe": json.dumps(recipe)})
+        facts = {name: Facts(**json.loads(reply["facts"])) for name, reply in told.items()}
+        notes = [*recipe["notes"], *(n for r in opened.values() for n in r["notes"])]
+        notes += [n for r in told.values() for n in r["notes"]]
+        server = None if held is None else server_rows(held, recipe)
+        self.has_server = server is not None
+        return RemoteClients(
+            facts, recipe, name=str(data.get("name") or data.get("folder")), notes=notes, server=server
+        )
+
+    def prepare(
+        self,
+        module: nn.Module,
+        spec: Any,
+        clients: RemoteClients,
+        *,
+        pair: str,
+        resume: bool = False,
+        fold: bool = True,
+        kernel: str = "auto",
+        keep: Sequence[str] = (),
+    ) -> None:
+        """Send the model and say which rows are trained on.
+
+        Args:
+            module: the initial model.
+            spec: the settings that it was built from; sites build it from them.
+            clients: what `open` gave.
+            pair: name of this method and seed within the run.
+            resume: keep what clients remember of this pair.
+            fold: train on validation rows too, except at the clients `keep`.
+            kernel: of local training, "auto" or "loop".
+            keep: clients whose validation rows must not be trained on.
+        """
+        names = {cls: name for name, cls in MODELS.items()}
+        require(
+            type(spec) in names,
+            f"sites can only build coterie's own models ({', '.join(MODELS)}), since no code travels; "
+            f"not {type(spec).__name__}",
+        )
+        workspace = Workspace(module, "auto", clients[0], kernel=kernel)
+        self._here = Shard(clients, workspace)
+        self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
+        message = {
+            "model": json.dumps({"name": names[type(spec)], "fields": dataclasses.asdict(spec)}),
+            "outputs": outputs_of(clients),
+            "dtype": str(self.layout.dtype).removeprefix("torch."),
+            "frozen": tuple(n for n, p in module.named_parameters() if not p.requires_grad),
+            "pair": pair,
+            "resume": resume,
+            "fold": fold,
+            "kernel": kernel,
+            **{f"state/{k}": v for k, v in module.state_dict().items()},
+        }
+        told = self._all("prepare", message, {name: {"keep": name in keep} for name in self.clients})
+        self._facts = {name: Facts(**json.loads(reply["facts"])) for name, reply in told.items()}
+
+    def _all(
+        self, do: str, message: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The replies of all sites to one message; a site that fails ends the run, since nothing can begin without it."""
+        own = own or {}
+        messages = {name: {"do": do, **message, **own.get(name, {})} for name in self.clients}
+        replies = self._send(messages, Status(0, 0, do, self.clients, ()))
+        failed = {name: r.cost.failed for name, r in replies.items() if r.cost.failed}
+        if failed:
+            shown = "; ".join(f"{name} ({why})" for name, why in failed.items())
+            raise RunError(f"the run cannot begin ({do}): {shown}. Mend these sites, then go on with --resume")
+        return {name: r.values for name, r in replies.items()}
+
+    # ---- what the run loop uses
+
+    def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client."""
+        return {name: self._facts[name].sizes.get(part, 0) for name in self.clients}
+
+    def fingerprint(self) -> str:
+        """As each site computes it of the rows it trains on."""
+        return joint_fingerprint({name: self._facts[name].fingerprint for name in self.clients})
+
+    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
+        """Run `task` at the sites `names`, all at once."""
+        shared = not any(isinstance(value, Each) for value in payload.values())
+        messages = {}
+        for name in (n for n in names if n != "server"):
+            own = payload if shared else split_payload(payload, names, (name,), keep_each=True)
+            messages[name] = {"do": "task", **request((name,), task, own, context)}
+        replies = self._send(messages, Status(context.round, context.ask, task.name, names, ()))
+        shards: list[tuple[tuple[str, ...], tuple[Any, ...]]] = []
+        failed: dict[str, str] = {}
+        spent: dict[str, int] = {}
+        for name, reply in replies.items():
+            why = reply.cost.failed or _read(name, task, reply.values, shards, failed, spent)
+            if why:
+                failed[name] = why
+        if "server" in names and self._here is not None:
+            mine = split_payload(payload, names, ("server",), keep_each=True)
+            answer = self._here.run(("server",), task, mine, context)
+            shards += answer.shards
+            failed.update(answer.failed)
+            _add(spent, answer.spent)
+        return Answer(shards, failed, spent, tuple(r.cost for r in replies.values()))
+
+    def save_memory(self) -> dict[str, Tensor]:
+        """What the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
+        return {} if self._here is None else self._here.memory.save()
+
+    def load_memory(self, saved: dict[str, Tensor]) -> None:
+        """Hand each site what its client remembered when the run was on an engine of one machine."""
+        own: dict[str, dict[str, Tensor]] = {}
+        for key, value in saved.items():
+            own.setdefault(key.split("/", 2)[2], {})[f"saved/{key}"] = value
+        if own.pop("server", None) and self._here is not None:
+            self._here.memory.load(saved, ("server",))
+        if own:
+            self._all("memory", {}, own)
+
+    def close(self) -> None:
+        """Free the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # ---- messages
+
+    def _send(self, messages: Mapping[str, Mapping[str, Any]], status: Status) -> dict[str, _Reply]:
+        """One message to each client and its reply; all at once."""
+        self._ping([n for n in self._silent if n in messages])
+        waiting = [n for n in messages if n not in self._silent]
+        self._tell(status, waiting)
+        futures: dict[str, Future[_Reply]] = {}
+        for name in tuple(waiting):
+            self._serial += 1
+            futures[name] = self._pool.submit(self._call, name, messages[name], self._serial)
+
+        def replied(name: str, _: Future[_Reply]) -> None:
+            waiting.remove(name)
+            self._tell(status, waiting)
+
+        for name, future in futures.items():
+            future.add_done_callback(partial(replied, name))
+        absent = f"it let {self._timeout:g} s pass before, and does not answer now"
+        replies = {}
+        for name in messages:
+            lost = _Reply({}, ClientCost(name, 0, 0, 0.0, absent))
+            replies[name] = futures[name].result() if name in futures else lost
+        return replies
+
+    def _call(self, name: str, message: Mapping[str, Any], serial: int) -> _Reply:
+        # What a task remembered counts only if its reply came: the site takes back what the lost one wrote.
+        sent = encode({**message, "serial": serial, "run": self._run, "undo": self._lost.pop(name, None)})
+        started = time.perf_counter()
+        values: dict[str, Any] = {}
+        got: Any = b""
+        try:
+            got = self._link.call(name, sent, self._timeout)
+            values, why = _opened(got, serial)
+        except TimeoutError:
+            self._silent.add(name)
+            self._lost[name] = serial
+            why = f"no reply within {self._timeout:g} s"
+        except ConnectionError as error:
+            self._lost[name] = serial
+            why = str(error)
+        seconds = time.perf_counter() - started
+        return _Reply(values, ClientCost(name, len(sent), len(got) if isinstance(got, bytes) else 0, seconds, why))
+
+    def _ping(self, names: Sequence[str]) -> None:
+        """Let those that answer a ping take part again. Nobody waits for long: an answer may also come during a later ask."""
+        for name in names:
+            if name not in self._pings:
+                self._pings[name] = self._pool.submit(self._answers_ping, name)
+        wait([self._pings[name] for name in names], timeout=PATIENCE)
+        for name in names:
+            if self._pings[name].done() and self._pings.pop(name).result():
+                self._silent.discard(name)
+
+    def _answers_ping(self, name: str) -> bool:
+        try:
+            return self._link.ping(name, min(PING_SECONDS, self._timeout))
+        except (TimeoutError, ConnectionError):
+            return False
+
+    def _tell(self, status: Status, waiting: Sequence[str]) -> None:
+        if self._watch is not None:
+            self._watch(status._replace(waiting=tuple(waiting), gone=tuple(sorted(self._silent))))
+
+
+def _opened(got: Any, serial: int) -> tuple[dict[str, Any], str]:
+    """A reply, and why it does not count, if so."""
+    if not isinstance(got, bytes):
+        return {}, f"its reply is a {type(got).__name__}, not a message"
+    try:
+        values = decode(got)
+    except InputError as error:
+        return {}, f"its reply cannot be read: {error}"
+    if values.get("serial") != serial:
+        return {}, "it replied to another ask"
+    why = values.get("failed", "")
+    return values, why if isinstance(why, str) else "its reply cannot be read"
+
+
+def _read(
+    name: str,
+    task: Task[Any],
+    values: Mapping[str, Any],
+    shards: list[tuple[tuple[str, ...], tuple[Any, ...]]],
+    failed: dict[str, str],
+    spent: dict[str, int],
+) -> str:
+    """Add the answer of one client to those of the others; what is wrong with it, if anything."""
+    try:
+        answer = answer_of(values, task)
+    except (InputError, KeyError, TypeError) as error:
+        return f"its reply to {task.name} cannot be read ({type(error).__name__}: {error})"
+    named = {n for shard, _ in answer.shards for n in shard} | set(answer.failed)
+    if named != {name}:
+        return f"it answered for {', '.join(sorted(map(str, named))) or 'nobody'}"
+    if not all(type(v) is int for v in answer.spent.values()):
+        return "it counts its work in other things than rows"
+    shards += answer.shards
+    failed.update(answer.failed)
+    _add(spent, answer.spent)
+    return ""
+
+
+def _add(spent: dict[str, int], more: Mapping[str, int]) -> None:
+    for key, count in more.items():
+        spent[key] = spent.get(key, 0) + count

@@ -1,0 +1,134 @@
+"""Tables that stay where they are: what each site does with its own file, and what the server learns of it.
+
+The steps are those of a folder (`folder.from_folder`): read and split each file, agree on a recipe, encode. Only the recipe needs
+the others, and it is agreed on by tasks; so the rows of a site are, to the last bit, those that it would have in one folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.core.errors import InputError, nearest, require
+from coterie.core.rows import Client, Clients, Part
+from coterie.data.sets.heart_disease import OPTIONS as HEART_DISEASE
+from coterie.data.split_table import Split
+from coterie.data.tables.columns import Table
+from coterie.data.tables.folder import ready_tables
+from coterie.data.tables.read import read
+from coterie.data.tables.recipe import Recipe
+from coterie.data.tables.settings import TableSettings, codes_of, settings_of
+
+__all__ = ["Facts", "RemoteClients", "facts_of", "read_site", "table_options", "table_settings"]
+
+_SETTINGS = ("label", "task", "above", "classes", "categorical", "drop", "missing")
+_ALLOWED = (*_SETTINGS, "unlabelled", "split_column", "server_file")
+
+
+def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
+    """How each site reads its file, from the [data] table of a plan: the options of a folder, or those of heart-disease.
+
+    Raises `InputError` if the table names something that is no table at the sites, or no label.
+
+    >>> table_options({"folder": "hospitals", "label": "outcome"})
+    {'label': 'outcome'}
+    """
+    options = dict(data)
+    name = options.pop("name", None)
+    options.pop("folder", None)
+    require(
+        name in (None, "heart-disease"),
+        f"[data] name = {name!r} has no files at sites; give a folder (of files such as theirs), or heart-disease",
+    )
+    if name is not None:
+        options = {**{k: list(v) if isinstance(v, tuple) else v for k, v in HEART_DISEASE.items()}, **options}
+    for key in options:
+        require(key in _ALLOWED, f"[data] has no option {key!r} for tables at sites; {nearest(key, _ALLOWED)}")
+    require(isinstance(options.get("label"), str), "[data] must name the label: nobody sees the columns of all sites")
+    return options
+
+
+def table_settings(options: Mapping[str, Any]) -> TableSettings:
+    """The settings of `table_options` as the server needs them to agree on a recipe."""
+    given = {k: options[k] for k in _SETTINGS if k in options}
+    return TableSettings(**{**given, "missing": codes_of(given.get("missing"))})
+
+
+def read_site(
+    file: str | Path, name: str, options: Mapping[str, Any], *, seed: int, split: Mapping[str, Any] | None
+) -> tuple[Table, list[str]]:
+    """The table of the site `name`, split by the seed and its name, and notes. Raises `InputError` with file and cure."""
+    codes = codes_of(options.get("missing"))
+    given: dict[str, Any] = {k: options.get(k) for k in ("label", "task", "above")}
+    given |= {k: tuple(options.get(k, ())) for k in ("classes", "categorical", "drop")}
+    table = read(file, codes, name=name, categorical=given["categorical"])
+    table = replace(table, source=f"the file of {name}")  # where it lies is nobody's business
+    settings = settings_of({name: table}, codes, **given)
+    rule = Split.parse(split, natural="tables at sites")
+    ready, notes = ready_tables(
+        {name: table}, settings, rule, seed, options.get("unlabelled", "refuse"), options.get("split_column")
+    )
+    return ready[name], notes
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the server knows about the rows of one site.
+
+    Attributes:
+        sizes: rows by part.
+        lowest, highest: of the class labels of all parts; 0 for labels that are no classes.
+        fingerprint: of the rows.
+    """
+
+    sizes: Mapping[str, int]
+    lowest: int
+    highest: int
+    fingerprint: str
+
+
+def facts_of(clients: Clients, name: str) -> Facts:
+    """The facts about one client."""
+    labels = [part.labels for _, part in clients[name].parts()]
+    counted = not labels[0].is_floating_point()
+    return Facts(
+        {key: clients.sizes(key)[name] for key in ("train", "validation", "test")},
+        min(int(v.min()) for v in labels) if counted else 0,
+        max(int(v.max()) for v in labels) if counted else 0,
+        clients.fingerprints()[name],
+    )
+
+
+class RemoteClients(Clients):
+    """Clients whose rows are elsewhere: names, sizes and fingerprints are theirs, the rows here are two of zeros each."""
+
+    def __init__(
+        self,
+        facts: Mapping[str, Facts],
+        recipe: Recipe,
+        *,
+        name: str,
+        notes: Sequence[str],
+        server: Part | None = None,
+    ) -> None:
+        classes = recipe["label"]["classes"]
+        lowest, highest = min(f.lowest for f in facts.values()), max(f.highest for f in facts.values())
+        labels = torch.tensor([lowest, highest]) if classes else torch.zeros(2)
+        part = Part(torch.zeros(2, len(recipe["features"])), labels)
+        alike = [Client(n, part) for n in facts]
+        super().__init__(alike, name=name, classes=classes, recipe=recipe, notes=notes, server=server)
+        self.facts = dict(facts)
+        if classes and lowest == highest:
+            raise InputError(f"all rows of all clients are {classes[lowest]!r}; there is nothing to learn")
+
+    def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client where they are."""
+        return {name: self.facts[name].sizes.get(part, 0) for name in self.names}
+
+    def fingerprints(self) -> dict[str, str]:
+        """As each site computes it."""
+        return {name: self.facts[name].fingerprint for name in self.names}
