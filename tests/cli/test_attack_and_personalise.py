@@ -89,7 +89,7 @@ def test_settings_are_spelled_out_and_the_report_knows(tuned):
 
 def test_predict_takes_a_tuned_model(coterie, tuned):
     run, _ = tuned
-    own = ROOT / "src" / "coterie" / "data" / "files" / "heart_disease" / "switzerland.csv"
+    own = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease" / "switzerland.csv"
     flags = ("--client", "switzerland", "--seed", "0")
     plain = done(coterie("predict", str(run), str(own), "--method", "fedavg", *flags)).out
     other = done(coterie("predict", str(run), str(own), "--method", "fedavg+bias", *flags)).out

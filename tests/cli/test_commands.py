@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from coterie.algorithms import ALGORITHMS
 from coterie.data import DATASETS
 
-HEART = ROOT / "src" / "coterie" / "data" / "files" / "heart_disease"
+HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
 METHODS = ("local", "centralised", "fedavg", "fedprox", "meritfed")
 FEW = ("--rounds", "4", "--seeds", "2", "--set", "run.evaluate=2")
 QUICK = ("--rounds", "3", "--seeds", "1", "--no-report")

@@ -16,7 +16,7 @@ import time
 import pytest
 from commands import HERE, ROOT, contents, environment
 
-HEART = ROOT / "src" / "coterie" / "data" / "files" / "heart_disease"
+HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
 METHODS = f"local,meritfed,{HERE / 'remembers.py'}:Momentum"
 SETTINGS = ("--methods", METHODS, "--rounds", "6", "--seeds", "1", "--set", "run.evaluate=2", "--no-report")
 COMPARE = ("compare", "heart-disease", *SETTINGS)

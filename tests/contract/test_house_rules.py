@@ -42,7 +42,11 @@ def imports(path: Path) -> list[tuple[str, int]]:
             assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
             found.append((node.module or "", node.lineno))
             found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
-    return [(name, line) for name, line in found if name.split(".")[0] == "coterie" and name != "coterie"]
+    return [
+        (name, line)
+        for name, line in found
+        if name.split(".")[0] == "coterie" and name not in ("coterie", "coterie.__version__")
+    ]
 
 
 def name_of(path: Path) -> str:

@@ -1,0 +1,298 @@
+"""What each command does. Whatever is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coterie.core.errors import InputError, require
+
+if TYPE_CHECKING:
+    from coterie.cli.progress import Progress
+    from coterie.run.experiment import Experiment
+
+__all__ = ["COMMANDS"]
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from coterie.cli.settings import compared
+    from coterie.run.experiment import Experiment
+
+    tables = compared(args)
+    if args.methods == "all":
+        tables["methods"] = _fitting(tables)
+    return _execute(Experiment.from_tables(tables, "the command line"), args)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from coterie.cli.settings import override
+    from coterie.run.experiment import Experiment, read_experiment
+    from coterie.run.sweep import is_run
+
+    path = Path(args.experiment)
+    tables = read_experiment(path).tables()
+    if args.resume and path.name == "experiment.toml" and is_run(path.parent):
+        tables["run"]["out"] = str(path.parent)
+    override(tables, args)
+    return _execute(Experiment.from_tables(tables, args.experiment), args)
+
+
+def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of all methods those that run on these clients with what is known; the others are named with the reason."""
+    from coterie.run.experiment import Experiment
+    from coterie.run.sweep import check_method
+
+    fitting: list[dict[str, Any]] = []
+    clients = None
+    for table in tables["methods"]:
+        try:
+            alone = Experiment.from_tables({**tables, "methods": [table], "tune": {}}, "the command line")
+            if clients is None:
+                clients = alone.load_data(alone.run.seeds[0])
+            check_method(alone, alone.methods[0], clients)
+        except InputError as error:
+            sys.stderr.write(f"left out {table['name']}: {error}\n")
+            continue
+        fitting.append(table)
+    return fitting
+
+
+def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
+    import shlex
+
+    from coterie.cli.progress import Progress
+    from coterie.run.sweep import choose_folder, is_run, run_experiment
+
+    folder = choose_folder(experiment, args.resume)
+    with Progress(quiet=args.json) as progress:
+        try:
+            if args.tune:
+                experiment = _tuned(experiment, folder, args.resume, progress)
+            run_experiment(
+                experiment, folder, resume=args.resume, command=shlex.join(args.typed), notify=progress.event
+            )
+        except KeyboardInterrupt:
+            progress.stop()
+            if is_run(folder):
+                again = shlex.join(["coterie", "run", str(folder / "experiment.toml"), "--resume"])
+                sys.stderr.write(f"stopped; every complete round is saved. Go on with:\n  {again}\n")
+            else:
+                sys.stderr.write("stopped before the first round; nothing was saved\n")
+            return 130
+    return _present(folder, args.json, html=not args.no_report)
+
+
+def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
+    from coterie.run.experiment import read_experiment
+    from coterie.run.search import tune, write_trials
+    from coterie.run.sweep import is_run
+
+    if resume and is_run(folder):
+        saved = read_experiment(folder / "experiment.toml").methods
+        same = [m.label for m in saved] == [m.label for m in experiment.methods]
+        require(same, f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods")
+        return experiment.with_methods(saved)
+    chosen, trials = tune(experiment, progress.tuning)
+    write_trials(folder, trials)
+    for trial in trials:
+        if trial.chosen and trial.setting:
+            progress.say(f"tuned {trial.label}: {', '.join(f'{k} = {v}' for k, v in trial.setting.items())}")
+    return chosen
+
+
+def _present(folder: Path, as_json: bool, html: bool, insist: bool = False) -> int:
+    from coterie.report.results import Results
+    from coterie.report.table import describe_lines, render
+    from coterie.report.verdicts import verdict
+
+    results = Results.load(folder)
+    page: Path | None = None
+    missing = ""
+    if html:
+        from coterie.report.html import write
+
+        try:
+            page = write(folder)
+        except InputError as error:  # after hours of training, a report that cannot be made is no failure
+            if insist:
+                raise
+            missing = str(error)
+    if as_json:
+        rows = json.loads((folder / "summary.json").read_text())
+        verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
+        _say(json.dumps({"folder": str(folder), "rows": rows, "verdicts": verdicts}, indent=1))
+        return 0
+    _say()
+    _say(render(results).rstrip())
+    _say()
+    for line in describe_lines(results):
+        _say(line)
+    _say()
+    _say(f"run directory  {folder}")
+    if page is not None:
+        _say(f"report         {page}")
+    elif missing:
+        _say(f"no HTML report: {missing}")
+    return 0
+
+
+def _say(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+# ---- sites elsewhere
+
+
+def _deploy(args: argparse.Namespace) -> int:
+    from coterie.sites.plan import provision, read_plan
+
+    path = Path(args.plan)
+    deployment = read_plan(path).deployment
+    kits = provision(path, None if args.kits is None else Path(args.kits))
+    _say(f"kits in {kits}: hand each site its folder over a private channel; it holds a private key")
+    _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
+    for name in deployment.sites:
+        kit = kits / name
+        _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, then {kit}/startup/start.sh")
+    _say(f"  operator {deployment.admin}: coterie submit {path}")
+    return 0
+
+
+def _site_check(args: argparse.Namespace) -> int:
+    from coterie.sites.plan import check_site
+
+    settings = None if args.settings is None else Path(args.settings)
+    for line in check_site(Path(args.place), site=args.site, settings_file=settings):
+        _say(line)
+    return 0
+
+
+def _submit(args: argparse.Namespace) -> int:
+    import dataclasses
+    import shlex
+
+    from coterie.cli.progress import Progress
+    from coterie.run.sweep import choose_folder
+    from coterie.sites.plan import read_plan, submit
+
+    path = Path(args.plan)
+    experiment = read_plan(path).experiment
+    if args.out is not None:
+        experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, out=args.out))
+    folder = choose_folder(experiment, args.resume)
+    with Progress(quiet=args.json) as progress:
+        submit(
+            path,
+            folder,
+            resume=args.resume,
+            kits=None if args.kits is None else Path(args.kits),
+            command=shlex.join(args.typed),
+            watch=progress.watched,
+            say=progress.say,
+        )
+    return _present(folder, args.json, html=not args.no_report)
+
+
+# ---- listings
+
+
+def _methods(args: argparse.Namespace) -> int:
+    from coterie.algorithms import ALGORITHMS
+    from coterie.cli.show import describe_method
+
+    rows = [describe_method(name, method) for name, method in ALGORITHMS.items()]
+    if args.json:
+        _say(json.dumps(rows, indent=1))
+        return 0
+    width = max(12, *(len(row["name"]) for row in rows))
+    for row in rows:
+        _say(f"{row['name']:<{width}} {row['summary']}")
+        about = (row["paper"], *(f"{k}: {row[k]}" for k in ("optimises", "sends", "memory")))
+        for line in (line for text in about for line in _folded(text, width + 1)):
+            _say(line)
+    _say("\nd: numbers in a model; sent: floats of one client in a round, settings aside; memory: what a client keeps")
+    _say("coterie show NAME explains a method's fields; FILE.py:NAME is a method of your own")
+    return 0
+
+
+def _folded(text: str, indent: int) -> list[str]:
+    import shutil
+    import textwrap
+
+    width = min(100, shutil.get_terminal_size((80, 24)).columns)
+    return textwrap.wrap(text, width, initial_indent=" " * indent, subsequent_indent=" " * indent)
+
+
+def _data(args: argparse.Namespace) -> int:
+    from coterie.data import DATASETS
+
+    if args.name is not None or args.export is not None:
+        from coterie.data.sets.heart_disease import export
+
+        require(args.name == "heart-disease", f"only heart-disease can be exported, with a name; got {args.name!r}")
+        require(args.export is not None, "say where to with --export FOLDER")
+        for file in export(Path(args.export), server_rows=args.server_rows):
+            _say(str(file))
+        return 0
+    if args.json:
+        keys = ("name", "summary", "clients", "task", "licence")
+        _say(json.dumps([{k: getattr(d, k) for k in keys} for d in DATASETS.values()], indent=1))
+        return 0
+    for dataset in DATASETS.values():
+        _say(f"{dataset.name:<16} {dataset.summary}")
+        for line in _folded(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
+            _say(line)
+    _say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
+    return 0
+
+
+def _show(args: argparse.Namespace) -> int:
+    from coterie.cli.show import describe, show
+
+    _say(json.dumps(describe(args.name), indent=1) if args.json else show(args.name))
+    return 0
+
+
+# ---- what a run left
+
+
+def _report(args: argparse.Namespace) -> int:
+    return _present(Path(args.folder), args.json, html=not args.no_html, insist=True)
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from coterie.core.state import write_atomically
+    from coterie.run.predict import predict
+
+    got = predict(Path(args.folder), Path(args.file), client=args.client, method=args.method, seed=args.seed)
+    table = got.table()
+    if args.out:
+        write_atomically(Path(args.out), lambda p: p.write_text(table, encoding="utf-8"))
+    else:
+        sys.stdout.write(table)
+    sys.stderr.write(f"model: {got.method} for {args.client}\n")
+    for note in got.notes:
+        sys.stderr.write(f"note: {note}\n")
+    accuracy = got.accuracy()
+    if accuracy is not None:
+        sys.stderr.write(f"the file has labels: accuracy {accuracy:.3f} on {len(got.values)} rows\n")
+    return 0
+
+
+COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "compare": _compare,
+    "run": _run,
+    "methods": _methods,
+    "data": _data,
+    "show": _show,
+    "deploy": _deploy,
+    "site check": _site_check,
+    "submit": _submit,
+    "report": _report,
+    "predict": _predict,
+}
+"""What runs a command, given its options; it returns the exit status."""
