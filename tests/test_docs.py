@@ -17,7 +17,7 @@ def test_python_in_the_readme_runs(number, capsys, tmp_path):
     # A file, since a task is found again by its module, and dataclasses look their module up.
     file = tmp_path / f"readme_{number}.py"
     file.write_text(BLOCKS[number], encoding="utf-8")
-    from coterie.run.experiment import load_object
+    from coterie.core.modules import load_object
 
     assert load_object(f"{file}:ct").__version__
     if number == 0:
@@ -26,7 +26,7 @@ def test_python_in_the_readme_runs(number, capsys, tmp_path):
 
 def test_the_method_of_the_readme_learns(tmp_path):
     import coterie as ct
-    from coterie.run.experiment import load_object
+    from coterie.core.modules import load_object
 
     file = tmp_path / "readme_method.py"
     file.write_text(next(b for b in BLOCKS if "class Median" in b), encoding="utf-8")

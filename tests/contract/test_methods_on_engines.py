@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.metrics import METRICS
+from coterie.core.modules import load_object
 from coterie.core.rows import Client, Clients, Part
-from coterie.run.experiment import load_object
 from coterie.run.fit import fit
 from federations import PROBLEMS, Problem, assert_same_bits, logistic
 

@@ -8,13 +8,13 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from coterie.core.errors import InputError
+from coterie.core.errors import InputError, nearest, require
 
-__all__ = ["Source", "import_source", "source_of", "user_module", "user_modules"]
+__all__ = ["Source", "import_source", "load_object", "source_of", "user_module", "user_modules"]
 
 PREFIX = "coterie_user_"
 
@@ -44,6 +44,17 @@ class _Text(importlib.abc.InspectLoader):
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_source(fullname), self._source.file)
+
+
+def load_object(reference: str) -> Any:
+    """The object FILE.py:NAME. Raises `InputError` if the file or the name is missing, or the file fails."""
+    path, _, name = reference.rpartition(":")
+    require(Path(path).is_file(), f"there is no file {path!r} (asked for as {reference!r})")
+    module = user_module(path)
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise InputError(f"{path} has no {name!r}; {nearest(name, public)}")
+    return getattr(module, name)
 
 
 def user_module(path: str) -> ModuleType:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from coterie.core.errors import InputError, check_field, is_number, nearest, require
-from coterie.core.modules import user_module
+from coterie.core.modules import load_object
 from coterie.core.state import write_atomically
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
 from coterie.run.finetune import Tuning
@@ -23,7 +23,7 @@ from coterie.run.finetune import Tuning
 if TYPE_CHECKING:
     from coterie.core.rows import Clients
 
-__all__ = ["Experiment", "MethodEntry", "RunSettings", "load_object", "preset", "read_experiment", "write_experiment"]
+__all__ = ["Experiment", "MethodEntry", "RunSettings", "preset", "read_experiment", "write_experiment"]
 
 TABLES = ("data", "split", "model", "local", "methods", "attack", "personalise", "run", "tune")
 PRESETS = Path(__file__).parent / "presets"
@@ -401,18 +401,6 @@ def label_of(table: Mapping[str, Any]) -> str:
     """What a [[methods]] entry is called: its label, else its name, that of a class in a file in lower case."""
     name = str(table["name"])
     return str(table.get("label", name.rpartition(":")[2].lower() if ".py:" in name else name))
-
-
-def load_object(reference: str) -> Any:
-    """The object FILE.py:NAME. Raises `InputError` if the file or the name is missing, or the file fails."""
-    path, _, name = reference.rpartition(":")
-    file = Path(path)
-    require(file.is_file(), f"there is no file {path!r} (asked for as {reference!r})")
-    module = user_module(path)
-    if not hasattr(module, name):
-        public = [n for n in vars(module) if not n.startswith("_")]
-        raise InputError(f"{path} has no {name!r}; {nearest(name, public)}")
-    return getattr(module, name)
 
 
 def local_settings(table: Mapping[str, Any], where: str) -> LocalSGD:

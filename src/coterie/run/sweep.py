@@ -23,10 +23,11 @@ from coterie.attacks import choose_attackers
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.federation import ClientCost
 from coterie.core.metrics import find_metrics, register
+from coterie.core.modules import load_object
 from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.models import build_model, outputs_of
-from coterie.run.experiment import Experiment, MethodEntry, load_object, read_experiment, write_experiment
+from coterie.run.experiment import Experiment, MethodEntry, read_experiment, write_experiment
 from coterie.run.finetune import tunable
 from coterie.run.fit import fit, kept_open, personalise
 from coterie.run.loop import Clock, Run

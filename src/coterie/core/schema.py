@@ -1,0 +1,380 @@
+"""Options are values, declared once: a frozen dataclass whose fields carry their rules.
+
+    @options
+    class IPM:
+        eps: Annotated[float, POSITIVE] = 0.1
+        statistics: Annotated[str, one_of("honest", "all")] = "honest"
+
+A value is checked whenever it is made. `build` makes it from a table of a TOML file, `spell` writes that table again, and a
+`Registry` finds the class that the table's `name` says. A rule follows from the type where none is given (`bool`, `int`, `float`,
+`str`). In files lists stand for tuples, and a table for a field that holds options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
+
+from coterie.core.errors import InputError, is_number, nearest, require
+from coterie.core.modules import load_object
+
+__all__ = [
+    "COUNT",
+    "FLAG",
+    "NOT_NEGATIVE",
+    "POSITIVE",
+    "SHARE",
+    "SIZE",
+    "TEXT",
+    "Flag",
+    "InFiles",
+    "Option",
+    "Registry",
+    "Rule",
+    "Units",
+    "build",
+    "list_of",
+    "one_of",
+    "optional",
+    "options",
+    "options_of",
+    "spell",
+]
+
+T = TypeVar("T")
+
+
+class Rule(NamedTuple):
+    """A test of a value and, in words that follow "must be", what it allows."""
+
+    test: Callable[[Any], bool]
+    allowed: str
+
+
+POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number > 0")
+NOT_NEGATIVE = Rule(lambda v: is_number(v) and v >= 0, "a number >= 0")
+NUMBER = Rule(is_number, "a number")
+SHARE = Rule(lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
+COUNT = Rule(lambda v: type(v) is int and v >= 0, "an int >= 0")
+SIZE = Rule(lambda v: type(v) is int and v > 0, "an int > 0")
+INTEGER = Rule(lambda v: type(v) is int, "an int")
+FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
+TEXT = Rule(lambda v: isinstance(v, str) and bool(v), "a text")
+
+
+def one_of(*words: str, separator: str = " | ") -> Rule:
+    """The rule that a value is one of `words`."""
+    return Rule(lambda v: v in words, separator.join(words))
+
+
+def optional(rule: Rule, none: str = "") -> Rule:
+    """The rule that a value is None, which means `none`, or obeys `rule`.
+
+    >>> optional(SIZE, "all rows").allowed
+    'None (all rows) or an int > 0'
+    """
+    return Rule(lambda v: v is None or rule.test(v), f"None{f' ({none})' if none else ''} or {rule.allowed}")
+
+
+def list_of(rule: Rule, allowed: str, *, empty: bool = False) -> Rule:
+    """The rule that a value is a tuple whose entries obey `rule`; `allowed` says it in words."""
+    return Rule(lambda v: isinstance(v, tuple) and (empty or bool(v)) and all(map(rule.test, v)), allowed)
+
+
+class InFiles(NamedTuple):
+    """How a field differs in files: the word for None, or, with `said` False, a field that only Python can set."""
+
+    none: str = ""
+    said: bool = True
+
+
+class Units(NamedTuple):
+    """A field that files set by one of several keys, each the `count` of a class: `steps = 5` or `epochs = 2`."""
+
+    keys: Mapping[str, Any]
+
+
+class Flag(NamedTuple):
+    """A field that has a flag of its own on the command line, beside `--set`.
+
+    Attributes:
+        name: of the flag; empty: that of the field.
+        metavar: of its value.
+    """
+
+    name: str = ""
+    metavar: str = ""
+
+
+class Option(NamedTuple):
+    """One field of options, as declared.
+
+    Attributes:
+        name, default: of the field; `dataclasses.MISSING` where it must be given.
+        kinds: the types that it may have, without None.
+        rule: what it allows, if that is known.
+        files: how files spell it.
+        units: the keys that files set it by, if not its name.
+        registry: where the class of a table with a `name` is found.
+        flag: on the command line.
+    """
+
+    name: str
+    default: Any
+    kinds: tuple[Any, ...] = ()
+    rule: Rule | None = None
+    files: InFiles = InFiles()
+    units: Units | None = None
+    registry: Registry | None = None
+    flag: Flag | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What files call it."""
+        if self.units is not None:
+            return tuple(self.units.keys)
+        return (self.name,) if self.files.said else ()
+
+    def read(self, key: str, value: Any) -> Any:
+        """The value that a file gives under `key`."""
+        if self.units is not None:
+            require(SIZE.test(value), f"{key} must be {SIZE.allowed}; got {value!r}")
+            return self.units.keys[key](value)
+        if self.files.none and value == self.files.none:
+            return None
+        if self.registry is not None:
+            return self.registry.build(value, key)
+        nested: Any = next((k for k in self.kinds if dataclasses.is_dataclass(k)), None)
+        return build(nested, value, key) if nested is not None and isinstance(value, Mapping) else _tuples(value)
+
+    def spell(self, value: Any) -> dict[str, Any]:
+        """The entry of a file that says `value`: empty where the default says it, since TOML has no None."""
+        if self.units is not None:
+            return {next(k for k, unit in self.units.keys.items() if type(value) is unit): value.count}
+        if not self.files.said:
+            return {}
+        if value is None:
+            return {self.name: self.files.none} if self.files.none else {}
+        return {self.name: self.registry.spell(value) if self.registry is not None else _plain(value)}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def options(cls: type[T]) -> type[T]:
+    """A frozen dataclass that is checked when it is made: each field by its rule, then by the class's own `__post_init__`.
+
+    Lists become tuples. Raises `InputError` that names class, field, what is allowed and what was got.
+
+    >>> @options
+    ... class Walk:
+    ...     steps: Annotated[int, SIZE] = 1
+    >>> Walk(steps=0)
+    Traceback (most recent call last):
+    coterie.core.errors.InputError: Walk.steps must be an int > 0; got 0
+    """
+    own = cls.__dict__.get("__post_init__")
+
+    def checked(self: Any) -> None:
+        for option in options_of(type(self)):
+            value = getattr(self, option.name)
+            if isinstance(value, list):
+                object.__setattr__(self, option.name, value := _tuples(value))
+            _check(option, value, type(self).__name__)
+        if own is not None:
+            own(self)
+
+    if own is not None or not hasattr(cls, "__post_init__"):
+        cls.__post_init__ = checked  # type: ignore[attr-defined]
+    _CHECKED.add(cls)
+    return dataclass(frozen=True)(cls)
+
+
+_CHECKED: set[type] = set()
+
+
+def options_of(cls: Any) -> tuple[Option, ...]:
+    """The fields of a dataclass, as declared. Only `options` have rules that follow from types."""
+    if cls not in _DECLARED:
+        _DECLARED[cls] = _declared(cls)
+    return _DECLARED[cls]
+
+
+_DECLARED: dict[Any, tuple[Option, ...]] = {}
+
+
+def _declared(cls: Any) -> tuple[Option, ...]:
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError):  # of a class of the user's that is none of ours
+        hints = {}
+    declared = tuple(_option(f, hints.get(f.name, Any)) for f in dataclasses.fields(cls) if f.init)
+    return declared if cls in _CHECKED else tuple(o._replace(rule=None) for o in declared)
+
+
+def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named: str = "") -> T:
+    """What `cls` makes of a table.
+
+    Args:
+        cls: options, another dataclass, or any function.
+        table: values by key.
+        where: begins every error.
+        named: what errors call the options in place of their class, such as `run`.
+
+    Raises:
+        InputError: a key that is unknown (with the nearest spelling) or missing, or a value that is not allowed.
+    """
+    require(isinstance(table, Mapping), f"{where} must be a table; got {table!r}")
+    declared = options_of(cls) if dataclasses.is_dataclass(cls) else ()
+    known = [key for option in declared for key in option.keys] if declared else _parameters(cls)
+    for key in table:
+        hint = nearest(key, known) if known else "it has none"
+        require(known is None or key in known, f"{where}: unknown key {key!r}; {hint}")
+    try:
+        values = _read(declared, table, named or getattr(cls, "__name__", "")) if declared else _tuples(table)
+        return cls(**values)
+    except (InputError, TypeError) as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def spell(value: Any) -> dict[str, Any]:
+    """The table that says the same as a dataclass, with all defaults written out; `build` undoes it."""
+    return {k: v for option in options_of(type(value)) for k, v in option.spell(getattr(value, option.name)).items()}
+
+
+class Registry(dict[str, Any]):
+    """Classes by the name that files and the command line call them; FILE.py:NAME is one of the user's own.
+
+    Args:
+        kind: what they are, for errors.
+        entries: a class, or where it is to be imported from (`module:Name`) when it is first asked for.
+        default: the name that a table without `name` means; empty: it must have one.
+    """
+
+    def __init__(self, kind: str, entries: Mapping[str, Any] | None = None, *, default: str = "") -> None:
+        super().__init__(entries or {})
+        self.kind, self.default = kind, default
+        self._given: dict[Any, str] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            module, _, attribute = found.partition(":")
+            found = self[name] = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def find(self, name: str, where: str = "") -> Any:
+        """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that does not have it."""
+        if ".py:" in name:
+            found = load_object(name)
+            if isinstance(found, type):
+                self._given[found] = name
+            return found
+        begin = f"{where}: " if where else ""
+        require(name in self, f"{begin}there is no {self.kind} {name!r}; {nearest(name, self)}")
+        return self[name]
+
+    def build(self, table: Any, where: str, *, named: str = "") -> Any:
+        """The value that a table says by `name` and the fields of that class."""
+        if not isinstance(table, Mapping) or not isinstance(table.get("name", self.default or None), str):
+            example = next(iter(self), "FILE.py:NAME")
+            raise InputError(f'{where} must be a table with a name, say {{name = "{example}"}}; got {table!r}')
+        fields = {k: v for k, v in table.items() if k != "name"}
+        return build(self.find(table.get("name", self.default), where), fields, where, named=named)
+
+    def name_of(self, value: Any) -> str:
+        """The name under which the class of `value` is known. Raises `InputError` if it has none."""
+        cls = type(value)
+        known = next((name for name in self if self[name] is cls), self._given.get(cls))
+        if known is None:
+            raise InputError(f"a {self.kind} of class {cls.__name__} has no name in files; give FILE.py:{cls.__name__}")
+        return known
+
+    def spell(self, value: Any) -> dict[str, Any]:
+        """The table that says the same as `value`."""
+        return {"name": self.name_of(value), **(spell(value) if dataclasses.is_dataclass(value) else {})}
+
+
+def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
+    default: Any = field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    extras: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        extras = tuple(rest)
+    parts = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    kinds = tuple(p for p in parts if p is not type(None))
+    implied = _IMPLIED.get(kinds[0]) if len(kinds) == 1 else None
+    if implied is not None and len(parts) > len(kinds):
+        implied = optional(implied)
+    return Option(
+        field.name,
+        default,
+        kinds,
+        rule=_first(Rule, extras) or implied,
+        files=_first(InFiles, extras) or InFiles(),
+        units=_first(Units, extras),
+        registry=_first(Registry, extras),
+        flag=_first(Flag, extras),
+    )
+
+
+_IMPLIED: Mapping[Any, Rule] = {
+    bool: FLAG,
+    int: INTEGER,
+    float: NUMBER,
+    str: Rule(lambda v: isinstance(v, str), "a text"),
+}
+
+
+def _first(kind: type[T], extras: Iterable[Any]) -> T | None:
+    return next((e for e in extras if isinstance(e, kind)), None)
+
+
+def _check(option: Option, value: Any, owner: str) -> None:
+    rule = option.rule
+    good = rule is None or rule.test(value)
+    require(good, f"{owner}.{option.name} must be {rule.allowed if rule else ''}; got {_short(value)}")
+
+
+def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option in declared:
+        given = [key for key in option.keys if key in table]
+        require(len(given) < 2, f"{' and '.join(given)} exclude each other; give one")
+        for key in given:
+            values[option.name] = option.read(key, table[key])
+            _check(option, values[option.name], owner)
+        lacking = not given and option.default is MISSING and option.files.said
+        require(not lacking, f"{option.name} is missing; give {option.rule.allowed if option.rule else 'it'}")
+    return values
+
+
+def _parameters(cls: Callable[..., Any]) -> list[str] | None:
+    """Names that `cls` can be called with; None for any."""
+    parameters = inspect.signature(cls).parameters.values()
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return spell(value)
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items() if v is not None}
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
