@@ -23,7 +23,7 @@ from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import MLP, MODELS, build_model
 from coterie.run.loop import Plan, run_on
 from coterie.sites.flare.client import FlareLink, SiteClient
-from coterie.sites.plan import CLASSES
+from coterie.sites.flare.kits import CLASSES
 from coterie.sites.server import Remote
 
 __all__ = ["Measurer", "measure", "simulate"]

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.data.sets.heart_disease import export
-from coterie.sites.plan import provision, read_plan
+from coterie.sites.flare.kits import provision
+from coterie.sites.plan import read_plan
 
 PLAN = """
 [data]

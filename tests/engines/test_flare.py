@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from coterie.sites.plan import provision
+from coterie.sites.flare.kits import provision
 from deployment import HOSPITALS, deployed, differences
 
 pytest.importorskip(

@@ -148,7 +148,8 @@ def _say(text: str = "") -> None:
 
 
 def _deploy(args: argparse.Namespace) -> int:
-    from coterie.sites.plan import provision, read_plan
+    from coterie.sites.flare.kits import provision
+    from coterie.sites.plan import read_plan
 
     path = Path(args.plan)
     deployment = read_plan(path).deployment
@@ -163,7 +164,7 @@ def _deploy(args: argparse.Namespace) -> int:
 
 
 def _site_check(args: argparse.Namespace) -> int:
-    from coterie.sites.plan import check_site
+    from coterie.sites.check import check_site
 
     settings = None if args.settings is None else Path(args.settings)
     for line in check_site(Path(args.place), site=args.site, settings_file=settings):
@@ -177,7 +178,8 @@ def _submit(args: argparse.Namespace) -> int:
 
     from coterie.cli.progress import Progress
     from coterie.run.sweep import choose_folder
-    from coterie.sites.plan import read_plan, submit
+    from coterie.sites.flare.submit import submit
+    from coterie.sites.plan import read_plan
 
     path = Path(args.plan)
     experiment = read_plan(path).experiment

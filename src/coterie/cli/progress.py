@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.run.sweep import Event
 
 if TYPE_CHECKING:
-    from coterie.sites.plan import Watched
+    from coterie.sites.flare.submit import Watched
 
 __all__ = ["Progress", "duration"]
 

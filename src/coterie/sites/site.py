@@ -37,7 +37,7 @@ from coterie.data.tables.folder import encoded_client
 from coterie.data.tables.recipe import Description, TableCohort, describe
 from coterie.engines.inprocess import MEMORY_LOST, Shard, serve
 from coterie.models import MODELS, build_shape
-from coterie.sites.tables import facts_of, read_site
+from coterie.sites.tables import TABLE_TASKS, facts_of, read_site
 
 __all__ = ["Site", "SiteSettings", "matches", "read_settings"]
 
@@ -324,7 +324,7 @@ class _Rows:
     def _task(self, message: Mapping[str, Any]) -> dict[str, Any]:
         task = find_task(message["task"])
         require(message["names"] == (self.name,), f"the ask is for {message['names']}, and this is {self.name!r}")
-        if task.name.startswith("coterie.data.tables.recipe:"):
+        if task in TABLE_TASKS:
             if self.table is None:
                 raise InputError("the rows were not read yet")
             payload = {k.removeprefix("payload/"): v for k, v in message.items() if k.startswith("payload/")}

@@ -20,10 +20,13 @@ from coterie.data.split_table import Split
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import ready_tables
 from coterie.data.tables.read import read
-from coterie.data.tables.recipe import Recipe
+from coterie.data.tables.recipe import Recipe, describe, moments
 from coterie.data.tables.settings import TableSettings, codes_of, settings_of
 
-__all__ = ["Facts", "RemoteClients", "facts_of", "read_site", "table_options", "table_settings"]
+__all__ = ["TABLE_TASKS", "Facts", "RemoteClients", "facts_of", "read_site", "table_options", "table_settings"]
+
+TABLE_TASKS = (describe, moments)
+"""Tasks about a site's table; all others are about its encoded rows."""
 
 _SETTINGS = ("label", "task", "above", "classes", "categorical", "drop", "missing")
 _ALLOWED = (*_SETTINGS, "unlabelled", "split_column", "server_file")

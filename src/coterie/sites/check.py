@@ -1,0 +1,103 @@
+"""What a site checks before it joins: its file, its settings and its certificate against the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie import __version__
+from coterie.core.errors import InputError, nearest, require
+from coterie.sites.flare.kits import need_flare
+from coterie.sites.plan import PLAN_FILE, read_plan
+from coterie.sites.site import SETTINGS_FILE, SiteSettings, read_settings, short
+from coterie.sites.tables import read_site, table_options
+
+__all__ = ["check_site"]
+
+
+def check_site(place: Path, *, site: str | None = None, settings_file: Path | None = None) -> list[str]:
+    """Sentences about what fits; nothing is sent.
+
+    Args:
+        place: the site's kit, or a plan (then `site` and `settings_file` are needed).
+        site: name of the site.
+        settings_file: the site's own `coterie.toml`.
+
+    Raises:
+        InputError: what does not fit, with the cure.
+    """
+    import torch
+
+    need_flare()
+    if place.is_dir():
+        plan_file = place / "local" / PLAN_FILE
+        require(plan_file.is_file(), f"{place} is no kit of a site: it has no local/{PLAN_FILE}")
+        site, settings_file = site or place.resolve().name, settings_file or place / "local" / SETTINGS_FILE
+        _check_certificate(place / "startup", site)
+    else:
+        plan_file = place
+    plan = read_plan(plan_file)
+    if site is None or settings_file is None:
+        raise InputError(f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE")
+    require(site in plan.deployment.sites, f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
+    import coterie.algorithms
+    import coterie.core.metrics  # noqa: F401 - the settings may name their tasks
+
+    settings = read_settings(settings_file)
+    options = table_options(plan.experiment.data)
+    _check_label(settings, options, settings_file)
+    said = [
+        f"plan      {plan_file}: {', '.join(m.label for m in plan.experiment.methods)}; predicts {options['label']}"
+    ]
+    least = None
+    for seed in plan.experiment.run.seeds:
+        table, notes = read_site(settings.data, site, options, seed=seed, split=plan.experiment.split or None)
+        missing = sorted(set(plan.deployment.columns) - set(table.columns))
+        require(
+            not missing,
+            f"{settings.data} has no column {', '.join(missing)}, which the plan needs; add it (its cells may be empty)",
+        )
+        rows = len(table.parts["train"])
+        least = rows if least is None else min(least, rows)
+    require(
+        least is not None and least >= settings.minimum_rows,
+        f"{settings.data} gives {least} training rows, fewer than minimum_rows = {settings.minimum_rows} of {settings_file}: "
+        "this site would not answer; lower that, or stay out",
+    )
+    said.append(f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {least} rows to train on")
+    said += [f"note      {note}" for note in notes]
+    said.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
+    said.append(f"versions  coterie {__version__}, torch {torch.__version__}: the operator's must be the same")
+    said.append("this site can join")
+    return said
+
+
+def _check_certificate(startup: Path, site: str) -> None:
+    """The kit's certificate is there, of its own certification authority, and of this site."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    for name in ("client.crt", "client.key", "rootCA.pem"):
+        require(
+            (startup / name).is_file(), f"{startup} has no {name}: the server lets nobody in without; get the kit anew"
+        )
+    own, root = (x509.load_pem_x509_certificate((startup / n).read_bytes()) for n in ("client.crt", "rootCA.pem"))
+    try:
+        own.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise InputError(
+            f"{startup / 'client.crt'} is not signed by {startup / 'rootCA.pem'}; get the kit anew"
+        ) from error
+    named = str(own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+    require(
+        named == site,
+        f"the certificate in {startup} is that of {named!r}, not of {site!r}, and the server compares; use its kit",
+    )
+
+
+def _check_label(settings: SiteSettings, options: Mapping[str, Any], file: Path) -> None:
+    require(
+        settings.label in (None, options["label"]),
+        f"the plan predicts {options['label']!r}, but {file} offers only {settings.label!r}; agree on one label",
+    )

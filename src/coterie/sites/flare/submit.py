@@ -1,0 +1,214 @@
+"""Submit a plan as a job of NVIDIA FLARE, follow it and bring its run directory back."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import InputError, RunError, require
+from coterie.core.state import write_atomically
+from coterie.run.sweep import Event
+from coterie.sites.flare.kits import need_flare
+from coterie.sites.plan import Deployment, read_plan
+
+__all__ = ["Watched", "submit"]
+
+SUBMISSION = ".submission.json"
+END_SECONDS = 20.0
+"""How long a job whose run is over may take to end by itself."""
+SILENT_SECONDS = 20.0
+"""How long the server may be silent until a submission gives up."""
+JOIN_SECONDS = 120.0
+"""How long a submission waits for sites that are not connected yet."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What the server says about a running job.
+
+    Attributes:
+        event: where the experiment stands, once it does.
+        ask: number of the present ask.
+        task: of the present ask.
+        waiting: sites whose reply is not there yet.
+        gone: sites that let an ask time out and do not answer since.
+    """
+
+    event: Event | None
+    ask: int
+    task: str
+    waiting: tuple[str, ...]
+    gone: tuple[str, ...]
+
+
+def submit(
+    plan_file: Path,
+    out: Path,
+    *,
+    resume: bool = False,
+    kits: Path | None = None,
+    command: str = "",
+    watch: Callable[[Watched], None] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Run a plan on its sites and bring the run directory back to `out`.
+
+    Args:
+        plan_file: the plan.
+        out: the run directory.
+        resume: go on from the checkpoint that the server keeps of this `out`.
+        kits: folder of the kits; None: as the plan says.
+        command: for `environment.json`.
+        watch: called about once a second with how the job stands.
+        say: called with a sentence where there is something to wait for.
+
+    Raises:
+        InputError: bad plan, the server cannot be reached, or a site does not connect.
+        RunError: the run failed; what the server saved is in `out`, and `resume` goes on.
+    """
+    plan = read_plan(plan_file)
+    need_flare()
+    admin = (kits or plan_file.parent / plan.deployment.kits) / plan.deployment.admin
+    require(admin.is_dir(), f"there is no kit {admin}; make the kits with: coterie deploy {plan_file}")
+    told = out / SUBMISSION
+    if resume:
+        require(told.is_file(), f"{out} was not submitted before; leave out --resume")
+        run = json.loads(told.read_text(encoding="utf-8"))["run"]
+    else:
+        run = secrets.token_hex(8)
+    message = {
+        "experiment": replace(plan.experiment, run=replace(plan.experiment.run, out=None)).tables(),
+        "where": str(plan_file),
+        "run": run,
+        "resume": resume,
+        "timeout": float(plan.deployment.timeout),
+        "columns": list(plan.deployment.columns),
+        "command": command,
+    }
+    logging.disable(logging.CRITICAL)  # FLARE reports every second that a server is away
+    session = None
+    try:
+        session = _session(plan.deployment, admin)
+        _await_sites(session, plan.deployment, say)
+        job = _start(session, message, len(plan.deployment.sites))
+        write_atomically(told, lambda p: p.write_text(json.dumps({"run": run, "job": job}), encoding="utf-8"))
+        status = _follow(session, job, watch)
+        _bring_back(session, job, status, out)
+    finally:
+        logging.disable(logging.NOTSET)
+        if session is not None:
+            session.close()
+
+
+def _session(deployment: Deployment, admin: Path) -> Any:
+    from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+    try:
+        with redirect_stdout(StringIO()):  # results go there
+            return new_secure_session(deployment.admin, str(admin), timeout=15.0)
+    except Exception as error:  # FLARE has a dozen kinds for this
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"the server {deployment.server}:{deployment.port} does not let the operator in ({reason}); is it running, and is "
+            f"{admin} of the same kits?"
+        ) from error
+
+
+def _await_sites(session: Any, deployment: Deployment, say: Callable[[str], None]) -> None:
+    """Wait until every site is connected: a job that is scheduled before fails at once."""
+    deadline, named = time.monotonic() + JOIN_SECONDS, ""
+    while True:
+        there = {client.name for client in session.get_connected_client_list()}
+        missing = ", ".join(s for s in deployment.sites if s not in there)
+        if not missing:
+            return
+        require(
+            time.monotonic() < deadline,
+            f"not connected to the server after {JOIN_SECONDS:g} s: {missing}; start these sites (startup/start.sh of their kits)",
+        )
+        if missing != named:
+            say(f"waiting for {missing} to connect")
+        named = missing
+        time.sleep(1.0)
+
+
+def _start(session: Any, message: Mapping[str, Any], sites: int) -> str:
+    from nvflare.collab import CollabRecipe
+
+    from coterie.sites.flare.client import SiteClient
+    from coterie.sites.flare.server import Coordinator
+
+    text = json.dumps(message).encode().hex()
+    recipe = CollabRecipe("coterie", server=Coordinator(text), client=SiteClient(), min_clients=sites)
+    with tempfile.TemporaryDirectory() as temporary, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # FLARE takes a long hexadecimal text for a secret
+        recipe.export(temporary)
+        for code in Path(temporary).rglob("custom"):
+            shutil.rmtree(code)  # sites run what they have installed
+        job: str = session.submit_job(str(Path(temporary) / "coterie"))
+    return job
+
+
+def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> str:
+    """Wait for the end of a job; its status."""
+    over, heard = 0.0, time.monotonic()
+    while True:
+        try:
+            status = str(session.get_job_status(job))
+            heard = time.monotonic()
+        except Exception as error:  # FLARE has a dozen kinds for this
+            if time.monotonic() - heard > SILENT_SECONDS:
+                raise RunError(
+                    f"the server has not answered for {SILENT_SECONDS:g} s; start it again, then go on with --resume"
+                ) from error
+            time.sleep(1.0)
+            continue
+        if status.startswith("FINISHED") or status in ("ABANDONED", "APPROVED_FAILED"):
+            return status
+        got: dict[str, Any] = {}
+        if status == "RUNNING" and not over:
+            with suppress(Exception):  # the job may be beginning or ending; the status tells
+                got = session.do_app_command(job, "coterie", {})
+        if got and watch is not None:
+            event = Event(*got["event"]) if "event" in got else None
+            lists = tuple(got.get("waiting", ())), tuple(got.get("gone", ()))
+            watch(Watched(event, got.get("ask", 0), got.get("task", ""), *lists))
+        if "over" in got:
+            over = time.monotonic()
+        if over and time.monotonic() - over > END_SECONDS:
+            session.abort_job(job)  # all is done, but FLARE waits for a site that is gone
+            over = time.monotonic()
+        time.sleep(1.0)
+
+
+def _bring_back(session: Any, job: str, status: str, out: Path) -> None:
+    from coterie.sites.flare.server import OUTCOME, RESULT
+
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            got = Path(session.download_job_result(job, temporary))
+        except Exception as error:
+            raise RunError(
+                f"job {job} ended as {status} and has no result ({error}); start what has died, then go on with --resume"
+            ) from error
+        found = next(got.rglob(RESULT), None)
+        if found is not None:
+            shutil.copytree(found, out, dirs_exist_ok=True)
+        outcome = next(got.rglob(OUTCOME), None)
+        said = None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
+    if said is None:
+        raise RunError(f"job {job} ended as {status}; start what has died, then go on with --resume")
+    if said["status"]:
+        kind = InputError if said["status"] == 2 else RunError
+        raise kind(said["sentence"])
