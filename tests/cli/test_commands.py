@@ -78,38 +78,32 @@ def test_the_package_is_the_command():
     assert ended.stdout.startswith("coterie ")
 
 
-def test_help_is_fast_and_imports_no_torch(tmp_path):
+def test_help_imports_no_torch(tmp_path):
     code = """
-import sys, time
+import sys
 from coterie.cli.main import main
 try:
     main(["compare", "--help"])
 except SystemExit as ended:
     assert ended.code == 0
-sys.stderr.write(f"{time.process_time()} {sorted(m for m in sys.modules if m in ('torch', 'numpy', 'rich', 'coterie.algorithms'))}")
+sys.stderr.write(f"{sorted(m for m in sys.modules if m in ('torch', 'numpy', 'rich', 'coterie.algorithms'))}")
 """
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
-    seconds, _, modules = ended.stderr.partition(" ")
-    assert modules == "[]"
-    assert float(seconds) < 0.5
+    assert ended.stderr == "[]"
     assert "--methods" in ended.stdout
 
 
-def test_importing_coterie_adds_little_to_torch(tmp_path):
+def test_using_coterie_imports_nothing_heavy_beside_torch(tmp_path):
     code = """
-import time
-import torch
-began = time.process_time()
+import sys
 import coterie as ct
 ct.fit, ct.MeritFed, ct.data.load, ct.models.MLP, ct.metrics.auc
-print(time.process_time() - began)
-import sys
-assert not {"pandas", "sklearn", "scipy", "plotly", "jinja2", "rich", "pyarrow", "datasets"} & set(sys.modules)
+print(sorted({"pandas", "sklearn", "scipy", "plotly", "jinja2", "rich", "pyarrow", "datasets"} & set(sys.modules)))
 """
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
-    assert float(ended.stdout) < 0.3
+    assert ended.stdout == "[]\n"
 
 
 def test_no_command_prints_the_help(coterie):

@@ -76,7 +76,6 @@ def test_a_slow_site_is_left_out_until_it_answers_a_ping(found):
     got = found["slow"]
     assert got["first"] == {"switzerland": "no reply within 6 s"}
     assert got["second"] == {"switzerland": "it let 6 s pass before, and does not answer now"}
-    assert got["seconds"] < 5.0
     failed, delta = got["last"]
     assert not failed
     assert torch.equal(delta, found["garbage"][""][2])

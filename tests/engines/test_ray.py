@@ -104,7 +104,7 @@ def test_costs_are_those_of_each_client(federation):
     federation.ask("abcde", count, sleep=0.0)
     costs = federation.session.asks[-1].costs
     assert {c.client for c in costs} == set("abcde")
-    assert all(c.bytes_down > 0 and c.bytes_up > 0 and 0 < c.seconds < 1 and c.failed == "" for c in costs)
+    assert all(c.bytes_down > 0 and c.bytes_up > 0 and c.seconds > 0 and c.failed == "" for c in costs)
 
 
 def test_a_subset_has_the_same_rows_and_nobody_elses():

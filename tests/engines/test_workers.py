@@ -256,13 +256,11 @@ def test_no_worker_is_left_after_an_error(error):
     assert multiprocessing.active_children() == []
 
 
-def test_closing_is_quick_and_can_be_repeated():
+def test_closing_can_be_repeated():
     problem = logistic()
     engine = InProcess(problem.clients, problem.model, workers=4)
-    started = time.perf_counter()
     engine.close()
     engine.close()
-    assert time.perf_counter() - started < 2
     assert multiprocessing.active_children() == []
 
 
