@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
+    "Attack": "core.method",
     "Centralised": "algorithms",
     "ClassShareSampler": "algorithms",
     "Client": "core.rows",
@@ -24,6 +25,7 @@ _NAMES = {
     "FedFomo": "algorithms",
     "FedProx": "algorithms",
     "Federation": "core.federation",
+    "Filter": "core.method",
     "Gap": "core.task",
     "GeometricMedian": "algorithms",
     "Gradient": "core.task",
@@ -39,6 +41,7 @@ _NAMES = {
     "MaxFL": "algorithms",
     "Median": "algorithms",
     "MeritFed": "algorithms",
+    "Method": "core.method",
     "MultiKrum": "algorithms",
     "OCS": "algorithms",
     "Part": "core.rows",
@@ -50,6 +53,7 @@ _NAMES = {
     "RunError": "core.errors",
     "SGDFull": "algorithms",
     "SGDIdeal": "algorithms",
+    "Sampler": "core.method",
     "Scaffold": "algorithms",
     "Schedule": "core.training",
     "SelectiveLearning": "algorithms",
@@ -83,6 +87,7 @@ __all__ = [
     "OCS",
     "QFFL",
     "TAWT",
+    "Attack",
     "Centralised",
     "ClassShareSampler",
     "Client",
@@ -96,6 +101,7 @@ __all__ = [
     "FedFomo",
     "FedProx",
     "Federation",
+    "Filter",
     "Gap",
     "GeometricMedian",
     "Gradient",
@@ -109,6 +115,7 @@ __all__ = [
     "MaxFL",
     "Median",
     "MeritFed",
+    "Method",
     "MultiKrum",
     "Part",
     "PerFedAvg",
@@ -118,6 +125,7 @@ __all__ = [
     "RunError",
     "SGDFull",
     "SGDIdeal",
+    "Sampler",
     "Scaffold",
     "Schedule",
     "SelectiveLearning",
@@ -199,6 +207,7 @@ if TYPE_CHECKING:
     from coterie.core.cohort import Cohort
     from coterie.core.errors import CoterieError, InputError, RunError
     from coterie.core.federation import Federation
+    from coterie.core.method import Attack, Filter, Method, Sampler
     from coterie.core.rng import Rng
     from coterie.core.rows import Client, Clients, Part
     from coterie.core.task import Gap, Gradient, Update, task

@@ -6,11 +6,7 @@ the federation refuses or believes a lie as it would on a network. Rewritten are
 rows of the clients that replied; a field [n, T, d] is attacked for each of the T models alone. Randomness is named by seed, round,
 task, number of the ask in its round, and client, so that neither the number of workers nor a resumed run changes it.
 
-An attack is any object with some of:
-    rewrite(kind, rows, attackers, rngs): new rows [a, ...] of the attackers, from all rows [n, ...] of an `update`, a `gradient` or
-        a `gap`, the mask [n] of the attackers among them and one stream for each of the a attackers.
-    fails(rng): whether an attacker fails in an ask, and `fault`, the reason in words; with `late` it has done its work before.
-    on_rows(clients, names): the clients with other rows, before training.
+An attack is a `coterie.core.method.Attack`, or any object with some of its hooks.
 
 Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024 (IPM, ALIE,
 bit flipping, random noise); Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning", 2022 (loss inflation, flipped
@@ -32,6 +28,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import Rules, check_fields, is_number, nearest, require
 from coterie.core.federation import Answer, Context, Engine, rows_of, well_formed
+from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Rows
 from coterie.core.task import Task
@@ -59,7 +56,7 @@ _SHARE: tuple[Any, str] = (lambda v: is_number(v) and 0 <= v <= 1, "a probabilit
 
 
 @dataclass(frozen=True)
-class IPM:
+class IPM(Attack):
     """Inner product manipulation: the attackers send -eps * mean, so that the average points the wrong way where they are many.
 
     Source: C. Xie, O. Koyejo, I. Gupta, "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation", UAI 2019.
@@ -84,7 +81,7 @@ class IPM:
 
 
 @dataclass(frozen=True)
-class ALIE:
+class ALIE(Attack):
     """A little is enough: the attackers send mean - z * std in each coordinate.
 
     Source: G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS 2019.
@@ -110,7 +107,7 @@ class ALIE:
 
 
 @dataclass(frozen=True)
-class SignFlip:
+class SignFlip(Attack):
     """Bit flipping: the attackers send their own update or gradient with the other sign.
 
     Attributes:
@@ -128,7 +125,7 @@ class SignFlip:
 
 
 @dataclass(frozen=True)
-class Noise:
+class Noise(Attack):
     """Random noise: the attackers send sigma * N(0, I), or add it to what they would have sent.
 
     Attributes:
@@ -152,7 +149,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class LossInflation:
+class LossInflation(Attack):
     """MaxFL's Byzantine clients: they report a huge gap, to be weighed as much as can be, and add noise to their update.
 
     Attributes:
@@ -173,7 +170,7 @@ class LossInflation:
 
 
 @dataclass(frozen=True)
-class NaN:
+class NaN(Attack):
     """The attackers send NaN in every number, as a client does whose training broke."""
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
@@ -182,7 +179,7 @@ class NaN:
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(Attack):
     """The clients fail before they do anything, each in each ask with probability p.
 
     Attributes:
@@ -203,7 +200,7 @@ class Dropout:
 
 
 @dataclass(frozen=True)
-class Straggler:
+class Straggler(Attack):
     """The clients do their work and remember it, but answer too late, each in each ask with probability p; a late answer is dropped.
 
     Attributes:
@@ -224,7 +221,7 @@ class Straggler:
 
 
 @dataclass(frozen=True)
-class LabelFlip:
+class LabelFlip(Attack):
     """The attackers train on labels C - 1 - y and are honest otherwise. Their test rows stay right: they measure, they do not attack.
 
     `[split] flip` turns the labels of a share of the clients round in all their parts instead, as the MaxFL paper does.
@@ -251,7 +248,7 @@ class LabelFlip:
         return made
 
 
-ATTACKS: dict[str, type[Any]] = {
+ATTACKS: dict[str, type[Attack]] = {
     "ipm": IPM,
     "alie": ALIE,
     "sign-flip": SignFlip,
@@ -308,7 +305,7 @@ class Attacked:
             bool(getattr(engine, "simulated", False)),
             f"attacks are simulated in process only, not on {type(engine).__name__}; choose engine inprocess",
         )
-        self.honest, self.attack = engine, attack
+        self.honest, self.attack = engine, as_attack(attack)
         self.attackers = choose_attackers(clients, engine.clients, 0)
         self.clients: tuple[str, ...] = engine.clients
         self.unseen: tuple[str, ...] = engine.unseen
@@ -326,10 +323,8 @@ class Attacked:
         self._round = (context.round, context.attempt)
         where = (context.seed, context.round, "attack", task.name, self._asked)
         rngs = {n: Rng.named(*where, n) for n in names if n in self.attackers}
-        failed = {
-            n: self.attack.fault for n, rng in rngs.items() if hasattr(self.attack, "fails") and self.attack.fails(rng)
-        }
-        late = bool(getattr(self.attack, "late", False))
+        failed = {n: self.attack.fault for n, rng in rngs.items() if self.attack.fails(rng)}
+        late = self.attack.late
         asked = names if late else tuple(n for n in names if n not in failed)
         answer = Answer([], {}, {})
         if asked:
@@ -339,7 +334,7 @@ class Attacked:
         shards = list(answer.shards)
         if late and failed:
             shards = [_without(shard, reply, failed) for shard, reply in shards]
-        if hasattr(self.attack, "rewrite") and rngs:
+        if rngs and overrides(self.attack, Attack, "rewrite"):
             shards = self._rewritten(task, shards, rngs)
         return Answer([s for s in shards if s[0]], {**answer.failed, **failed}, answer.spent)
 

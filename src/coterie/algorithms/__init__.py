@@ -1,5 +1,7 @@
 """Methods by name; each file is one paper."""
 
+from typing import Any
+
 from coterie.algorithms.centralised import Centralised
 from coterie.algorithms.fedadp import FedAdp
 from coterie.algorithms.fedavg import FedAvg
@@ -24,6 +26,7 @@ from coterie.algorithms.skew import Skew
 from coterie.algorithms.tawt import TAWT
 from coterie.algorithms.uniform_is import UniformClassSampler, UniformIS
 from coterie.algorithms.varsel import VaRSeL
+from coterie.core.method import Method, Sampler
 
 __all__ = [
     "ALGORITHMS",
@@ -63,7 +66,7 @@ __all__ = [
     "VaRSeL",
 ]
 
-ALGORITHMS: dict[str, type] = {
+ALGORITHMS: dict[str, type[Method[Any]]] = {
     "local": Local,
     "centralised": Centralised,
     "fedavg": FedAvg,
@@ -96,7 +99,7 @@ ALGORITHMS: dict[str, type] = {
 }
 """The registered methods, in the order in which they are shown."""
 
-SAMPLERS: dict[str, type] = {
+SAMPLERS: dict[str, type[Sampler]] = {
     "lipschitz": LipschitzSampler,
     "uniform-classes": UniformClassSampler,
     "class-shares": ClassShareSampler,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Centralised:
+class Centralised(Method[State]):
     """Train one model on the rows of all clients, which no federation may do.
 
     Attributes:
@@ -80,6 +80,6 @@ class Centralised:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         return 1

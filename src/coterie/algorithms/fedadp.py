@@ -36,7 +36,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -79,7 +79,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedAdp:
+class FedAdp(Method[State]):
     """Average updates by size and by their angle to a reference.
 
     Attributes:
@@ -112,14 +112,11 @@ class FedAdp:
         named = isinstance(self.reference, str) and bool(self.reference)
         check_field(self, "reference", self.reference, named, '"global" or a client\'s name')
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """Who is asked apart from participants. Raises `InputError` for a reference that does not exist."""
-        if self.reference == "global":
-            return ()
-        if self.reference not in everyone:
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for a reference that does not exist."""
+        if self.reference not in ("global", *everyone):
             hint = nearest(self.reference, ("global", *everyone))
             raise InputError(f"FedAdp.reference names {self.reference!r}, which is no client; {hint}")
-        return (self.reference,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x, without any angle."""
@@ -157,6 +154,6 @@ class FedAdp:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds: updates, and again in double precision."""
         return 3 * participants

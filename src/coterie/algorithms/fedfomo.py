@@ -33,7 +33,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -82,7 +82,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedFomo:
+class FedFomo(Method[State]):
     """Give each target a model of its own, moved towards the models that lower its loss most per distance.
 
     Attributes:
@@ -107,14 +107,18 @@ class FedFomo:
     def __post_init__(self) -> None:
         check_fields(self, targets=Rules.TARGETS, validation=Rules.one_of("validation", "train"))
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """The targets among these clients. Raises `InputError` for one that does not exist."""
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for a target that does not exist."""
+        self.served(everyone)
+
+    def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The targets among these clients."""
         return clients_named(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
         everyone = federation.everyone
-        return State(self.check(everyone), everyone, x.repeat(len(everyone), 1))
+        return State(self.served(everyone), everyone, x.repeat(len(everyone), 1))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
@@ -150,9 +154,9 @@ class FedFomo:
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
-        return self.check(names) if self.validation == "validation" else ()
+        return self.served(names) if self.validation == "validation" else ()
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         return 2 * clients + 3 * participants
 

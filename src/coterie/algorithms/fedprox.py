@@ -25,7 +25,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Quadratic
@@ -55,7 +55,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedProx:
+class FedProx(Method[State]):
     """Average by size the updates of clients that are held near the global model.
 
     Attributes:

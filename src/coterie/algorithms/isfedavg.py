@@ -35,7 +35,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, require
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method, Sampler
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -61,7 +61,7 @@ def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
 
 @wire_type
 @dataclass(frozen=True)
-class GradientNormSampler:
+class GradientNormSampler(Sampler):
     """Rows by the norm of their gradient, for any method: `LocalSGD(sampler=GradientNormSampler())`.
 
     Attributes:
@@ -80,11 +80,11 @@ class GradientNormSampler:
 
 
 @dataclass(frozen=True)
-class _ByNorm:
+class _ByNorm(Sampler):
     """What `rows` needs: the norms of the gradients of each client's rows."""
 
-    sample_ratio: float
-    norms: Sequence[Tensor]
+    sample_ratio: float = 1.0
+    norms: Sequence[Tensor] = ()
 
     def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[np.int64]:
         """Row numbers [steps, batch_size], with replacement; any row where all gradients are 0."""
@@ -107,7 +107,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ISFedAvg:
+class ISFedAvg(Method[State]):
     """Average by size what clients learn from rows that are sampled by the norms of their gradients.
 
     Attributes:

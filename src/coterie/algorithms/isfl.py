@@ -40,7 +40,7 @@ from coterie.core.errors import (
     require,
 )
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method, Sampler
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -206,7 +206,7 @@ def _check(owner: Any) -> None:
 
 @wire_type
 @dataclass(frozen=True)
-class LipschitzSampler:
+class LipschitzSampler(Sampler):
     """ISFL's sampler, for any method: `LocalSGD(sampler=LipschitzSampler())`. Fields as of `ISFL`."""
 
     floor: float = 0.05
@@ -301,7 +301,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ISFL:
+class ISFL(Method[State]):
     """Average by size what clients learn from rows that are sampled by class.
 
     Attributes:
@@ -341,9 +341,10 @@ class ISFL:
         """What the run loop calls after each round."""
         return LipschitzSampler(self.floor, self.sample_ratio, self.exact, self.where, self.preference)
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """Who is asked apart from participants: the server."""
-        return ("server",)
+    @property
+    def needs_server_rows(self) -> bool:
+        """Lipschitz constants are measured on them."""
+        return True
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -361,6 +362,6 @@ class ISFL:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Updates, and then local models, of the participants."""
         return 2 * participants

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Method[State]):
     """Each client alone.
 
     Attributes:
@@ -86,6 +86,6 @@ class Local:
         """A model for each client."""
         return dict(zip(state.names, state.x, strict=True))
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         return 3 * clients

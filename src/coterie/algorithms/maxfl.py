@@ -50,7 +50,7 @@ from coterie.core.appeal import (
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Gap, Update, task
 from coterie.core.training import LocalSGD
@@ -87,7 +87,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MaxFL:
+class MaxFL(Method[State]):
     """Weigh clients by how near the model is to what they require: far below or far above, they count little.
 
     Attributes:
@@ -194,7 +194,3 @@ class MaxFL:
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Everybody, where requirements are losses on validation rows."""
         return names if self.requirements == "validation" else ()
-
-    def vectors(self, participants: int, clients: int) -> int:
-        """Model vectors that a round holds."""
-        return participants

@@ -51,7 +51,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, clients_named
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
@@ -251,7 +251,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MeritFed:
+class MeritFed(Method[State]):
     """Learn, for each target, with whom to learn.
 
     Attributes:
@@ -317,15 +317,24 @@ class MeritFed:
                 'MeritFed.validation = "fresh" needs oracle_batch_size, the number of rows to draw per step'
             )
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """The targets among these clients. Raises `InputError` for one that does not exist."""
-        if self.validation == "server":
+    @property
+    def needs_server_rows(self) -> bool:
+        """Where the server's rows are the target."""
+        return self.validation == "server"
+
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for a target that does not exist."""
+        self.served(everyone)
+
+    def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The targets among these clients, or the server."""
+        if self.needs_server_rows:
             return ("server",)
         return clients_named(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
-        targets, total = self.check(federation.everyone), len(federation.everyone)
+        targets, total = self.served(federation.everyone), len(federation.everyone)
         if self.validation in ("fresh", "server"):
             federation.ask(targets, target_rows, rows=self.validation)
         moments = x.new_zeros(len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0)
@@ -384,9 +393,9 @@ class MeritFed:
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
-        return self.check(names) if self.validation == "validation" else ()
+        return self.served(names) if self.validation == "validation" else ()
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)

@@ -34,7 +34,7 @@ from torch.nn import functional
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Step
@@ -114,7 +114,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MOON:
+class MOON(Method[State]):
     """Average by size the updates of clients whose representations are drawn to the global model's.
 
     Attributes:
@@ -157,6 +157,6 @@ class MOON:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, with the local models of two rounds that clients keep."""
         return 3 * participants + 2 * clients

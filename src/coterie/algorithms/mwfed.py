@@ -40,7 +40,7 @@ from coterie.core.appeal import (
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Steps
@@ -72,7 +72,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MWFed:
+class MWFed(Method[State]):
     """Let clients whose loss is above what they require train longer and count more, from round to round.
 
     Attributes:

@@ -33,7 +33,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -80,7 +80,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OCS:
+class OCS(Method[State]):
     """Draw clients independently by the norms of their updates, and correct for it.
 
     Attributes:
@@ -135,6 +135,6 @@ class OCS:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds: those that everybody trains, and those that are sent."""
         return clients + participants

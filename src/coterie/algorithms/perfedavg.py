@@ -32,7 +32,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -81,7 +81,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PerFedAvg:
+class PerFedAvg(Method[State]):
     """Average updates that lower the loss after one further local step.
 
     Attributes:
@@ -142,6 +142,6 @@ class PerFedAvg:
         got = federation.ask(names, adapted, x=state.x, alpha=self._alpha(federation))
         return dict(zip(got.clients, got.model, strict=True))
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, or its evaluation."""
         return max(participants, clients)

@@ -29,7 +29,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, require
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method, Sampler
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -86,7 +86,7 @@ def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
 
 @wire_type
 @dataclass(frozen=True)
-class ClassShareSampler:
+class ClassShareSampler(Sampler):
     """Rows by the class shares of all clients together, for any method: `LocalSGD(sampler=ClassShareSampler())`.
 
     Attributes:
@@ -120,7 +120,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PjIS:
+class PjIS(Method[State]):
     """Average by size what clients learn from rows that are sampled by the class shares of all clients.
 
     Attributes:

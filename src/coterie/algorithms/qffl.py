@@ -29,7 +29,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, RunError, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -60,7 +60,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class QFFL:
+class QFFL(Method[State]):
     """Minimise the mean of F_k^(q+1) / (q + 1): the larger q, the more the worst served clients count.
 
     Attributes:

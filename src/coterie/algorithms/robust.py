@@ -39,7 +39,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rule, Rules, RunError, check_field, check_fields
 from coterie.core.federation import Federation, Replies
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -103,7 +103,7 @@ def _ask(state: State, federation: Federation, local: LocalSGD) -> Replies[Local
 
 
 @dataclass(frozen=True)
-class Median:
+class Median(Method[State]):
     """Move by the median of the updates in each coordinate.
 
     Paper: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
@@ -139,13 +139,13 @@ class Median:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
         return COPIES * participants
 
 
 @dataclass(frozen=True)
-class TrimmedMean:
+class TrimmedMean(Method[State]):
     """Move by the mean of the updates without the smallest and largest values in each coordinate.
 
     Paper: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
@@ -187,13 +187,13 @@ class TrimmedMean:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
         return COPIES * participants
 
 
 @dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(Method[State]):
     """Move by the point whose distances to the updates have the least sum.
 
     Paper: K. Pillutla, S. M. Kakade, Z. Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal Processing
@@ -236,13 +236,13 @@ class GeometricMedian:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
         return COPIES * participants
 
 
 @dataclass(frozen=True)
-class MultiKrum:
+class MultiKrum(Method[State]):
     """Move by the mean of those updates that are nearest to their neighbours.
 
     Paper: P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
@@ -302,6 +302,6 @@ class MultiKrum:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
         return COPIES * participants

@@ -36,7 +36,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -79,7 +79,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class Scaffold(Method[State]):
     """Average updates whose steps were corrected by the difference of global and own control variate.
 
     Attributes:
@@ -109,6 +109,11 @@ class Scaffold:
                     f"Scaffold needs local {field} = {needed!r}, got {value!r}: its controls are means of the gradients of "
                     "plain SGD steps (option II); another method can take it"
                 )
+
+    @property
+    def needs_exact_uploads(self) -> bool:
+        """A control that differed from the one that the server counted would move the fixed point."""
+        return True
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """All controls are 0."""
@@ -143,7 +148,7 @@ class Scaffold:
         """One model for everybody."""
         return state.x
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, with the controls of two rounds that clients keep."""
         return 3 * participants + 2 * clients
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -74,7 +74,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SelectiveLearning:
+class SelectiveLearning(Method[State]):
     """Learn one model for a few internal clients, with the external ones that it serves best.
 
     Attributes:
@@ -103,20 +103,19 @@ class SelectiveLearning:
         )
         check_fields(self, internal=Rules.NAMES, lr=Rules.POSITIVE)
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """The internal clients. Raises `InputError` for fields that do not fit these clients."""
-        internal = clients_named(self, "internal", everyone)
-        external = len(everyone) - len(internal)
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for fields that do not fit these clients."""
+        external = len(everyone) - len(clients_named(self, "internal", everyone))
         if self.budget is not None and self.budget > external:
             raise InputError(
                 f"SelectiveLearning.budget = {self.budget} is more than the {external} external clients; lower it, or leave it "
                 "out for as many as clients_per_round leaves"
             )
-        return internal
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
-        return State(self.check(federation.everyone), x)
+        self.check(federation.everyone)
+        return State(clients_named(self, "internal", federation.everyone), x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
@@ -141,7 +140,7 @@ class SelectiveLearning:
         """One model, which serves the internal clients only."""
         return dict.fromkeys(state.internal, state.x)
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         internal = 1 if isinstance(self.internal, str) else len(self.internal)
         return max(participants, internal) if self.budget is None else internal + self.budget

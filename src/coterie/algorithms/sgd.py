@@ -33,7 +33,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, nearest
 from coterie.core.federation import Federation, Need
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -89,7 +89,7 @@ def _round(
 
 
 @dataclass(frozen=True)
-class SGDFull:
+class SGDFull(Method[State]):
     """Average the updates of everybody who takes part, each counting alike.
 
     Attributes:
@@ -130,7 +130,7 @@ class SGDFull:
 
 
 @dataclass(frozen=True)
-class SGDIdeal:
+class SGDIdeal(Method[State]):
     """Average the updates of a group of clients that an oracle names, e.g. those with the target's distribution.
 
     Attributes:
@@ -166,7 +166,11 @@ class SGDIdeal:
         )
         _check(self)
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for a member that fits no client."""
+        self.group(everyone)
+
+    def group(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The group among these clients. Raises `InputError` for a member that fits no client."""
         patterns = (self.members,) if isinstance(self.members, str) else self.members
         for pattern in patterns:
@@ -182,7 +186,7 @@ class SGDIdeal:
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with the group, or with as many of it as a round has clients."""
-        group = self.check(federation.everyone)
+        group = self.group(federation.everyone)
         m = min(federation.participants, len(group))
         drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(group), m)
         return _round(self, state, federation, tuple(group[i] for i in np.sort(drawn).tolist()))
@@ -193,7 +197,7 @@ class SGDIdeal:
 
 
 @dataclass(frozen=True)
-class TargetOnly:
+class TargetOnly(Method[State]):
     """Train on one client alone, for itself: what `local` does, with the server's optimiser.
 
     Attributes:
@@ -225,9 +229,9 @@ class TargetOnly:
         check_field(self, "target", self.target, isinstance(self.target, str) and bool(self.target), "a client's name")
         _check(self)
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """The target. Raises `InputError` for one that does not exist."""
-        return clients_named(self, "target", everyone)
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for a target that does not exist."""
+        clients_named(self, "target", everyone)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -243,6 +247,6 @@ class TargetOnly:
         """One model, which serves the target only."""
         return {self.target: state.x}
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         return 1

@@ -31,7 +31,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -85,7 +85,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Skew:
+class Skew(Method[State]):
     """Train the clients with the highest loss among some that are drawn by size.
 
     Attributes:

@@ -36,7 +36,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -81,7 +81,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TAWT:
+class TAWT(Method[State]):
     """Learn, for each target, with those whose updates resemble its own.
 
     Attributes:
@@ -106,13 +106,17 @@ class TAWT:
     def __post_init__(self) -> None:
         check_fields(self, targets=Rules.TARGETS, lr=Rules.POSITIVE, step=Rules.NOT_NEGATIVE)
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """The targets among these clients. Raises `InputError` for one that does not exist."""
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for a target that does not exist."""
+        self.served(everyone)
+
+    def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+        """The targets among these clients."""
         return clients_named(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once."""
-        targets, total = self.check(federation.everyone), len(federation.everyone)
+        targets, total = self.served(federation.everyone), len(federation.everyone)
         return State(targets, x[None], torch.full((len(targets), total), 1 / total, dtype=torch.float64))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
@@ -156,7 +160,7 @@ class TAWT:
         """A model per target."""
         return dict(zip(state.targets, state.x.expand(len(state.targets), -1), strict=True))
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds."""
         targets = 1 if isinstance(self.targets, str) and self.targets != "all" else len(self.targets)
         return participants * (clients if self.targets in ("all", ("all",), ["all"]) else targets)

@@ -28,7 +28,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, require
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method, Sampler
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
@@ -54,7 +54,7 @@ def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
 
 @wire_type
 @dataclass(frozen=True)
-class UniformClassSampler:
+class UniformClassSampler(Sampler):
     """Rows evenly over the classes of a client, for any method: `LocalSGD(sampler=UniformClassSampler())`.
 
     Attributes:
@@ -83,7 +83,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class UniformIS:
+class UniformIS(Method[State]):
     """Average by size what clients learn from rows that are sampled evenly over their classes.
 
     Attributes:

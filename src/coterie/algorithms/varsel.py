@@ -37,7 +37,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, require
 from coterie.core.federation import Federation
-from coterie.core.method import Log
+from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Steps
@@ -120,7 +120,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VaRSeL:
+class VaRSeL(Method[State]):
     """Learn one model for a few internal clients, with the help of external ones.
 
     Attributes:
@@ -169,8 +169,8 @@ class VaRSeL:
             cure = "take no local.sampler" if sampler is not None else f"take local.batch_size = {size} larger"
             raise InputError(f"VaRSeL.internal_splits = {self.internal_splits} splits each batch; {cure}")
 
-    def check(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
-        """The internal clients. Raises `InputError` for fields that do not fit these clients, and without clarabel."""
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for fields that do not fit these clients, and without clarabel."""
         internal = clients_named(self, "internal", everyone)
         require(
             len(internal) * self.internal_splits > 1,
@@ -184,11 +184,11 @@ class VaRSeL:
         )
         if find_spec("clarabel") is None:
             raise InputError('VaRSeL solves Eq. 4 with clarabel, which is missing: pip install "coterie[varsel]"')
-        return internal
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
-        return State(self.check(federation.everyone), x)
+        self.check(federation.everyone)
+        return State(clients_named(self, "internal", federation.everyone), x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: internal gradients, external distances, gradients of the chosen."""
@@ -227,7 +227,7 @@ class VaRSeL:
         """One model, which serves the internal clients only."""
         return dict.fromkeys(state.internal, state.x)
 
-    def vectors(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds: one of each client, and those that are weighed in their own and in double precision."""
         internal = 1 if isinstance(self.internal, str) else len(self.internal)
         external = clients - internal if self.budget is None else math.ceil(self.budget)

@@ -24,9 +24,10 @@ from coterie.core.errors import InputError, require
 from coterie.core.kernels import Batched, Rule, Source, chunks
 from coterie.core.loss import Kind
 from coterie.core.memory import MemoryView
+from coterie.core.method import Sampler, as_sampler, overrides
 from coterie.core.rng import Rng, batches
 from coterie.core.rows import Clients, Inputs, Part, Rows, rows, take
-from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Sampler, Step, Steps, make_optimiser
+from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Step, Steps, make_optimiser
 from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace
 
@@ -107,14 +108,13 @@ class Cohort:
             [n, d + b].
         """
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
-        chosen = sampler or local.sampler
-        if hasattr(chosen, "at"):
-            chosen = chosen.at(self, x)
-        trained = getattr(chosen, "trained", None)
+        chosen = _adopted(sampler or local.sampler)
+        chosen = chosen and _adopted(chosen.at(self, x))
+        seen = chosen is not None and overrides(chosen, Sampler, "trained")
         settings = [local if steps is None else replace(local, steps=Steps(steps[i])) for i in range(len(self.names))]
         plain = local.optimiser == "sgd" and not local.momentum and local.clip is None and gradient_rule is None
         if self.workspace.batched is not None and plain and (penalty is None or isinstance(penalty, Quadratic)):
-            at_once = relative and trained is None
+            at_once = relative and not seen
             self._train_batched(
                 self.workspace.batched, x, settings, penalty, correction, chosen, purpose, result, relative=at_once
             )
@@ -129,8 +129,8 @@ class Cohort:
                     hooks = _Hooks(self, i, _anchored(penalty, start, i), own, gradient_rule)
                     self._train_one(i, settings[i], hooks, chosen, purpose)
                     result[i] = self.workspace.x
-        if trained is not None:
-            trained(self, result)
+        if chosen is not None:
+            chosen.trained(self, result)
         return result.sub_(x) if relative else result
 
     def updates(self, x: Tensor, local: LocalSGD, **options: Any) -> Tensor:
@@ -173,17 +173,17 @@ class Cohort:
         """Number of batches that each client's training with these settings has, int64 [n]."""
         if isinstance(local.steps, Steps):
             return torch.full((len(self.names),), local.steps.count)
-        counts = []
+        counts, sampler = [], _adopted(local.sampler)
         for i in range(len(self.names)):
-            drawn, size = self._drawn(i, local, local.sampler)
+            drawn, size = self._drawn(i, local, sampler)
             last = drawn % size
-            dropped = local.sampler is None and 0 < last < self.workspace.smallest_batch
+            dropped = sampler is None and 0 < last < self.workspace.smallest_batch
             counts.append(local.steps.count * (-(-drawn // size) - dropped))
         return torch.tensor(counts)
 
     def _drawn(self, i: int, local: LocalSGD, sampler: Sampler | None) -> tuple[int, int]:
         """Rows of one epoch, and of a batch."""
-        drawn = math.ceil(getattr(sampler, "sample_ratio", 1.0) * self._size(i, "train"))
+        drawn = math.ceil((1.0 if sampler is None else sampler.sample_ratio) * self._size(i, "train"))
         smallest = 1 if sampler is None else self.workspace.smallest_batch
         return drawn, max(smallest, min(local.batch_size or drawn, drawn))
 
@@ -636,6 +636,10 @@ def _split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:
         pieces = zip(*(v.split(sizes) for v in inputs.values()), strict=True)
         return [dict(zip(inputs, some, strict=True)) for some in pieces]
     return list(inputs.split(sizes))
+
+
+def _adopted(sampler: Any) -> Sampler | None:
+    return sampler if sampler is None or isinstance(sampler, Sampler) else as_sampler(sampler)
 
 
 def _each(value: Tensor) -> Tensor:

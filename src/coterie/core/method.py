@@ -1,46 +1,246 @@
-"""What a method is: any object with `init`, `round` and `models`."""
+"""What a method, a sampler, an attack and a filter are: classes that declare every hook, with a default for each.
+
+A hook is a public attribute of one of these classes. The run loop, cohorts, engines and attacks read hooks and nothing else, so a
+misspelt hook is refused when a run begins.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+import dataclasses
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.core.errors import InputError, require
 from coterie.core.federation import Federation
 from coterie.core.rng import Rng
 
-__all__ = ["Algorithm", "Log"]
+if TYPE_CHECKING:
+    from coterie.core.rows import Clients
+
+__all__ = ["Attack", "Filter", "Log", "Method", "Sampler", "as_attack", "as_method", "as_sampler", "overrides"]
 
 S = TypeVar("S")
 Log = dict[str, Any]
 """Quantities of one round by name: a number; a number by client or target; under `weights` the coefficient of each client's update,
 by client, or by target and client."""
+_ALIKE = 0.8
+"""From this `difflib` ratio on, an attribute counts as a misspelt hook."""
 
 
-class Algorithm(Protocol[S]):
-    """State in, state out. A method is a frozen dataclass whose fields are the paper's hyper-parameters.
+class Sampler:
+    """Chooses the rows of every local step in place of epochs. A sampler is a frozen dataclass, registered with `@wire_type`.
 
-    Optional attributes that the run loop reads:
-        participation: `"own"` if the method chooses its clients itself (the view then has everybody).
-        pooled: True if the rows of all clients lie at the `server` (the `centralised` reference).
-        keeps_validation(names): clients whose validation rows must not be trained on.
-        vectors(participants, clients): number of model vectors that a round holds at once, for the memory preflight.
-        check(everyone): raises `InputError` for fields that do not fit these clients, before any training.
-        personalised(state, federation): {client: model [d + b]} for seen and unseen clients that make a model of their own from the
-            state, asked at evaluation rounds; it is what is evaluated, saved and used for predictions, and its work is not counted.
-        measure(state, federation): further quantities at evaluation rounds, as a `Log`.
-        sampler: its `check` and `after_round` are called (see `Sampler`); without it those of the sampler of `local`.
+    Attributes:
+        sample_ratio: share of its rows that a client draws in a local epoch.
     """
 
+    sample_ratio: float = 1.0
+
+    def at(self, cohort: Any, x: Tensor) -> Sampler:
+        """The sampler of one training that starts from the models x, [d + b] or [n, d + b]; called where the client is."""
+        return self
+
+    def rows(self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
+        """Row numbers [steps, batch_size] of the client at position `client`, among its own training rows."""
+        raise InputError(
+            f"{type(self).__name__} chooses no rows; give it `rows`, or an `at` that returns such a sampler"
+        )
+
+    def trained(self, cohort: Any, models: Tensor) -> None:
+        """See the local models [n, d + b] after training; called where the client is."""
+
+    def check(self, federation: Federation) -> None:
+        """Prepare a run, before anything else. Raises `InputError` for settings that do not fit."""
+
+    def after_round(self, x: Tensor | None, federation: Federation) -> Log:
+        """Learn from a round: called after each aggregation with the model [d + b] for everybody (None if there is none).
+
+        It may ask tasks of its own and keep what it learns in client memory.
+        """
+        return {}
+
+
+class Method(ABC, Generic[S]):
+    """State in, state out. A method is a frozen dataclass whose fields are the paper's hyper-parameters; it stores nothing on itself.
+
+    `init`, `round` and `models` are the method; all other hooks have defaults.
+    """
+
+    @abstractmethod
     def init(self, x: Tensor, federation: Federation) -> S:
         """State before the first round, from the initial model x [d + b]."""
-        ...
 
+    @abstractmethod
     def round(self, state: S, federation: Federation, rng: Rng) -> tuple[S, Log]:
         """One round with the participants `federation.clients`."""
-        ...
 
+    @abstractmethod
     def models(self, state: S) -> Tensor | Mapping[str, Tensor]:
         """One model [d + b] for everybody, or a model for each client that has one."""
-        ...
+
+    @property
+    def participation(self) -> str:
+        """`"run"`: the run loop draws the participants of a round; `"own"`: the method does, and its view has everybody."""
+        return "run"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the rows of all clients lie at the `server` (the `centralised` reference)."""
+        return False
+
+    @property
+    def needs_server_rows(self) -> bool:
+        """Whether the method asks rows that the server holds."""
+        return False
+
+    @property
+    def needs_exact_uploads(self) -> bool:
+        """Whether what clients remember must equal what the server received, so that lossy filters are refused."""
+        return False
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The sampler whose `check` and `after_round` are called; by default that of the field `local`."""
+        chosen: Sampler | None = getattr(getattr(self, "local", None), "sampler", None)
+        return chosen
+
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for fields that do not fit these clients, before any training."""
+
+    def keeps_validation(self, names: tuple[str, ...]) -> Sequence[str]:
+        """Clients whose validation rows must not be trained on."""
+        return ()
+
+    def memory_estimate(self, participants: int, clients: int) -> int:
+        """Number of model vectors that a round holds at once, of `participants` among all `clients`."""
+        return participants
+
+    def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor]:
+        """Models [d + b] that seen and unseen clients make for themselves from the state, by client.
+
+        Asked at evaluation rounds. They are what is evaluated, saved and used for predictions; this work is not counted.
+        """
+        return {}
+
+    def measure(self, state: S, federation: Federation) -> Log:
+        """Further quantities at evaluation rounds."""
+        return {}
+
+
+class Attack:
+    """What some clients do wrong. An attack is a frozen dataclass; its hooks default to honesty.
+
+    Attributes:
+        fault: reason of a failure, in words.
+        late: whether a client that fails has done its work before.
+    """
+
+    fault: str = "failed"
+    late: bool = False
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """New rows [a, ...] of the attackers.
+
+        Args:
+            kind: of the field, `update`, `gradient` or `gap`.
+            rows: what all clients reply [n, ...].
+            attackers: mask [n] of the attackers among them.
+            rngs: one stream for each of the a attackers.
+        """
+        return rows[attackers]
+
+    def fails(self, rng: Rng) -> bool:
+        """Whether an attacker fails in an ask."""
+        return False
+
+    def on_rows(self, clients: Clients, names: Collection[str]) -> Clients:
+        """The clients with other rows at `names`, before training."""
+        return clients
+
+
+class Filter:
+    """Changes a reply at the client, between the task and the wire. A filter is a frozen dataclass, registered with `@wire_type`.
+
+    It sees declared fields of a reply (`Update`, `Gradient`, `Gap`, others) and never a method.
+    """
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the server receives something else than the task replied; methods that need exact uploads refuse it."""
+        return False
+
+
+def overrides(given: object, base: type[Any], hook: str) -> bool:
+    """Whether the class of an adopted object defines `hook` itself."""
+    return getattr(type(given), hook) is not getattr(base, hook)
+
+
+def as_method(given: Any) -> Method[Any]:
+    """A method of the user's own: itself if it is a `Method`, else with the default of each hook that it lacks.
+
+    Raises `InputError` if `init`, `round` or `models` is missing, or a public attribute resembles a hook but is none.
+
+    >>> class Mine:
+    ...     def init(self, x, federation): ...
+    ...     def round(self, state, federation, rng): ...
+    ...     def models(self, state): ...
+    >>> as_method(Mine()).participation
+    'run'
+    >>> Mine.keep_validation = lambda self, names: names
+    >>> as_method(Mine())
+    Traceback (most recent call last):
+    coterie.core.errors.InputError: Mine.keep_validation is not a hook of a method; did you mean keeps_validation?
+    """
+    adopted: Method[Any] = _adopt(Method, "a method", given)
+    return adopted
+
+
+def as_sampler(given: Any) -> Sampler:
+    """The same for a sampler."""
+    adopted: Sampler = _adopt(Sampler, "a sampler", given)
+    return adopted
+
+
+def as_attack(given: Any) -> Attack:
+    """The same for an attack."""
+    adopted: Attack = _adopt(Attack, "an attack", given)
+    return adopted
+
+
+def _adopt(base: type[Any], kind: str, given: Any) -> Any:
+    own = type(given).__name__
+    require(not isinstance(given, type), f"{given!r} is a class and not {kind}; call it")
+    hooks = [name for name in vars(base) if not name.startswith("_")]
+    fields = {f.name for f in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else set()
+    for name in dir(given):
+        if not (name.startswith("_") or name in hooks or name in fields):
+            close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
+            require(not close, f"{own}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
+    if isinstance(given, base):
+        return given
+    has = [name for name in hooks if hasattr(given, name)]
+    missing = sorted(getattr(base, "__abstractmethods__", frozenset()) - set(has))
+    require(not missing, f"{own} has no {' and no '.join(missing)}, so it is not {kind}")
+    return type(own, (_Adopted, base), {name: _delegated(name) for name in has})(given)
+
+
+def _delegated(name: str) -> property:
+    return property(lambda self: getattr(self._given, name))
+
+
+class _Adopted:
+    """An object of the user's: its own hooks, and the defaults of a base class for the others."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._given, name)
+
+    def __repr__(self) -> str:
+        return repr((self._given, vars(self._given)))

@@ -78,7 +78,7 @@ def load_state(path: Path, state_type: type[Any]) -> Any:
 
 def state_type(method: Any) -> type[Any] | None:
     """The NamedTuple that `method.init` declares to return, if it does."""
-    found = get_type_hints(type(method).init).get("return")
+    found = get_type_hints(method.init).get("return")
     return found if isinstance(found, type) and hasattr(found, "_fields") else None
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import Rule, check_field, check_fields, is_number, require
-from coterie.core.rng import Rng
 from coterie.core.wire import wire_type
 
 __all__ = [
@@ -21,7 +19,6 @@ __all__ = [
     "LocalSGD",
     "Penalty",
     "Quadratic",
-    "Sampler",
     "Schedule",
     "Step",
     "Steps",
@@ -82,24 +79,6 @@ RATE: Rule = (lambda v: isinstance(v, Schedule) or (is_number(v) and v > 0), "a 
 def rate_of(lr: float | Schedule, round: int) -> float:
     """The learning rate of round `round` (counted from 1)."""
     return lr.rate(round) if isinstance(lr, Schedule) else lr
-
-
-class Sampler(Protocol):
-    """Chooses the rows of every local step in place of epochs.
-
-    A sampler is a registered frozen dataclass. Optional attributes:
-        sample_ratio: share of the rows that an epoch draws (1 if absent).
-        at(cohort, x): called where the client is, with the models that training starts from, [d + b] or [n, d + b]; returns the sampler
-            of this training.
-        trained(cohort, models): called where the client is, with the local models [n, d + b] after training.
-        check(federation): called by the run loop before anything else; raises `InputError` for settings that do not fit.
-        after_round(x, federation): called by the run loop after each aggregation with the model [d + b] for everybody (None if there
-            is none); it may ask tasks of its own, keep what it learns in client memory, and return quantities for the log.
-    """
-
-    def rows(self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
-        """Row numbers [steps, batch_size] of the client at position `client`."""
-        ...
 
 
 @wire_type

@@ -15,7 +15,7 @@ from coterie.attacks import Attacked, choose_attackers
 from coterie.core.errors import InputError, require
 from coterie.core.federation import Engine
 from coterie.core.loss import RowLoss
-from coterie.core.method import Algorithm
+from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients, Part
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model
@@ -40,7 +40,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def fit(
-    method: Algorithm[Any],
+    method: Method[Any],
     clients: Clients,
     model: nn.Module | ModelSpec | Callable[..., nn.Module],
     rounds: int = 50,
@@ -70,7 +70,7 @@ def fit(
     """Run a method on clients.
 
     Args:
-        method: any object with `init`, `round` and `models`, e.g. `MeritFed(targets="all")`.
+        method: a `Method` such as `MeritFed(targets="all")`, or any object with `init`, `round` and `models`.
         clients: their rows.
         model: a module, the settings of one (`models.MLP()`), or a function (shape, outputs) -> module.
         rounds: number of rounds, >= 0.
@@ -104,16 +104,16 @@ def fit(
     require(kernel in KERNELS, f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
     plan = Plan(rounds, seed, clients_per_round, evaluate, tuple(metrics), strict_wire)
     plan.check(len(clients))
+    method = as_method(method)
     module = build_model(model, clients, seed)
     if init is not None:
         start_from(module, init)
     wrong = _attackers(attack, attackers, clients, seed)
-    if wrong and hasattr(attack, "on_rows"):
-        clients = attack.on_rows(clients, wrong)
+    if wrong:
+        clients = as_attack(attack).on_rows(clients, wrong)
     prepared = _prepare(method, clients, fold_validation, server_data)
     with _one_thread():
-        if hasattr(method, "check"):
-            method.check(prepared.names)
+        method.check(prepared.names)
         make = _engine(engine, workers, device, kernel, actors, address, timeout)
         made: Engine = make(prepared, module, loss=loss)
         try:
@@ -206,14 +206,13 @@ def _attackers(attack: Any, attackers: Sequence[str] | float, clients: Clients, 
     return choose_attackers(attackers, clients.names, seed) if given else ()
 
 
-def _prepare(method: Any, clients: Clients, fold_validation: bool, server_data: tuple[Any, Tensor] | None) -> Clients:
-    keep: Sequence[str] = ()
-    if hasattr(method, "keeps_validation"):
-        keep = method.keeps_validation(clients.names)
-    prepared = clients.folded(keep) if fold_validation else clients
+def _prepare(
+    method: Method[Any], clients: Clients, fold_validation: bool, server_data: tuple[Any, Tensor] | None
+) -> Clients:
+    prepared = clients.folded(method.keeps_validation(clients.names)) if fold_validation else clients
     if server_data is not None:
         prepared = prepared.with_server(Part(*server_data))
-    return prepared.with_server(prepared.pooled()) if getattr(method, "pooled", False) else prepared
+    return prepared.with_server(prepared.pooled()) if method.pooled else prepared
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:

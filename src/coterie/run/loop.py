@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.core.federation import AskRecord, Engine, Federation, QuorumError
-from coterie.core.method import Algorithm, Log
+from coterie.core.method import Log, Method, Sampler, as_method, as_sampler
 from coterie.core.metrics import baselines, evaluate, find_metrics
 from coterie.core.rng import Rng
 from coterie.core.state import read_checkpoint, state_type, write_checkpoint
@@ -159,7 +159,7 @@ class Plan:
 
 def run_on(
     engine: Engine,
-    method: Algorithm[Any],
+    method: Method[Any],
     plan: Plan,
     *,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -219,12 +219,12 @@ class _Look(NamedTuple):
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
-    def __init__(self, method: Algorithm[Any], engine: Engine, plan: Plan) -> None:
-        self.method, self.engine, self.seed = method, engine, plan.seed
+    def __init__(self, method: Method[Any], engine: Engine, plan: Plan) -> None:
+        self.method, self.engine, self.seed = as_method(method), engine, plan.seed
         self.participants, self.every = plan.participants(len(engine.clients)), plan.every
         self.metrics = ",".join(plan.metrics)
-        self.own_participation = getattr(method, "participation", "") == "own"
-        self.sampler: Any = getattr(method, "sampler", None) or getattr(getattr(method, "local", None), "sampler", None)
+        self.own_participation = self.method.participation == "own"
+        self.sampler = as_sampler(self.method.sampler or Sampler())
         # Attackers lie while a model is trained; what is looked at in between, and at the end, is measured honestly.
         self.training = Federation(
             engine,
@@ -244,9 +244,7 @@ class _Loop:
         self._preflight()
 
     def _preflight(self) -> None:
-        held = self.participants
-        if hasattr(self.method, "vectors"):
-            held = self.method.vectors(self.participants, len(self.engine.clients))
+        held = self.method.memory_estimate(self.participants, len(self.engine.clients))
         itemsize = torch.empty(0, dtype=self.engine.layout.dtype).element_size()
         sentence = check_free_memory(held, self.engine.layout.size, itemsize)
         if sentence:
@@ -288,8 +286,7 @@ class _Loop:
             return self._restore(folder, rounds)
         start = self.federation.view(self.engine.clients, 0, self.attempt)
         # Not on resume: what the sampler let clients remember is part of what was saved, and an ask of round 0 would end it.
-        if hasattr(self.sampler, "check"):
-            self.sampler.check(start)
+        self.sampler.check(start)
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "history.jsonl").unlink(missing_ok=True)
@@ -316,8 +313,7 @@ class _Loop:
                 raise RunError(
                     f"round {number}: {whose} is not finite and the round is undone{who}; lower the learning rates"
                 )
-        if hasattr(self.sampler, "after_round"):
-            log = {**log, **(self.sampler.after_round(models.get("*"), view) or {})}
+        log = {**log, **(self.sampler.after_round(models.get("*"), view) or {})}
         self._record(number, log, self._is_due(number, last))
         if self._is_due(number, last):
             self._evaluate(self._served(new, number), number)
@@ -325,8 +321,7 @@ class _Loop:
         return new
 
     def _measure_method(self, state: Any, view: Federation) -> None:
-        if hasattr(self.method, "measure"):
-            self._record(view.round, self.method.measure(state, view), False)
+        self._record(view.round, self.method.measure(state, view), False)
 
     def _is_due(self, number: int, last: bool) -> bool:
         return last or number % self.every == 0
@@ -345,10 +340,8 @@ class _Loop:
     def _served(self, state: Any, number: int) -> dict[str, Tensor]:
         """The models that clients use: those of the state, and those which they make of them for themselves."""
         models = self._models(state)
-        if hasattr(self.method, "personalised"):
-            view = self.federation.view(self.engine.clients, number, self.attempt)
-            models.update(self.method.personalised(state, view))
-        return models
+        view = self.federation.view(self.engine.clients, number, self.attempt)
+        return {**models, **self.method.personalised(state, view)}
 
     # ---- what is seen
 
@@ -447,7 +440,7 @@ class _Loop:
     # ---- checkpoints
 
     def _fingerprint(self) -> str:
-        fields = getattr(self.method, "__dict__", None)  # of a method that is no dataclass
+        fields = vars(self.method)  # of a method that is no dataclass
         settings = (
             self.method,
             fields,

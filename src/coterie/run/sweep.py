@@ -22,6 +22,7 @@ from torch import Tensor
 from coterie.attacks import choose_attackers
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.federation import ClientCost
+from coterie.core.method import as_method
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
 from coterie.core.rows import Clients
@@ -317,9 +318,9 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
 
 def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
     """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
-    method = experiment.build_method(entry)
-    asked = method.check(clients.names) if hasattr(method, "check") else ()
-    held = clients.server is not None or "server" not in (asked or ())
+    method = as_method(experiment.build_method(entry))
+    method.check(clients.names)
+    held = clients.server is not None or not method.needs_server_rows
     require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
 
 

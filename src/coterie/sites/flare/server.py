@@ -14,6 +14,7 @@ from nvflare.collab import collab
 from torch import nn
 
 from coterie.core.errors import CoterieError, InputError
+from coterie.core.method import as_method
 from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.run.experiment import Experiment, MethodEntry
@@ -57,10 +58,10 @@ class Sites:
     ) -> Run:
         """Run one method on the sites."""
         sites = cast("RemoteClients", clients)  # which `load` gave
-        run, method, start = experiment.run, experiment.build_method(entry), initial(experiment)
+        run, start = experiment.run, initial(experiment)
+        method = as_method(experiment.build_method(entry))
         if start is not None:
             start_from(module, start)
-        keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
         self.engine.prepare(
             module,
             experiment.build_model(),
@@ -69,7 +70,7 @@ class Sites:
             resume=resume,
             fold=run.fold_validation,
             kernel=run.kernel,
-            keep=keep,
+            keep=method.keeps_validation(clients.names),
         )
         plan = Plan(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
         return run_on(self.engine, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)

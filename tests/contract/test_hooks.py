@@ -1,0 +1,124 @@
+"""What an object of the user's is told when it resembles a method, a sampler or an attack but is none."""
+
+import pytest
+import torch
+
+import coterie as ct
+from coterie.core.method import Attack, Method, Sampler, as_attack, as_method, as_sampler
+
+ROWS = {name: (torch.ones(12, 1), torch.full((12,), label)) for name, label in {"a": 0.0, "b": 1.0}.items()}
+LOCAL = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
+
+
+class Mine:
+    """FedAvg of the user's own, from the three required hooks."""
+
+    def init(self, x, federation):
+        return ct.FedAvg(LOCAL).init(x, federation)
+
+    def round(self, state, federation, rng):
+        return ct.FedAvg(LOCAL).round(state, federation, rng)
+
+    def models(self, state):
+        return state.x
+
+
+class Keeps(Mine):
+    def keeps_validation(self, names):
+        return names
+
+
+class KeepsNot(Mine):
+    def keep_validation(self, names):
+        return names
+
+
+class WithPool(ct.FedAvg):
+    pool = True
+
+
+class Evenly:
+    """A sampler of the user's own with a hook that is none."""
+
+    def rows(self, cohort, client, rng, steps, batch_size):
+        return torch.zeros(steps, batch_size, dtype=torch.int64).numpy()
+
+    def after_rounds(self, x, federation):
+        return {}
+
+
+class Liar:
+    def rewrites(self, kind, rows, attackers, rngs):
+        return -rows[attackers]
+
+
+def fit(method, **options):
+    parts = {n: dict.fromkeys(("train", "validation"), rows) for n, rows in ROWS.items()}
+    return ct.fit(method, ct.data.from_tensors(parts), ct.models.Logistic(), rounds=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (KeepsNot(), r"KeepsNot\.keep_validation is not a hook of a method; did you mean keeps_validation\?"),
+        (WithPool(LOCAL), r"WithPool\.pool is not a hook of a method; did you mean pooled\?"),
+        (
+            ct.FedAvg(ct.LocalSGD(sampler=Evenly())),
+            r"Evenly\.after_rounds is not .* a sampler; did you mean after_round\?",
+        ),
+        (object(), "object has no init and no models and no round, so it is not a method"),
+        (ct.FedAvg, "is a class and not a method; call it"),
+    ],
+)
+def test_a_misspelt_hook_is_refused_when_a_run_begins(method, sentence):
+    with pytest.raises(ct.InputError, match=sentence):
+        fit(method)
+
+
+def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
+    with pytest.raises(ct.InputError, match=r"Liar\.rewrites is not a hook of an attack; did you mean rewrite\?"):
+        fit(ct.FedAvg(LOCAL), attack=Liar(), attackers=["a"])
+
+
+def test_an_object_with_three_hooks_is_a_method_and_its_others_count():
+    assert torch.equal(fit(Mine()).x, fit(ct.FedAvg(LOCAL)).x)
+    rows = {type(m): fit(m).summary[0]["n_train"] for m in (Mine(), Keeps())}
+    assert rows == {Mine: 24, Keeps: 12}
+
+
+def test_what_is_missing_has_the_default_and_what_is_there_is_kept():
+    method = as_method(Keeps())
+    assert (method.participation, method.pooled, method.sampler) == ("run", False, None)
+    assert method.keeps_validation(("a", "b")) == ("a", "b")
+    assert method.memory_estimate(3, 7) == 3
+    assert isinstance(method, Method)
+    assert as_method(method) is method
+
+
+def test_underscored_names_fields_and_unlike_names_are_the_users_own():
+    class Free(Mine):
+        helper = 3
+        _keep_validation = True
+
+    assert as_method(Free()).helper == 3
+    assert as_method(ct.MultiKrum(LOCAL)).keep is None
+
+
+def test_samplers_and_attacks_get_their_defaults():
+    class First:
+        def rows(self, cohort, client, rng, steps, batch_size):
+            return torch.zeros(steps, batch_size, dtype=torch.int64).numpy()
+
+    class Never:
+        pass
+
+    assert as_sampler(First()).sample_ratio == 1.0
+    assert as_sampler(Sampler()).after_round(None, None) == {}
+    attack, rows = as_attack(Never()), torch.eye(2)
+    assert torch.equal(attack.rewrite("update", rows, torch.tensor([True, False]), []), rows[:1])
+    assert (attack.late, attack.fails(None), isinstance(attack, Attack)) == (False, False, True)
+
+
+def test_a_sampler_without_rows_says_what_it_lacks():
+    with pytest.raises(ct.InputError, match="Sampler chooses no rows; give it `rows`"):
+        Sampler().rows(None, 0, None, 1, 1)
