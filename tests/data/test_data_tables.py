@@ -7,30 +7,12 @@ import re
 import numpy as np
 import pytest
 import torch
+from csv_files import folder, notes, rows
 
 from coterie.core.errors import InputError
 from coterie.data import apply_recipe, from_folder, from_frames, load
 
 PLAIN = "age,town,outcome\n30,Ulm,0\n40,Bonn,1\n50,Ulm,1\n60,Bonn,0\n70,Ulm,1\n80,Ulm,0\n"
-
-
-def folder(tmp_path, **files):
-    """A folder with these files; texts are CSV, everything else is written by the test."""
-    for name, text in files.items():
-        mode = "wb" if isinstance(text, bytes) else "w"
-        with open(tmp_path / f"{name}.csv", mode, **({} if mode == "wb" else {"newline": ""})) as file:
-            file.write(text)
-    return tmp_path
-
-
-def rows(**columns):
-    """A CSV text with these columns."""
-    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
-    return "\n".join(lines) + "\n"
-
-
-def notes(clients):
-    return "; ".join(clients.notes)
 
 
 def test_one_client_per_file(tmp_path):

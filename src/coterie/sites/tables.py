@@ -6,6 +6,7 @@ the others, and it is agreed on by tasks; so the rows of a site are, to the last
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,14 +22,14 @@ from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import ready_tables
 from coterie.data.tables.read import read
 from coterie.data.tables.recipe import Recipe, describe, moments
-from coterie.data.tables.settings import TableSettings, codes_of, settings_of
+from coterie.data.tables.settings import TableSettings, settings_of
 
 __all__ = ["TABLE_TASKS", "Facts", "RemoteClients", "facts_of", "read_site", "table_options", "table_settings"]
 
 TABLE_TASKS = (describe, moments)
 """Tasks about a site's table; all others are about its encoded rows."""
 
-_SETTINGS = ("label", "task", "above", "classes", "categorical", "drop", "missing")
+_SETTINGS = tuple(inspect.signature(settings_of).parameters)
 _ALLOWED = (*_SETTINGS, "unlabelled", "split_column", "server_file")
 
 
@@ -57,20 +58,17 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def table_settings(options: Mapping[str, Any]) -> TableSettings:
     """The settings of `table_options` as the server needs them to agree on a recipe."""
-    given = {k: options[k] for k in _SETTINGS if k in options}
-    return TableSettings(**{**given, "missing": codes_of(given.get("missing"))})
+    return settings_of(**{k: options[k] for k in _SETTINGS if k in options})
 
 
 def read_site(
     file: str | Path, name: str, options: Mapping[str, Any], *, seed: int, split: Mapping[str, Any] | None
 ) -> tuple[Table, list[str]]:
     """The table of the site `name`, split by the seed and its name, and notes. Raises `InputError` with file and cure."""
-    codes = codes_of(options.get("missing"))
-    given: dict[str, Any] = {k: options.get(k) for k in ("label", "task", "above")}
-    given |= {k: tuple(options.get(k, ())) for k in ("classes", "categorical", "drop")}
-    table = read(file, codes, name=name, categorical=given["categorical"])
+    settings = table_settings(options)
+    table = read(file, settings.reading(name), name=name)
     table = replace(table, source=f"the file of {name}")  # where it lies is nobody's business
-    settings = settings_of({name: table}, codes, **given)
+    settings = settings.fitted_to({name: table})
     rule = Split.parse(split, natural="tables at sites")
     ready, notes = ready_tables(
         {name: table}, settings, rule, seed, options.get("unlabelled", "refuse"), options.get("split_column")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import InputError
+from coterie.data.tables.spelling import spell
 
-__all__ = ["Column", "Missing", "Table", "from_numbers", "from_texts", "spell"]
+__all__ = ["Column", "Missing", "Reading", "Table", "from_numbers", "from_texts"]
 
 Floats = NDArray[np.float64]
 Texts = NDArray[np.object_]
@@ -65,6 +66,28 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the columns of one file are read.
+
+    Attributes:
+        missing: per column the values that stand for "missing".
+        categorical: columns whose cells are texts even if they look like numbers.
+        rename: {name in the file: name to use}; a file that has the new name already keeps both.
+        drop: columns that are not read, by their new names.
+    """
+
+    missing: Mapping[str, Missing] = field(default_factory=dict)
+    categorical: Collection[str] = ()
+    rename: Mapping[str, str] = field(default_factory=dict)
+    drop: Collection[str] = ()
+
+    def names(self, header: Sequence[str]) -> list[str]:
+        """The name to use for each column of a file; empty for one that is not read."""
+        new = [self.rename.get(name, name) if self.rename.get(name) not in header else name for name in header]
+        return ["" if name in self.drop else name for name in new]
+
+
+@dataclass(frozen=True)
 class Table:
     """The rows of one client before any preprocessing.
 
@@ -74,6 +97,7 @@ class Table:
         columns: by name, in the order of the source.
         parts: row numbers of train, validation and test; empty before the split.
         notes: sentences about what reading left out.
+        renamed: columns of the source that have another name here.
     """
 
     name: str
@@ -81,18 +105,10 @@ class Table:
     columns: Mapping[str, Column]
     parts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    renamed: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
-
-
-def spell(value: float) -> str:
-    """A number as a category's name.
-
-    >>> spell(3.0), spell(.5)
-    ('3', '0.5')
-    """
-    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
 def _spell_as(kind: str, value: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from coterie.core.errors import InputError, nearest, require
 from coterie.data.tables.recipe import MANY_CATEGORIES, Description, Recipe, spelled_threshold
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
+from coterie.data.tables.spelling import alike, fold, listing, quoted, variants
 
 __all__ = ["draft_recipe"]
 
@@ -22,40 +23,62 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
     """
     said: Told = {name: json.loads(text) for name, text in zip(names, told.text, strict=True)}
     everywhere = {c for client in said.values() for c in client["columns"]}
-    for key in ("drop", "categorical", "missing"):
-        for column in getattr(settings, key):
+    for key, named in (
+        ("drop", settings.dropped),
+        ("categorical", settings.categorical),
+        ("missing", settings.missing),
+    ):
+        for column in named:
             require(
                 column in everywhere or column == settings.label,
                 f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}",
             )
+    _refuse_near_names(said, everywhere - set(settings.dropped))
     columns: list[dict[str, Any]] = []
-    left_out: dict[str, list[str]] = {"as asked": sorted(settings.drop)} if settings.drop else {}
+    left_out: dict[str, list[str]] = {"as asked": sorted(settings.dropped)} if settings.dropped else {}
+    notes: list[str] = []
     first = next(iter(said.values()))["columns"]
     ordered = [c for c in first if c in everywhere] + sorted(everywhere - set(first))
-    for column in (c for c in ordered if c not in settings.drop):
+    for column in (c for c in ordered if c not in settings.dropped):
         spec, reason = _column(column, said, column in settings.categorical)
         if spec is None:
             left_out.setdefault(reason, []).append(column)
         else:
             columns.append(spec)
+            notes += [reason] if reason else []
     label = _label(said, settings)
     return {
-        "version": 1,
+        "version": 2,
         "label": label,
         "columns": columns,
         "features": [],
         "missing": {k: list(v) for k, v in sorted(settings.missing.items())},
+        "rename": {old: new for few in settings.rename.values() for old, new in few.items()},
         "training_rows": {name: client["rows"] for name, client in said.items()},
-        "notes": [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()],
+        "notes": [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()] + notes,
     }
 
 
+def _refuse_near_names(said: Told, columns: set[str]) -> None:
+    """Raise `InputError` for two columns that no client has both of and whose names are probably one."""
+    have = {c: {n for n, client in said.items() if c in client["columns"]} for c in sorted(columns)}
+    partial = sorted((c for c in have if len(have[c]) < len(said)), key=lambda c: (len(have[c]), c))
+    for i, one in enumerate(partial):
+        for other in partial[i + 1 :]:
+            if not have[one] & have[other] and alike(one, other):
+                at, there = min(have[one]), min(have[other])
+                raise InputError(
+                    f"{said[at]['source']} has a column {one!r} where {there!r} has {other!r}; are they the same? Then say "
+                    f"rename = {{{quoted(one)} = {quoted(other)}}}, else drop = [{quoted(one)}]"
+                )
+
+
 def _column(column: str, said: Told, chosen: bool) -> tuple[dict[str, Any] | None, str]:
-    """What `column` becomes, or None and the reason to leave it out."""
+    """What `column` becomes and a note on it, or None and the reason to leave it out."""
     have = {name: client["columns"][column] for name, client in said.items() if column in client["columns"]}
     if len(have) < len(said):
         few, word = (list(have), "only at") if 2 * len(have) <= len(said) else (sorted(set(said) - set(have)), "not at")
-        return None, f"{word} {', '.join(few[:3])}{' and others' if len(few) > 3 else ''}"
+        return None, f"{word} {listing(few)}"
     kinds = {about["kind"] for about in have.values()} - {"empty"}
     if not kinds:
         return None, "missing at every client"
@@ -84,15 +107,18 @@ def _category(column: str, have: Told, chosen: bool) -> tuple[dict[str, Any] | N
         most = max(about["distinct"] for about in texts)
         if most > MANY_CATEGORIES:
             return None, f"{most} different texts at one client; name it in categorical to keep it"
-    categories = sorted({c for about in texts for c in about["categories"]})
-    if not categories:
+    spelled = {c for about in texts for c in about["categories"]}
+    if not spelled:
         return None, "no value in any client's training rows"
-    return {"name": column, "kind": "category", "categories": categories}, ""
+    several = variants(spelled)
+    one = {text: fold(text) for group in several for text in group}
+    note = "; ".join(f"{column}: {', '.join(map(repr, group))} are one category" for group in several)
+    return {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}, note
 
 
 def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
     """Task, values and classes of the label."""
-    name = settings.label
+    name = str(settings.label)
     about = {client: what["label"] for client, what in said.items()}
     kinds = {a["kind"]: client for client, a in about.items()}
     if len(kinds) > 1:
@@ -103,6 +129,7 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
         )
     kind = next(iter(kinds))
     values = sorted({v for a in about.values() for v in a["values"]})
+    _refuse_variants(name, about)
     distinct = max([len(values), *(a["distinct"] for a in about.values())])
     whole = all(a["whole"] for a in about.values())
     spec: dict[str, Any] = {
@@ -112,6 +139,7 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
         "above": None,
         "values": [],
         "classes": [],
+        **({"spellings": dict(settings.spellings)} if settings.spellings else {}),
     }
     if settings.above is not None:
         require(kind == "number", f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")
@@ -119,7 +147,10 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
     elif _is_quantity(name, kind, distinct, whole, settings.task):
         return spec | {"task": "regression"}
     else:
-        values = sorted(values, key=float) if kind == "number" else values
+        if settings.spellings:
+            values = [c for c in dict.fromkeys(settings.spellings.values()) if c in values]
+        elif kind == "number":
+            values = sorted(values, key=float)
         require(
             len(values) > 1,
             f"label {name!r} is {values[0] if values else 'missing'} in every row of every client; there is nothing to learn",
@@ -133,6 +164,17 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
         )
         spec["classes"] = list(settings.classes)
     return spec
+
+
+def _refuse_variants(name: str, about: Told) -> None:
+    """Raise `InputError` for values of the label that differ in capitals or blanks only."""
+    for group in variants(v for a in about.values() for v in a["values"]):
+        where = [f"{text!r} at {listing([n for n, a in about.items() if text in a['values']])}" for text in group]
+        spellings = ", ".join(map(quoted, group))
+        raise InputError(
+            f"label {name!r} is {' and '.join(where)}: one class or {len(group)}? Write it the same way in all files, or map "
+            f"all values: classes = {{{quoted(fold(group[0]))} = [{spellings}], ...}}"
+        )
 
 
 def _is_quantity(name: str, kind: str, distinct: int, whole: bool, task: str | None) -> bool:

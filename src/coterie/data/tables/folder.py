@@ -16,15 +16,16 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.rows import Client, Clients, Part
 from coterie.data.split_table import Split
 from coterie.data.tables.arrays import from_array_files, is_array_file
-from coterie.data.tables.columns import Column, Missing, Table
+from coterie.data.tables.columns import Column, Reading, Table
 from coterie.data.tables.describe import draft_recipe
 from coterie.data.tables.read import SUFFIXES, read, read_frame
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
-from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, codes_of, settings_of
+from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, settings_of
 
 __all__ = ["agree", "apply_recipe", "encoded_client", "from_folder", "from_frames", "ready_tables", "server_rows"]
 
 _OTHER_TABLES = (".xlsx", ".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
+_OF_CLIENTS = ("seed", "split", "unlabelled", "split_column", "server_file")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
 _PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
 _PARTS |= {"val": "validation"}
@@ -38,10 +39,11 @@ def from_folder(
     split: Mapping[str, Any] | None = None,
     task: str | None = None,
     above: float | None = None,
-    classes: Sequence[str] = (),
+    classes: Sequence[str] | Mapping[str, Sequence[str]] = (),
     categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
+    drop: Sequence[str] | Mapping[str, Sequence[str]] = (),
     missing: Mapping[str, Any] | None = None,
+    rename: Mapping[str, Any] | None = None,
     unlabelled: str = "refuse",
     split_column: str | None = None,
     server_file: str | None = None,
@@ -50,7 +52,9 @@ def from_folder(
     """One client per CSV, TSV, Parquet or npz file in the folder `path`; a client has the file's name.
 
     The clients use the columns that all share; the others, dates, identifiers and columns without a value are left out,
-    and `notes` says so. Numbers are imputed with the pooled mean and scaled; texts become one column per category (a
+    and `notes` says so. Two columns whose names are nearly the same, and two values of the label that differ only in
+    capitals or blanks, are refused unless `rename`, `drop` or `classes` say what they are; categories that differ so
+    are one, with a note. Numbers are imputed with the pooled mean and scaled; texts become one column per category (a
     missing one is all zeros). All of that is fitted on training rows only and lies in `recipe`.
 
     Args:
@@ -60,10 +64,12 @@ def from_folder(
         split: keys `seed` and `parts`, for example {"parts": {"train": .6, "test": .4}}.
         task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole.
         above: cuts a label of numbers into two classes.
-        classes: names of the classes in the order of the label's sorted values.
+        classes: names of the classes in the order of the label's sorted values; or each class and how it is spelled, which must
+            cover all values: {"yes": ["Yes", "y"], "no": ["No"]}.
         categorical: columns of numbers that are codes, and columns of texts to keep although they have many values.
-        drop: columns to leave out.
+        drop: columns to leave out; or lists of them by client, with "*" for all clients.
         missing: values that stand for "missing", by column: {"cholesterol": [0]}.
+        rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
@@ -73,25 +79,25 @@ def from_folder(
         InputError: one sentence with file, column and cure.
     """
     files = _files(Path(path))
+    about: dict[str, Any] = {"seed": seed, "split": split, "name": name or str(path)}
     options: dict[str, Any] = {
         "task": task,
         "above": above,
         "classes": classes,
         "categorical": categorical,
         "drop": drop,
-        "unlabelled": unlabelled,
-        "split_column": split_column,
-        "server_file": server_file,
+        "missing": missing,
+        "rename": rename,
     }
-    about: dict[str, Any] = {"label": label, "seed": seed, "split": split, "name": name or str(path)}
+    rest: dict[str, Any] = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file}
     if is_array_file(next(iter(files.values()))):
         plain: tuple[Any, ...] = (None, (), [], {}, "refuse")
-        given = [k for k, v in {**options, "missing": missing}.items() if v not in plain and k != "classes"]
+        given = [k for k, v in {**options, **rest}.items() if v not in plain and k != "classes"]
         require(not given, f"{path} holds arrays and no tables: {', '.join(given)} do not apply; drop them")
-        return from_array_files(files, classes=classes, **about)
-    codes = codes_of(missing)
-    tables = {stem: read(file, codes, categorical=categorical) for stem, file in files.items()}
-    return _clients(tables, codes, name or f"the folder {path}", **about, **options)
+        return from_array_files(files, label=label, classes=tuple(classes), **about)
+    settings = settings_of(label=label, **options)
+    tables = {stem: read(file, settings.reading(stem)) for stem, file in files.items()}
+    return _clients(tables, settings, name or f"the folder {path}", **about, **rest)
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -121,10 +127,10 @@ def _files(folder: Path) -> dict[str, Path]:
 def from_frames(frames: Mapping[str, Any], *, name: str = "frames", **options: Any) -> Clients:
     """One client per data frame (pandas, or polars by its `to_pandas`); `options` as in `from_folder`."""
     require(bool(frames), "there are no data frames; give at least one as {client: frame}")
-    codes = codes_of(options.pop("missing", None))
-    named = options.get("categorical", ())
-    tables = {str(key): read_frame(frame, codes, name=str(key), categorical=named) for key, frame in frames.items()}
-    return _clients(tables, codes, "a mapping of data frames", name=name, **options)
+    rest = {key: options.pop(key) for key in _OF_CLIENTS if key in options}
+    settings = settings_of(**options)
+    tables = {str(key): read_frame(frame, settings.reading(str(key)), name=str(key)) for key, frame in frames.items()}
+    return _clients(tables, settings, "a mapping of data frames", name=name, **rest)
 
 
 def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
@@ -137,27 +143,20 @@ def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = F
     named = [c["name"] for c in recipe["columns"] if c["kind"] == "category"]
     if recipe["label"]["kind"] == "text":
         named.append(recipe["label"]["column"])
-    if isinstance(rows, str | Path):
-        table = read(rows, recipe["missing"], categorical=named)
-    else:
-        table = read_frame(rows, recipe["missing"], name="new", source="the frame", categorical=named)
+    reading = Reading(recipe["missing"], named, recipe["rename"])
+    on_disk = isinstance(rows, str | Path)
+    table = read(rows, reading) if on_disk else read_frame(rows, reading, name="new", source="the frame")
     return encode(table, recipe, need_label=need_label)
 
 
 def _clients(
     tables: Mapping[str, Table],
-    codes: Mapping[str, Missing],
+    settings: TableSettings,
     natural: str,
     *,
     name: str,
-    label: str | None = None,
     seed: int = 0,
     split: Mapping[str, Any] | None = None,
-    task: str | None = None,
-    above: float | None = None,
-    classes: Sequence[str] = (),
-    categorical: Sequence[str] = (),
-    drop: Sequence[str] = (),
     unlabelled: str = "refuse",
     split_column: str | None = None,
     server_file: str | None = None,
@@ -168,9 +167,8 @@ def _clients(
         unlabelled in ("refuse", "drop"),
         f"unlabelled is {unlabelled!r}; {nearest(str(unlabelled), ['refuse', 'drop'])}",
     )
-    settings = settings_of(
-        tables, codes, label=label, task=task, above=above, classes=classes, categorical=categorical, drop=drop
-    )
+    settings.check_names(tables)
+    settings = settings.fitted_to(tables)
     ready, notes = ready_tables(tables, settings, rule, seed, unlabelled, split_column)
     cohort = TableCohort(ready)
     recipe = agree(cohort.names, settings, lambda ask, **payload: ask(cohort, **payload))
@@ -225,7 +223,7 @@ def ready_tables(
     ready: dict[str, Table] = {}
     notes: list[str] = []
     for client in sorted(tables):
-        table, dropped = _labelled(tables[client], settings.label, unlabelled)
+        table, dropped = _labelled(_mapped(tables[client], settings), str(settings.label), unlabelled)
         notes += [*table.notes, *dropped]
         require(
             len(table) >= _FEWEST_ROWS,
@@ -253,6 +251,21 @@ def _labelled(table: Table, label: str, unlabelled: str) -> tuple[Table, list[st
     return replace(table, columns=columns), [f"{table.name}: {len(gone)} rows without {label} were left out"]
 
 
+def _mapped(table: Table, settings: TableSettings) -> Table:
+    """`table` with the classes that the user's `classes` make of the label's values."""
+    if not settings.spellings:
+        return table
+    label, texts = str(settings.label), table.columns[str(settings.label)].spelled
+    for row, text in enumerate(texts):
+        require(
+            text is None or text in settings.spellings,
+            f"{table.source}: label {label!r} is {text!r} in data row {row + 1}, which classes does not list; add it to a class",
+        )
+    classes = np.empty(len(texts), dtype=object)
+    classes[:] = [None if text is None else settings.spellings[text] for text in texts]
+    return replace(table, columns={**table.columns, label: Column("text", None, classes)})
+
+
 def _rows(column: Column, keep: NDArray[np.bool_]) -> Column:
     numbers = None if column.numbers is None else column.numbers[keep]
     texts = None if column.texts is None else column.texts[keep]
@@ -266,7 +279,7 @@ def _split(table: Table, settings: TableSettings, split: Split, seed: int, split
     What other clients have plays no role, so that a newcomer does not move anybody's rows.
     """
     if split_column is None:
-        strata = _strata(table.columns[settings.label], settings)
+        strata = _strata(table.columns[str(settings.label)], settings)
         return replace(table, parts=split.within(strata, seed=seed, name=table.name, n=len(table)))
     if split_column not in table.columns:
         raise InputError(f"{table.source} has no column {split_column!r} (split_column); add it or drop that setting")

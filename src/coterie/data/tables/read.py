@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.core.errors import InputError, require
-from coterie.data.tables.columns import Column, Missing, Table, from_numbers, from_texts
+from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
 
 __all__ = ["SUFFIXES", "read", "read_arrays", "read_frame"]
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
 
-Codes = Mapping[str, Missing]
+Columns = tuple[list[str], Callable[[int, str], Column]]
+"""The header of a table, and what makes a column of the position and the name to use."""
 
 
-def read(
-    path: str | Path, missing: Codes | None = None, *, name: str | None = None, categorical: Collection[str] = ()
-) -> Table:
+def read(path: str | Path, reading: Reading | None = None, *, name: str | None = None) -> Table:
     """The table in the file `path`, as client `name` (else the file's stem).
 
-    `missing`: per column the values that stand for "missing". `categorical`: columns whose cells are texts even if they
-    look like numbers. Raises `InputError` that names the file and the cure.
+    Raises `InputError` that names the file and the cure.
     """
     path = Path(path)
     if not path.is_file():
@@ -37,22 +35,33 @@ def read(
         f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}",
     )
     require(path.stat().st_size > 0, f"{path} is empty; give it a header line and rows, or remove it")
-    columns, notes = readers[path.suffix.lower()](path, missing or {}, categorical)
-    return _table(name or path.stem, str(path), columns, notes)
+    reading = reading or Reading()
+    return _table(name or path.stem, str(path), readers[path.suffix.lower()](path, reading), reading)
 
 
 def _endings() -> str:
     return ", ".join(SUFFIXES)
 
 
-def _table(name: str, source: str, columns: dict[str, Column], notes: Sequence[str]) -> Table:
+def _table(name: str, source: str, found: Columns, reading: Reading) -> Table:
+    header, column = found
+    names = reading.names(header)
+    seen: set[str] = set()
+    for key in filter(None, names):
+        require(key not in seen, f"{source}: column {key!r} occurs twice; rename or delete one of them")
+        seen.add(key)
+    columns = {key: column(i, key) for i, key in enumerate(names) if key}
     require(bool(columns), f"{source} has no columns; give it a header line and rows, or remove it")
-    table = Table(name, source, columns, notes=tuple(notes))
+    notes = [f"{source}: a column without a name was left out"] if "" in header else []
+    dropped = [old for old, new in zip(header, names, strict=True) if old and not new]
+    notes += [f"{source}: left out: {', '.join(dropped)} (as asked)"] if dropped else []
+    renamed = tuple(old for old, new in zip(header, names, strict=True) if new and old != new)
+    table = Table(name, source, columns, notes=tuple(notes), renamed=renamed)
     require(len(table) > 0, f"{source} has no rows, only a header; add rows or remove it")
     return table
 
 
-def _csv(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[dict[str, Column], list[str]]:
+def _csv(path: Path, reading: Reading) -> Columns:
     """Columns of a text file; the separator is the one of , ; tab | that cuts the first lines into most equal parts."""
     try:
         raw = path.read_bytes()
@@ -79,20 +88,12 @@ def _csv(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[dict
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num} cannot be read as CSV ({error}); mend that line") from error
     require(bool(header), f"{path} is empty; give it a header line and rows, or remove it")
-    notes = _check_header(header, str(path))
-    cells = zip(*rows, strict=True) if rows else ((),) * len(header)
-    return {
-        key: from_texts(
-            column,
-            missing.get(key, ()),
-            source=str(path),
-            name=key,
-            comma=separator == ";",
-            category=key in categorical,
-        )
-        for key, column in zip(header, cells, strict=True)
-        if key
-    }, notes
+    cells = list(zip(*rows, strict=True)) if rows else [()] * len(header)
+
+    def column(i: int, key: str) -> Column:
+        return _texts(cells[i], key, reading, str(path), comma=separator == ";")
+
+    return header, column
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -109,15 +110,7 @@ def _separator(lines: Sequence[str]) -> str:
     return best
 
 
-def _check_header(header: Sequence[str], source: str) -> list[str]:
-    seen: set[str] = set()
-    for key in header:
-        require(not key or key not in seen, f"{source}: column {key!r} occurs twice; rename or delete one of them")
-        seen.add(key)
-    return [f"{source}: a column without a name was left out"] if "" in seen else []
-
-
-def _parquet(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[dict[str, Column], list[str]]:
+def _parquet(path: Path, reading: Reading) -> Columns:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -127,25 +120,21 @@ def _parquet(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[
         table = pq.ParquetFile(path).read()  # one file, whatever its folder is called: no Hive partitions
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({_first_line(error)}); write it again") from error
-    notes = _check_header(table.column_names, str(path))
-    columns = {}
-    for key in filter(None, table.column_names):
-        kind, values = table.schema.field(key).type, table.column(key)
+
+    def column(i: int, key: str) -> Column:
+        kind, values = table.schema.field(i).type, table.column(i)
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or _is_bool(kind):
             numbers = (values.cast(pa.int8()) if _is_bool(kind) else values).cast(pa.float64(), safe=False)
-            column = _numbers(numbers.to_numpy(), key, missing, str(path), boolean=_is_bool(kind))
-        elif pa.types.is_temporal(kind):
-            column = _dates(len(values))
-        elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
+            return _numbers(numbers.to_numpy(), key, reading, str(path), boolean=_is_bool(kind))
+        if pa.types.is_temporal(kind):
+            return _dates(len(values))
+        if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise InputError(f"{path}: column {key!r} holds {kind}, not one number or text per row; drop it")
-        else:
-            coded = key in categorical or pa.types.is_dictionary(
-                kind
-            )  # categories on purpose, even where they are written as numbers
-            cells = [None if v is None else str(v) for v in values.to_pylist()]
-            column = from_texts(cells, missing.get(key, ()), source=str(path), name=key, category=coded)
-        columns[key] = column
-    return columns, notes
+        # A dictionary holds categories on purpose, even where they are written as numbers.
+        cells = [None if v is None else str(v) for v in values.to_pylist()]
+        return _texts(cells, key, reading, str(path), chosen=pa.types.is_dictionary(kind))
+
+    return table.column_names, column
 
 
 def _is_bool(kind: Any) -> bool:
@@ -156,8 +145,15 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _numbers(values: Any, key: str, missing: Codes, source: str, *, boolean: bool = False) -> Column:
-    return from_numbers(values, missing.get(key, ()), source=source, name=key, boolean=boolean)
+def _numbers(values: Any, key: str, reading: Reading, source: str, *, boolean: bool = False) -> Column:
+    return from_numbers(values, reading.missing.get(key, ()), source=source, name=key, boolean=boolean)
+
+
+def _texts(
+    cells: Sequence[str | None], key: str, reading: Reading, source: str, *, comma: bool = False, chosen: bool = False
+) -> Column:
+    category = chosen or key in reading.categorical
+    return from_texts(cells, reading.missing.get(key, ()), source=source, name=key, comma=comma, category=category)
 
 
 def _dates(n: int) -> Column:
@@ -180,56 +176,49 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         raise InputError(f"{path} cannot be read as npz ({_first_line(error)}); {cure}") from error
 
 
-def _npz(path: Path, missing: Codes, categorical: Collection[str]) -> tuple[dict[str, Column], list[str]]:
+def _npz(path: Path, reading: Reading) -> Columns:
     """Each 1-D array is a column, each 2-D array `a` is columns a.0, a.1, ..."""
     arrays = read_arrays(path)
     require(bool(arrays), f"{path} holds no arrays; give it one per column, or remove it")
-    columns: dict[str, Column] = {}
+    parts: dict[str, np.ndarray[Any, Any]] = {}
     for key, array in arrays.items():
         require(
             array.ndim in (1, 2), f"{path}: array {key!r} has shape {list(array.shape)}; a table needs [rows, columns]"
         )
-        parts = {key: array} if array.ndim == 1 else {f"{key}.{i}": array[:, i] for i in range(array.shape[1])}
-        columns.update({k: _array(v, k, missing, str(path), k in categorical) for k, v in parts.items()})
+        parts |= {key: array} if array.ndim == 1 else {f"{key}.{i}": array[:, i] for i in range(array.shape[1])}
     lengths = {key: len(array) for key, array in arrays.items()}
     require(len(set(lengths.values())) == 1, f"{path}: arrays differ in length ({lengths}); give one entry per row")
-    return columns, []
+    values = list(parts.values())
+    return list(parts), lambda i, key: _array(values[i], key, reading, str(path))
 
 
-def _array(values: np.ndarray[Any, Any], key: str, missing: Codes, source: str, category: bool) -> Column:
+def _array(values: np.ndarray[Any, Any], key: str, reading: Reading, source: str) -> Column:
     if values.dtype.kind in "biuf":
-        return _numbers(values, key, missing, source, boolean=values.dtype.kind == "b")
+        return _numbers(values, key, reading, source, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
         return _dates(len(values))
     require(values.dtype.kind in "US", f"{source}: array {key!r} holds {values.dtype}; give numbers or texts")
-    return from_texts(values.astype(str).tolist(), missing.get(key, ()), source=source, name=key, category=category)
+    return _texts(values.astype(str).tolist(), key, reading, source)
 
 
-def read_frame(
-    frame: Any, missing: Codes | None = None, *, name: str, source: str | None = None, categorical: Collection[str] = ()
-) -> Table:
+def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source: str | None = None) -> Table:
     """The table in a pandas data frame (or a polars one, by its `to_pandas`), as client `name`."""
-    source = source or f"frame {name!r}"
+    source, how = source or f"frame {name!r}", reading or Reading()
     if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
         frame = frame.to_pandas()
     require(hasattr(frame, "iloc") and hasattr(frame, "columns"), f"{source} is no data frame; give a pandas DataFrame")
     header = [str(key).strip() for key in frame.columns]
-    notes = _check_header(header, source)
-    codes = missing or {}
-    columns = {
-        key: _series(frame.iloc[:, i], key, codes, source, key in categorical) for i, key in enumerate(header) if key
-    }
-    return _table(name, source, columns, notes)
+    return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, how, source)), how)
 
 
-def _series(series: Any, key: str, missing: Codes, source: str, category: bool) -> Column:
+def _series(series: Any, key: str, reading: Reading, source: str) -> Column:
     kind = getattr(series.dtype, "kind", "O")
     if kind in "mM":
         return _dates(len(series))
     if kind in "biuf":  # numpy's types and pandas' own nullable ones
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return _numbers(numbers, key, missing, source, boolean=kind == "b")
+        return _numbers(numbers, key, reading, source, boolean=kind == "b")
     gone = series.isna().to_numpy()
     cells = [None if g else str(v) for v, g in zip(series.tolist(), gone, strict=True)]
-    coded = category or str(series.dtype) == "category"  # categories on purpose, even where they are written as numbers
-    return from_texts(cells, missing.get(key, ()), source=source, name=key, category=coded)
+    chosen = str(series.dtype) == "category"  # categories on purpose, even where they are written as numbers
+    return _texts(cells, key, reading, source, chosen=chosen)

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from coterie.core.errors import InputError, require
 from coterie.core.task import task
-from coterie.data.tables.columns import Column, Table, spell
+from coterie.data.tables.columns import Column, Table
+from coterie.data.tables.spelling import fold, listing, spell
 
 __all__ = [
     "Description",
@@ -256,16 +257,18 @@ def _numbers_of(column: Column, name: str, source: str) -> NDArray[np.float64]:
 def _one_hot(column: Column, spec: dict[str, Any], out: NDArray[np.float32], source: str) -> list[str]:
     """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
     position = {category: j for j, category in enumerate(spec["categories"])}
-    unknown = set()
-    for row, text in enumerate(column.spelled):
-        if text in position:
-            out[row, position[text]] = 1.0
-        elif text is not None:
-            unknown.add(str(text))
+    folded = {fold(category): j for category, j in position.items()}
+    texts = column.spelled
+    values = {str(text) for text in texts if text is not None}
+    place = {text: position.get(text, folded.get(fold(text))) for text in values}
+    for row, text in enumerate(texts):
+        j = place.get(text)
+        if j is not None:
+            out[row, j] = 1.0
+    unknown = [repr(text) for text in sorted(values) if place[text] is None]
     if not unknown:
         return []
-    listed = ", ".join(repr(u) for u in sorted(unknown)[:3]) + (", ..." if len(unknown) > 3 else "")
-    return [f"{source}: {spec['name']} has {listed}, which no training row has: taken as missing"]
+    return [f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"]
 
 
 def _labels(table: Table, spec: dict[str, Any], need: bool) -> tuple[Tensor | None, list[str]]:
@@ -277,8 +280,9 @@ def _labels(table: Table, spec: dict[str, Any], need: bool) -> tuple[Tensor | No
         problem = f"{table.source}: label {name!r} is missing in data row {int(np.argmin(column.present)) + 1}"
     elif spec["values"]:
         position = {value: j for j, value in enumerate(spec["values"])}
+        spellings = spec.get("spellings", {})
         texts = column.spelled
-        codes = [position.get(text, -1) for text in texts]
+        codes = [position.get(spellings.get(text, text), -1) for text in texts]
         if min(codes) >= 0:
             return torch.tensor(codes, dtype=torch.int64), []
         row = codes.index(-1)

@@ -1,16 +1,16 @@
-"""What the user says about tables: label, task, codes for "missing", columns to leave out. Checked before any work."""
+"""What the user says about tables: label, task, classes, columns to rename or leave out. Checked before any work."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coterie.core.errors import InputError, nearest, require
-from coterie.data.splits import is_number
-from coterie.data.tables.columns import Missing, Table
+from coterie.core.errors import InputError, is_number, nearest, require
+from coterie.data.tables.columns import Missing, Reading, Table
+from coterie.data.tables.spelling import alike, quoted, spell
 
-__all__ = ["FEW_NUMBERS", "MANY_CLASSES", "TableSettings", "codes_of", "settings_of"]
+__all__ = ["FEW_NUMBERS", "MANY_CLASSES", "TableSettings", "settings_of"]
 
 FEW_NUMBERS = 20
 """Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
@@ -21,28 +21,142 @@ MANY_CLASSES = 50
 LABELS = ("label", "target", "outcome", "y", "class")
 """Names that are taken for the label if the user names none and all clients share exactly one of them."""
 
+EVERY_FILE = "*"
+_TASKS = ("classification", "regression")
+
 
 @dataclass(frozen=True)
 class TableSettings:
-    """How the user wants tables to be read.
+    """How the user wants tables to be read; `settings_of` checks it.
 
     Attributes:
-        label: column to predict.
+        label: column to predict; None until the tables are known.
         task: classification, regression, or None to tell from the label.
         above: a number cuts the label into two classes, `<= above` and `> above`.
         classes: names to show instead of the label's sorted values.
+        spellings: the class that each value of the label means, where the user mapped them.
         categorical: columns of numbers that are codes (and texts to keep although they have many values).
-        drop: columns to leave out.
+        drop: columns to leave out, by client; those of `*` at every client.
         missing: per column the values that stand for "missing".
+        rename: {name in the file: name to use}, by client; those of `*` at every client.
     """
 
-    label: str
+    label: str | None = None
     task: str | None = None
     above: float | None = None
     classes: Sequence[str] = ()
+    spellings: Mapping[str, str] = field(default_factory=dict)
     categorical: Sequence[str] = ()
-    drop: Sequence[str] = ()
+    drop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)
+    rename: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def dropped(self) -> Sequence[str]:
+        """Columns that are left out at every client."""
+        return self.drop.get(EVERY_FILE, ())
+
+    def reading(self, client: str) -> Reading:
+        """How the file of `client` is read."""
+        rename = {**self.rename.get(EVERY_FILE, {}), **self.rename.get(client, {})}
+        return Reading(self.missing, self.categorical, rename, self.drop.get(client, ()))
+
+    def fitted_to(self, tables: Mapping[str, Table]) -> TableSettings:
+        """These settings with the label of `tables`. Raises `InputError` for one that they do not have."""
+        label = self.label or _guess_label(tables)
+        require(
+            not any(label in dropped for dropped in self.drop.values()),
+            f"drop names {label!r}, which is the label; take it out of drop",
+        )
+        for table in tables.values():
+            _has_label(table, label, tables)
+        return replace(self, label=label)
+
+    def check_names(self, tables: Mapping[str, Table]) -> None:
+        """Raise `InputError` for a client, or a column to rename, that `tables`, those of all clients, do not have."""
+        for key, by_client in (("drop", self.drop), ("rename", self.rename)):
+            for client in by_client:
+                known = client in tables or client == EVERY_FILE
+                require(known, f"{key} has settings for {client!r}, which is no client; {nearest(client, tables)}")
+        have = {c for table in tables.values() for c in (*table.columns, *table.renamed)}
+        for old in self.rename.get(EVERY_FILE, {}):
+            require(old in have, f"rename names column {old!r}, which no client has; {nearest(old, have)}")
+
+
+def _has_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
+    if label in table.columns:
+        return
+    have = [n for n, t in tables.items() if label in t.columns]
+    near = [c for c in table.columns if alike(c, label)]
+    if have and near:
+        cure = f"; is {near[0]!r} the same? Then say rename = {{{quoted(near[0])} = {quoted(label)}}}"
+    elif have:
+        cure = f" although {have[0]!r} has it: add it, or name another label"
+    else:
+        cure = f"; {nearest(label, table.columns)}: add it, or name another label"
+    raise InputError(f"{table.source} has no label column {label!r}{cure}")
+
+
+def settings_of(
+    *,
+    label: str | None = None,
+    task: str | None = None,
+    above: float | None = None,
+    classes: Sequence[str] | Mapping[str, Any] = (),
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] | Mapping[str, Sequence[str]] = (),
+    missing: Mapping[str, Any] | None = None,
+    rename: Mapping[str, Any] | None = None,
+) -> TableSettings:
+    """The user's word on tables, checked as far as it can be without them. Raises `InputError` that names the setting."""
+    _require_names("categorical", categorical)
+    require(above is None or is_number(above), f"above = {above!r} must be a number")
+    if task is not None and task not in _TASKS:
+        raise InputError(f"task is {task!r}; {nearest(str(task), _TASKS)}")
+    require(task != "regression" or above is None, "above makes classes of the label; drop it or task = 'regression'")
+    spellings: dict[str, str] = {}
+    if isinstance(classes, Mapping):
+        require(above is None, "classes maps values of the label, and above cuts it; drop one of them")
+        require(task != "regression", "classes makes classes of the label; drop it or task = 'regression'")
+        spellings, classes = _spellings(classes), ()
+    _require_names("classes", classes)
+    dropped = drop if isinstance(drop, Mapping) else {EVERY_FILE: drop}
+    for names in dropped.values():
+        _require_names("drop", names)
+    return TableSettings(
+        label, task, above, tuple(classes), spellings, tuple(categorical),
+        {client: tuple(names) for client, names in dropped.items() if names}, codes_of(missing), _renames(rename),
+    )  # fmt: skip
+
+
+def _require_names(key: str, value: Any) -> None:
+    require(
+        isinstance(value, list | tuple) and all(isinstance(v, str) for v in value),
+        f"{key} = {value!r} must be a list of names, such as [{str(value)!r}]",
+    )
+
+
+def _spellings(classes: Mapping[str, Any]) -> dict[str, str]:
+    """The class of each spelling, from `classes` as {class: spellings}; a class spells itself."""
+    out: dict[str, str] = {}
+    for name, listed in classes.items():
+        good = isinstance(listed, list | tuple) and all(isinstance(v, str | int | float) for v in listed)
+        require(good, f'classes: {name} = {listed!r} must be a list of values, such as {{yes = ["Yes", "y"]}}')
+        for value in listed:
+            text = _spelled(value)
+            require(
+                out.get(text, name) == name, f"classes lists {text!r} under {out.get(text)!r} and {name!r}; choose one"
+            )
+            out[text] = str(name)
+    require(len(classes) > 1, "classes must map the label to at least two classes")
+    return {**{str(name): str(name) for name in classes}, **out}
+
+
+def _spelled(value: Any) -> str:
+    """A value of TOML as the text of a cell."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value.strip() if isinstance(value, str) else spell(value)
 
 
 def codes_of(missing: Mapping[str, Any] | None) -> dict[str, Missing]:
@@ -62,36 +176,16 @@ def codes_of(missing: Mapping[str, Any] | None) -> dict[str, Missing]:
     return out
 
 
-def settings_of(
-    tables: Mapping[str, Table],
-    codes: Mapping[str, Missing],
-    *,
-    label: str | None,
-    task: str | None,
-    above: float | None,
-    classes: Sequence[str],
-    categorical: Sequence[str],
-    drop: Sequence[str],
-) -> TableSettings:
-    """The user's word on `tables`, checked; raises `InputError` for a label that a client lacks."""
-    for key, value in {"categorical": categorical, "drop": drop, "classes": classes}.items():
-        require(
-            isinstance(value, list | tuple) and all(isinstance(v, str) for v in value),
-            f"{key} = {value!r} must be a list of names, such as [{str(value)!r}]",
-        )
-    require(above is None or is_number(above), f"above = {above!r} must be a number")
-    tasks = ("classification", "regression")
-    if task is not None and task not in tasks:
-        raise InputError(f"task is {task!r}; {nearest(str(task), tasks)}")
-    require(task != "regression" or above is None, "above makes classes of the label; drop it or task = 'regression'")
-    label = label or _guess_label(tables)
-    require(label not in drop, f"drop names {label!r}, which is the label; take it out of drop")
-    for table in tables.values():
-        if label not in table.columns:
-            have = [n for n, t in tables.items() if label in t.columns]
-            there = f" although {have[0]!r} has it" if have else f"; {nearest(label, table.columns)}"
-            raise InputError(f"{table.source} has no label column {label!r}{there}: add it, or name another label")
-    return TableSettings(label, task, above, tuple(classes), tuple(categorical), tuple(drop), codes)
+def _renames(rename: Any) -> dict[str, dict[str, str]]:
+    """New names of columns by client, from {old: new} for all and {client: {old: new}} for one."""
+    form = 'a table such as {MEAN_RADIUS = "mean_radius"}, or of such tables by client'
+    require(rename is None or isinstance(rename, Mapping), f"rename = {rename!r} must be {form}")
+    out: dict[str, dict[str, str]] = {}
+    for key, value in (rename or {}).items():
+        few = dict(value) if isinstance(value, Mapping) else {key: value}
+        require(all(isinstance(new, str) and new for new in few.values()), f"rename = {rename!r} must be {form}")
+        out.setdefault(str(key) if isinstance(value, Mapping) else EVERY_FILE, {}).update(few)
+    return out
 
 
 def _guess_label(tables: Mapping[str, Table]) -> str:

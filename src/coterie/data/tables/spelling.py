@@ -1,0 +1,68 @@
+"""When two names or values are the same thing spelled differently."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+__all__ = ["alike", "fold", "listing", "quoted", "spell", "variants"]
+
+_ALIKE = 0.85
+"""Similarity (difflib) from which on two names of columns are probably one."""
+
+
+def spell(value: float) -> str:
+    """A number as a category's name.
+
+    >>> spell(3.0), spell(.5)
+    ('3', '0.5')
+    """
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
+
+
+def fold(text: str) -> str:
+    """`text` without what is only a matter of style: capitals and blanks.
+
+    >>> fold(" Left  Arm ")
+    'left arm'
+    """
+    return " ".join(text.casefold().split())
+
+
+def variants(values: Iterable[str]) -> list[list[str]]:
+    """Groups of two and more `values` that differ in capitals or blanks only, sorted.
+
+    >>> variants(["no", "Yes", "yes"])
+    [['Yes', 'yes']]
+    """
+    groups: dict[str, list[str]] = {}
+    for value in sorted(set(values)):
+        groups.setdefault(fold(value), []).append(value)
+    return [group for _, group in sorted(groups.items()) if len(group) > 1]
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether two names of columns are probably one: the same letters and digits, or a slip of the pen apart.
+
+    >>> alike("MEAN_RADIUS", "mean radius"), alike("colour", "coulour"), alike("x1", "x2")
+    (True, True, False)
+    """
+    plain, compared = (re.sub(r"[\W_]", "", name.casefold()) for name in (one, other))
+    if plain == compared:
+        return True
+    if re.findall(r"\d+", one) != re.findall(r"\d+", other):
+        return False
+    match = difflib.SequenceMatcher(None, plain, compared)
+    return match.real_quick_ratio() >= _ALIKE and match.quick_ratio() >= _ALIKE and match.ratio() >= _ALIKE
+
+
+def quoted(name: str) -> str:
+    """A name as a key or value of TOML."""
+    return json.dumps(name, ensure_ascii=False)
+
+
+def listing(names: Sequence[str]) -> str:
+    """The first three of `names`."""
+    return f"{', '.join(names[:3])}{' and others' if len(names) > 3 else ''}"

@@ -1,0 +1,174 @@
+"""Labels, categories and columns that sites spell differently: told apart from what really differs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from csv_files import folder, notes, rows
+
+from coterie.core.errors import InputError
+from coterie.data import apply_recipe, from_folder, load
+
+X = [3, 1, 4, 1, 5, 9]
+
+
+def refused(tmp_path, sentence, /, options=None, **files):
+    with pytest.raises(InputError, match=sentence) as caught:
+        from_folder(folder(tmp_path, **files), **(options or {}))
+    assert len(str(caught.value).replace(str(tmp_path), "folder")) <= 300
+    assert "\n" not in str(caught.value)
+
+
+# The label.
+
+
+@pytest.mark.parametrize(("one", "other"), [("yes", "Yes"), ("yes", "YES"), ("at risk", "at  risk")])
+def test_labels_that_differ_in_case_or_blanks_are_refused_with_both_spellings_and_the_sites(tmp_path, one, other):
+    a, b = rows(x=X, y=[one, "no"] * 3), rows(x=X, y=[other, "no"] * 3)
+    first, second = sorted([one, other])
+    where = {one: "ulm", other: "aachen, berlin"}
+    sentence = f"label 'y' is '{first}' at {where[first]} and '{second}' at {where[second]}: .* classes = "
+    refused(tmp_path, sentence, ulm=a, aachen=b, berlin=b)
+
+
+def test_labels_of_one_site_that_differ_in_case_are_refused_too(tmp_path):
+    refused(tmp_path, "label 'y' is 'No' at a and 'no' at a", a=rows(x=X, y=["yes", "no", "No"] * 2))
+
+
+def test_classes_map_the_spellings_of_the_label(tmp_path):
+    a, b = rows(x=X, y=["Yes", "no", "y"] * 2), rows(x=X, y=[1, 0, 1] * 2)
+    classes = {"no": ["no", 0], "yes": ["Yes", "y", 1]}
+    clients = from_folder(folder(tmp_path, a=a, b=b), classes=classes)
+    assert clients.classes == ("no", "yes")
+    for name in "ab":
+        new = apply_recipe(clients.recipe, tmp_path / f"{name}.csv", need_label=True)
+        assert new.labels.tolist() == [1, 0, 1] * 2
+    assert sorted(clients["b"].train.labels.tolist()) == [0, 1, 1][-len(clients["b"].train) :]
+    assert from_folder(tmp_path, classes={"yes": ["Yes", "y", 1], "no": [0]}).classes == ("yes", "no")
+
+
+def test_mapped_classes_are_dealt_to_parts_like_the_labels_they_mean(tmp_path):
+    plain = from_folder(folder(tmp_path, a=rows(x=range(60), y=["no", "yes", "yes"] * 20)))
+    (tmp_path / "mapped").mkdir()
+    spelled = folder(tmp_path / "mapped", a=rows(x=range(60), y=["no", "y", "YES"] * 20))
+    mapped = from_folder(spelled, classes={"no": ["no"], "yes": ["y", "YES"]})
+    assert torch.equal(mapped.train.inputs, plain.train.inputs)
+    assert torch.equal(mapped.train.labels, plain.train.labels)
+
+
+@pytest.mark.parametrize(
+    ("classes", "sentence"),
+    [
+        (
+            {"yes": ["Yes"], "no": ["n"]},
+            r"label 'y' is 'no' in data row 2, which classes does not list".replace("no'", "No'"),
+        ),
+        ({"yes": ["Yes", "No"]}, "at least two classes"),
+        ({"yes": ["Yes", "No"], "no": ["No"]}, "classes lists 'No' under 'yes' and 'no'; choose one"),
+        ({"yes": "Yes", "no": "No"}, "classes: yes = 'Yes' must be a list of values"),
+    ],
+)
+def test_wrong_maps_of_classes_are_refused(tmp_path, classes, sentence):
+    refused(tmp_path, sentence, {"classes": classes}, a=rows(x=X, y=["Yes", "No"] * 3))
+
+
+@pytest.mark.parametrize("options", [{"above": 1}, {"task": "regression"}])
+def test_a_map_of_classes_excludes_other_ways_to_read_the_label(tmp_path, options):
+    refused(tmp_path, "drop", {"classes": {"a": [0], "b": [1]}, **options}, a=rows(x=X, y=[0, 1] * 3))
+
+
+# Categories.
+
+
+def test_categories_that_differ_in_case_or_blanks_are_one_with_a_note(tmp_path):
+    a = rows(x=X, sex=["Male", "Female"] * 3, y=[0, 1] * 3)
+    b = rows(x=X, sex=["male", "Female"] * 3, y=[0, 1] * 3)
+    clients = from_folder(folder(tmp_path, a=a, b=b))
+    assert clients.recipe["features"] == ["x", "sex=Female", "sex=male"]
+    assert "sex: 'Male', 'male' are one category" in notes(clients)
+    for name in "ab":
+        encoded = apply_recipe(clients.recipe, tmp_path / f"{name}.csv")
+        assert encoded.inputs[:, 1:].tolist() == [[0, 1], [1, 0]] * 3
+    new = tmp_path / "new.csv"
+    new.write_text("x,sex\n1,FEMALE\n2,MALE\n")
+    encoded = apply_recipe(clients.recipe, new)
+    assert encoded.inputs[:, 1:].tolist() == [[1, 0], [0, 1]]
+
+
+def test_categories_that_are_spelled_alike_everywhere_keep_their_names(tmp_path):
+    clients = from_folder(folder(tmp_path, a=rows(x=X, sex=["Male", "Female"] * 3, y=[0, 1] * 3)))
+    assert clients.recipe["features"] == ["x", "sex=Female", "sex=Male"]
+    assert "one category" not in notes(clients)
+
+
+# Columns.
+
+PLAIN = rows(age=X, mean_radius=range(6), y=[0, 1] * 3)
+
+
+@pytest.mark.parametrize("name", ["MEAN_RADIUS", "mean radius", "mean-radius", "mean_radus"])
+def test_a_column_under_nearly_the_same_name_is_refused_with_the_cure(tmp_path, name):
+    other = PLAIN.replace("mean_radius", name)
+    sentence = f"c.csv has a column '{name}' where 'a' has 'mean_radius'; are they the same"
+    refused(tmp_path, sentence, a=PLAIN, b=PLAIN, c=other)
+    want = from_folder(folder(tmp_path, c=PLAIN))
+    got = from_folder(folder(tmp_path, c=other), rename={name: "mean_radius"})
+    assert torch.equal(got.train.inputs, want.train.inputs)
+    only_there = from_folder(tmp_path, rename={"c": {name: "mean_radius"}})
+    assert only_there.recipe["features"] == ["age", "mean_radius"]
+    dropped = from_folder(tmp_path, drop=[name])
+    assert dropped.recipe["features"] == ["age"]
+    new = apply_recipe(got.recipe, tmp_path / "c.csv")
+    assert torch.equal(new.inputs, apply_recipe(want.recipe, folder(tmp_path, c=PLAIN) / "c.csv").inputs)
+
+
+def test_columns_that_one_client_has_both_of_are_not_the_same(tmp_path):
+    both = rows(age=X, Age=X, y=[0, 1] * 3)
+    clients = from_folder(folder(tmp_path, a=both, b=PLAIN.replace("age", "Age")))
+    assert clients.recipe["features"] == ["Age"]
+
+
+def test_columns_that_differ_in_a_number_are_not_the_same(tmp_path):
+    a, b = rows(x=X, gene_101=X, y=[0, 1] * 3), rows(x=X, gene_102=X, y=[0, 1] * 3)
+    assert from_folder(folder(tmp_path, a=a, b=b)).recipe["features"] == ["x"]
+
+
+def test_a_column_is_left_out_at_one_client(tmp_path):
+    text = rows(age=X, MEAN_RADIUS=X, mean_radius=range(6), y=[0, 1] * 3)
+    clients = from_folder(folder(tmp_path, a=PLAIN, b=text), drop={"b": ["MEAN_RADIUS"], "*": ["age"]})
+    assert clients.recipe["features"] == ["mean_radius"]
+    assert "b.csv: left out: MEAN_RADIUS (as asked)" in notes(clients)
+    assert "left out: age (as asked)" in notes(clients)
+
+
+def test_a_label_under_another_name_is_renamed(tmp_path):
+    other = PLAIN.replace("y", "outcome")
+    refused(
+        tmp_path, r'b.csv has no label column .outcome.; is .Outcome. the same\? Then say rename = \{"Outcome" = "outcome"\}',
+        {"label": "outcome"}, a=other, b=other.replace("outcome", "Outcome"),
+    )  # fmt: skip
+    clients = from_folder(tmp_path, label="outcome", rename={"Outcome": "outcome"})
+    assert clients.names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"rename": {"agee": "age2"}}, "rename names column 'agee', which no client has; did you mean 'age'"),
+        ({"rename": {"z": {"age": "age2"}}}, "rename has settings for 'z', which is no client"),
+        ({"drop": {"z": ["age"]}}, "drop has settings for 'z', which is no client"),
+        ({"rename": ["age"]}, "rename = .* must be a table such as"),
+        ({"rename": {"age": 3}}, "rename = .* must be a table such as"),
+        ({"drop": {"*": "age"}}, "drop = 'age' must be a list of names"),
+        ({"drop": {"a": ["y"]}}, "drop names 'y', which is the label"),
+    ],
+)
+def test_wrong_names_of_columns_are_refused(tmp_path, options, sentence):
+    refused(tmp_path, sentence, {"label": "y", **options}, a=PLAIN)
+
+
+def test_the_settings_are_options_of_load(tmp_path):
+    folder(tmp_path, a=PLAIN.replace("age", "Age"))
+    options = {"rename": {"Age": "age"}, "classes": {"ill": [1], "well": [0]}}
+    clients = load(str(tmp_path), **options)
+    assert (clients.classes, clients.recipe["features"]) == (("ill", "well"), ["age", "mean_radius"])
