@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -53,6 +54,9 @@ class Part(NamedTuple):
 class Client:
     """One partner: a unique `name` and its rows. A part that it does not have is None.
 
+    `test_numbers` says which rows of the partner's own source the test rows are, so that a patient has the same number in
+    the split of every seed; None where the source does not number its rows.
+
     Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is
     not finite.
     """
@@ -61,6 +65,7 @@ class Client:
     train: Part
     validation: Part | None = None
     test: Part | None = None
+    test_numbers: Array | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.name), "a client needs a name that is not empty")
@@ -181,6 +186,7 @@ class Clients(Sequence[Client]):
         notes: sentences about how the data was handled, for the report.
         server: rows held by the server (client `server` of the federation), or None.
         unseen: clients that never train and are only evaluated, or None.
+        test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
             data, see `with_draw`), or None. The same rng must give the same rows.
 
@@ -190,6 +196,8 @@ class Clients(Sequence[Client]):
     >>> Clients([Client("b", part), Client("a", part)]).names
     ('a', 'b')
     """
+
+    test_numbers: Mapping[str, Array] = MappingProxyType({})
 
     def __init__(
         self,
@@ -216,6 +224,7 @@ class Clients(Sequence[Client]):
         self.validation = Rows.concatenate([c.validation for c in ordered])
         self.test = Rows.concatenate([c.test for c in ordered])
         self._describe([c.name for c in ordered], name, classes, recipe, notes, server, unseen)
+        self.test_numbers = MappingProxyType({c.name: c.test_numbers for c in ordered if c.test_numbers is not None})
 
     @classmethod
     def indexed(
@@ -291,10 +300,10 @@ class Clients(Sequence[Client]):
         if isinstance(key, slice):
             return [self[i] for i in range(*key.indices(len(self)))]
         i = self.number(key) if isinstance(key, str) else range(len(self))[key]
-        optional = [
+        validation, test = (
             rows.part(i) if rows is not None and rows.sizes[i] else None for rows in (self.validation, self.test)
-        ]
-        return Client(self.names[i], self.train.part(i), *optional)
+        )
+        return Client(self.names[i], self.train.part(i), validation, test, self.test_numbers.get(self.names[i]))
 
     def __len__(self) -> int:
         return len(self.names)

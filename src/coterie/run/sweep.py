@@ -32,6 +32,7 @@ from coterie.run.experiment import Experiment, MethodEntry, read_experiment, wri
 from coterie.run.finetune import tunable
 from coterie.run.fit import fit, kept_open, personalise
 from coterie.run.loop import Clock, Run
+from coterie.run.outcomes import write_outcomes
 
 __all__ = ["Backend", "Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
 
@@ -361,6 +362,10 @@ def _run_pair(
     rows: list[dict[str, Any]] = []
     for label, one in runs.items():
         _save_models(pair, label, one, clients)
+        if isinstance(where, _Here):
+            write_outcomes(
+                pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors", label, one, clients
+            )
         rows += [{"method": label, "algorithm": pair.entry.name, **row} for row in one.summary]
     # The history of a personalised form is its last round's; its weights are those of the training that it started from.
     tuned = {label: one.history for label, one in runs.items() if label != pair.entry.label}

@@ -208,7 +208,8 @@ def encoded_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...
     rows = encode(table, recipe)
     whole = _as_part(rows, table.source)
     parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
-    return Client(table.name, parts["train"], parts.get("validation"), parts.get("test")), rows.notes
+    client = Client(table.name, parts["train"], parts.get("validation"), parts.get("test"), table.parts.get("test"))
+    return client, rows.notes
 
 
 def ready_tables(

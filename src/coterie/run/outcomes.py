@@ -1,0 +1,98 @@
+"""`outcomes/`: what each model of a run says of each test row, so that a report can compare methods patient by patient.
+
+One file per method and seed, safetensors, of all clients that have test rows behind each other (R rows):
+
+- `offsets` int64 [n + 1]: client i of the metadata's `clients` has the rows offsets[i]:offsets[i + 1];
+- `numbers` int64 [R]: which row of the client it is, the same number in every seed;
+- `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows;
+- `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.loss import Kind
+from coterie.core.rows import Clients, Part, take
+from coterie.core.state import write_atomically
+from coterie.core.workspace import Workspace
+from coterie.run.loop import Run
+
+__all__ = ["outcomes", "write_outcomes"]
+
+CHUNK = 4096
+
+
+def write_outcomes(path: Path, label: str, run: Run, clients: Clients) -> None:
+    """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
+    from safetensors.torch import save
+
+    names, tensors = outcomes(run, clients)
+    if names:
+        about = {"method": label, "seed": run.seed, "clients": names}
+        content = save(tensors, metadata={"coterie": json.dumps(about)})
+        write_atomically(path, lambda p: p.write_bytes(content))
+
+
+@torch.no_grad()
+def outcomes(run: Run, clients: Clients) -> tuple[list[str], dict[str, Tensor]]:
+    """The clients that have a model and test rows, and the tensors of the file."""
+    workspace = Workspace(run.module, "auto", clients[0])
+    workspace.model.eval()
+    trained_on = {row["client"]: row["n_train"] for row in run.summary}
+    names: list[str] = []
+    found: dict[str, list[Tensor]] = {}
+    for client in (*clients, *(clients.unseen or ())):
+        name, model = client.name, run.models.get(client.name, run.models.get("*"))
+        if client.test is None or model is None:
+            continue
+        names.append(name)
+        workspace.load(model.cpu())
+        tensors = _of_client(workspace, client.test)
+        known = [client.train]
+        if client.validation is not None and trained_on.get(name, 0) > len(client.train):
+            known.append(client.validation)
+        labels = torch.cat([part.labels for part in known])
+        tensors["constant_loss"] = _constant_loss(workspace.loss.kind, labels, client.test.labels)
+        numbers = _content_numbers(client.test) if client.test_numbers is None else client.test_numbers
+        tensors["numbers"] = torch.from_numpy(numbers)
+        for key, value in tensors.items():
+            found.setdefault(key, []).append(value)
+    sizes = [len(loss) for loss in found.get("loss", ())]
+    joined = {key: torch.cat(values) for key, values in found.items()}
+    return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
+
+
+def _of_client(workspace: Workspace, test: Part) -> dict[str, Tensor]:
+    spans = [slice(low, low + CHUNK) for low in range(0, len(test), CHUNK)]
+    outputs = torch.cat([workspace.model(workspace.prepare(take(test.inputs, span))) for span in spans])
+    loss = workspace.loss.rows(outputs, test.labels).double()
+    if test.labels.ndim > 1:
+        return {"loss": loss}
+    return {"loss": loss, "labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
+
+
+def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
+    """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined."""
+    if kind == "regression":
+        return ((test - train.double().mean()) ** 2).double().reshape(len(test), -1).mean(dim=1)
+    if kind == "own":
+        return torch.full((len(test),), torch.nan, dtype=torch.float64)
+    # One added row per class: a class without training rows would cost an infinite loss.
+    counts = torch.bincount(train.reshape(-1), minlength=int(max(train.max(), test.max())) + 1).double() + 1
+    return -(counts / counts.sum()).log()[test].reshape(len(test), -1).mean(dim=1)
+
+
+def _content_numbers(part: Part) -> NDArray[np.int64]:
+    """A number for each row made from what is in it: equal rows have equal numbers."""
+    tensors = part.inputs if isinstance(part.inputs, dict) else {"inputs": part.inputs}
+    columns = [np.ascontiguousarray(t.cpu().reshape(len(part), -1).numpy()) for t in (*tensors.values(), part.labels)]
+    digests = [hashlib.blake2b(b"".join(c[i].tobytes() for c in columns), digest_size=8) for i in range(len(part))]
+    return np.array([int.from_bytes(d.digest(), "little", signed=True) for d in digests], dtype=np.int64)
