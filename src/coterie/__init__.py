@@ -18,7 +18,6 @@ _NAMES = {
     "Clients": "core.rows",
     "Cohort": "core.cohort",
     "CoterieError": "core.errors",
-    "Each": "core.wire",
     "Epochs": "core.training",
     "FedAdp": "algorithms",
     "FedAvg": "algorithms",
@@ -45,6 +44,7 @@ _NAMES = {
     "MultiKrum": "algorithms",
     "OCS": "algorithms",
     "Part": "core.rows",
+    "PerClient": "core.wire",
     "PerFedAvg": "algorithms",
     "PjIS": "algorithms",
     "QFFL": "algorithms",
@@ -94,7 +94,6 @@ __all__ = [
     "Clients",
     "Cohort",
     "CoterieError",
-    "Each",
     "Epochs",
     "FedAdp",
     "FedAvg",
@@ -118,6 +117,7 @@ __all__ = [
     "Method",
     "MultiKrum",
     "Part",
+    "PerClient",
     "PerFedAvg",
     "PjIS",
     "Quadratic",
@@ -213,5 +213,5 @@ if TYPE_CHECKING:
     from coterie.core.task import Gap, Gradient, Update, task
     from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
     from coterie.core.vector import move
-    from coterie.core.wire import Each, wire_type
+    from coterie.core.wire import PerClient, wire_type
     from coterie.run.fit import fit, personalise

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.show import describe_method, traffic
 from coterie.core.state import read_checkpoint
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.engines.inprocess import InProcess
 from federations import Make, Problem, build, seeded
 
@@ -44,7 +44,7 @@ def sent(monkeypatch, case, width, tmp_path, **options):
     honest = InProcess.ask
 
     def ask(self, names, task, payload, context):
-        floats = sum(_floats(v.tensor[:1] if isinstance(v, Each) else v) for v in payload.values())
+        floats = sum(_floats(v.tensor[:1] if isinstance(v, PerClient) else v) for v in payload.values())
         payloads[context.ask] = names, floats
         return honest(self, names, task, payload, context)
 

@@ -15,7 +15,7 @@ from coterie.core.federation import QuorumError
 from coterie.core.task import Update
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.run import loop
 from coterie.run.fit import fit
 from federations import assert_same_bits, federation_of, logistic, quadratic
@@ -288,7 +288,7 @@ class Cloned:
         return ServerState(x, torch.zeros(len(federation.everyone), len(x), dtype=x.dtype))
 
     def round(self, state, federation, rng):
-        own = Each(torch.stack([state.x + v for v in state.velocity]))
+        own = PerClient(torch.stack([state.x + v for v in state.velocity]))
         got = federation.ask(federation.clients, forget_each, x=own)
         return ServerState(state.x, state.velocity + got.delta), {
             "norm": float(got.delta.norm()),

@@ -19,7 +19,7 @@ from coterie.core.federation import Answer, Federation, QuorumError, rows_of
 from coterie.core.rows import Part
 from coterie.core.task import Gradient, Task, Update, find_task
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import Each, to_json
+from coterie.core.wire import PerClient, to_json
 from coterie.engines.inprocess import InProcess
 from coterie.run.fit import fit
 from federations import SIZES, federation_of, logistic, quadratic
@@ -87,13 +87,13 @@ def test_replies_are_sorted_by_name_whatever_the_order_of_the_ask(five, order):
 @pytest.mark.parametrize("order", ["abcde", "edcba", "cae"])
 def test_rows_of_each_follow_the_callers_order(five, order):
     plus = torch.tensor([100.0 * number(n) for n in order])
-    got = five.ask(order, who, plus=Each(plus))
+    got = five.ask(order, who, plus=PerClient(plus))
     assert got.value.tolist() == [101 * number(n) for n in sorted(order)]
 
 
 def test_each_needs_a_row_per_client(five):
-    with pytest.raises(InputError, match=r"payload 'plus' is Each of shape \(3,\) for 2 clients"):
-        five.ask("ab", who, plus=Each(torch.zeros(3)))
+    with pytest.raises(InputError, match=r"payload 'plus' is PerClient of shape \(3,\) for 2 clients"):
+        five.ask("ab", who, plus=PerClient(torch.zeros(3)))
 
 
 def test_replies_do_not_depend_on_who_else_is_asked():
@@ -195,7 +195,7 @@ def test_below_quorum_those_that_failed_are_asked_once_more(flaky_b):
 def test_a_retry_gets_its_own_rows_of_each():
     with federation_of(quadratic(CENTRES)) as federation:
         _VISITS.clear()
-        got = federation.ask("cab", flaky_each, need="all", value=Each(torch.tensor([3.0, 1.0, 2.0])))
+        got = federation.ask("cab", flaky_each, need="all", value=PerClient(torch.tensor([3.0, 1.0, 2.0])))
         assert got.value.tolist() == [1, 2, 3]
 
 
@@ -254,7 +254,7 @@ def test_the_server_is_a_cohort_of_one_that_is_no_client(workers):
         assert "server" not in federation.clients
         assert "server" not in federation.everyone
         x, order = torch.zeros(2, dtype=torch.float64), ["server", "e", "b"]
-        got = federation.ask(order, look, x=x, plus=Each(torch.tensor([100.0, 20.0, 10.0])))
+        got = federation.ask(order, look, x=x, plus=PerClient(torch.tensor([100.0, 20.0, 10.0])))
         assert got.clients == ("b", "e", "server")
         assert got.rows.tolist() == [4, 4, 3]
         assert got.loss.tolist() == [1.0 + 10, 8.5 + 20, 25.0 + 100]
@@ -406,14 +406,14 @@ def lengths(cohort, *, values: Tensor) -> Slope:
 
 def test_max_norm_counts_from_three_replies_on(five):
     values = torch.tensor([1.0, 1.0, 1e7, 1.0, 1.0])
-    assert list(five.ask("abcde", lengths, values=Each(values)).failed) == ["c"]
-    assert five.ask("bc", lengths, values=Each(values[1:3])).failed == {}
-    assert list(five.ask("bcd", lengths, values=Each(values[1:4])).failed) == ["c"]
+    assert list(five.ask("abcde", lengths, values=PerClient(values)).failed) == ["c"]
+    assert five.ask("bc", lengths, values=PerClient(values[1:3])).failed == {}
+    assert list(five.ask("bcd", lengths, values=PerClient(values[1:4])).failed) == ["c"]
 
 
 def test_max_norm_is_a_multiple_of_the_median(five):
     strict = Federation(five.engine, five.clients, max_norm=3.0, strict_wire=True)
-    values = Each(torch.tensor([1.0, 2.0, 2.0, 6.0, 6.1]))
+    values = PerClient(torch.tensor([1.0, 2.0, 2.0, 6.0, 6.1]))
     assert strict.ask("abcde", lengths, values=values).failed == {
         "e": "field 'gradient' has norm 30.5, over 3e+00 times the median 10"
     }
@@ -508,7 +508,7 @@ def mixed(
 def test_bytes_of_an_ask_are_those_of_the_values_of_one_client(five, asked):
     local = LocalSGD(lr=0.5)
     five.ask(
-        asked, mixed, x=torch.zeros(11), own=Each(torch.zeros(len(asked), 3, dtype=torch.float64)), local=local,
+        asked, mixed, x=torch.zeros(11), own=PerClient(torch.zeros(len(asked), 3, dtype=torch.float64)), local=local,
         count=3, share=0.5, yes=True, name="hello", none=None,
     )  # fmt: skip
     record = five.session.asks[-1]

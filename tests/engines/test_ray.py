@@ -24,7 +24,7 @@ from coterie.cli import main as cli
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.run.fit import fit
 from federations import SIZES, Problem, assert_same_bits, logistic, quadratic
 
@@ -342,7 +342,7 @@ def test_every_kind_of_tensor_travels():
     values = {
         "bf16": torch.randn(3, 2).to(torch.bfloat16), "half": torch.randn(2).half(), "scalar": torch.tensor(1.5),
         "empty": torch.zeros(0, 3), "flags": torch.tensor([True, False]), "bytes": torch.arange(4, dtype=torch.uint8),
-        "nan": torch.tensor([float("nan")]), "turned": torch.arange(6).reshape(2, 3).T, "each": Each(torch.ones(2, 2)),
+        "nan": torch.tensor([float("nan")]), "turned": torch.arange(6).reshape(2, 3).T, "each": PerClient(torch.ones(2, 2)),
         "n": 3, "word": "ü\n", "none": None, "local": LOCAL, "names": ("a", "b"),
     }  # fmt: skip
     got = _unpack(_pack(values))

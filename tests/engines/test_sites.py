@@ -19,7 +19,7 @@ import coterie.core.metrics  # noqa: F401 - the settings of a site may name thei
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation, QuorumError
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import Each, decode, encode
+from coterie.core.wire import PerClient, decode, encode
 from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.report.html import write
 from coterie.report.results import Results
@@ -440,7 +440,7 @@ def test_what_a_late_task_remembered_is_taken_back(hospitals):
         control, counted = torch.zeros(engine.layout.dim), torch.ones(len(HOSPITALS), dtype=torch.int64)
         federation = view(engine)
         return federation.ask(
-            HOSPITALS, controlled_update, x=engine.x, local=LOCAL, control=control, counted=Each(counted)
+            HOSPITALS, controlled_update, x=engine.x, local=LOCAL, control=control, counted=PerClient(counted)
         )
 
     link.delay["hungary"], engine._timeout = 1.5, 0.3

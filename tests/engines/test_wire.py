@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coterie.core.errors import InputError
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
-from coterie.core.wire import Each, decode, encode, from_json, nbytes, to_json, wire_type
+from coterie.core.wire import PerClient, decode, encode, from_json, nbytes, to_json, wire_type
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -33,8 +33,8 @@ class Outer:
 
 
 def same(a, b):
-    if isinstance(a, Each):
-        return isinstance(b, Each) and same(a.tensor, b.tensor)
+    if isinstance(a, PerClient):
+        return isinstance(b, PerClient) and same(a.tensor, b.tensor)
     if isinstance(a, torch.Tensor):
         same_bits = (
             torch.equal(a.contiguous().view(torch.uint8), b.view(torch.uint8)) if a.numel() and a.ndim else a == b
@@ -59,7 +59,7 @@ TENSORS = {
     "transposed": shared.t(),
     "strided": shared[:, ::2],
     "expanded": torch.tensor([2.0]).expand(5),
-    "Each": Each(torch.eye(2, dtype=torch.bfloat16)),
+    "PerClient": PerClient(torch.eye(2, dtype=torch.bfloat16)),
 }
 
 
@@ -70,7 +70,7 @@ def test_tensors_come_back_bit_by_bit(name):
 
 def test_a_whole_payload_comes_back_in_order_and_shares_nothing():
     values = {
-        "z": shared, "one storage": shared[0], "same": shared, "x/ü\n": Each(shared), "a": None, "b": True, "i": 2**80,
+        "z": shared, "one storage": shared[0], "same": shared, "x/ü\n": PerClient(shared), "a": None, "b": True, "i": 2**80,
         "f": 0.1, "text": 'quote " and \\', "outer": Outer(), "local": LocalSGD(Schedule(0.1, (3, 5), 0.5), Epochs(2), None),
     }  # fmt: skip
     got = decode(encode(values))
@@ -120,7 +120,7 @@ class Named(Inner):
     "value", [Unregistered(), Named(), object(), {"a": 1}, [torch.ones(1)], LocalSGD(sampler=object())]
 )
 def test_what_cannot_travel_is_refused_with_the_list_of_what_can(value):
-    with pytest.raises(InputError, match=r"cannot travel; a payload holds tensors, numbers, strings, None, Each"):
+    with pytest.raises(InputError, match=r"cannot travel; a payload holds tensors, numbers, strings, None, PerClient"):
         encode({"x": value})
 
 
@@ -162,7 +162,7 @@ def test_bytes_are_those_of_the_values():
     assert nbytes({"x": torch.zeros(5, 2)}) == 40
     assert nbytes({"x": torch.zeros(3, dtype=torch.float64), "b": torch.zeros(3, dtype=torch.bool)}) == 27
     assert nbytes({"x": torch.zeros(2, 3, 4)[0], "h": torch.zeros((), dtype=torch.bfloat16)}) == 50
-    assert nbytes({"x": Each(torch.zeros(9, 5))}) == 20  # what one client receives
+    assert nbytes({"x": PerClient(torch.zeros(9, 5))}) == 20  # what one client receives
     assert nbytes({"i": 3, "f": 0.5, "b": False}) == 24
     assert nbytes({"s": "abc", "n": None}) == 5 + 4
     assert nbytes({"steps": Steps(12)}) == len('{"type": "Steps", "fields": {"count": 12}}')

@@ -22,7 +22,7 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Task, Update
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.engines import inprocess
 from coterie.engines.arena import Arena
 from coterie.engines.inprocess import InProcess, check_free_memory
@@ -179,10 +179,10 @@ def test_large_tensors_travel_through_shared_memory_as_through_the_pipe(monkeypa
     monkeypatch.setattr(inprocess, "Arena", partial(Arena, room))
     large, own = torch.randn(9000), torch.randn(5, 6000)
     with federation_of(quadratic(CENTRES), 2, strict_wire=False) as federation:
-        payload = {"large": large, "own": Each(own), "few": torch.tensor(1.5), "word": "sent"}
+        payload = {"large": large, "own": PerClient(own), "few": torch.tensor(1.5), "word": "sent"}
         first = federation.ask("abcde", echo, **payload)
         for _ in range(3):  # replies belong to the caller, whatever is written to that memory later
-            federation.ask("abcde", echo, **{**payload, "large": large + 1, "own": Each(-own)})
+            federation.ask("abcde", echo, **{**payload, "large": large + 1, "own": PerClient(-own)})
     assert torch.equal(first.large, (large + 1.5).expand(5, -1))
     assert torch.equal(first.own, own * 2)
     assert first.numbers.tolist() == [[0, 1, 2]] * 5

@@ -31,7 +31,7 @@ from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.run.experiment import Experiment
 from coterie.run.fit import fit
 from coterie.solvers.waterfill import closed_form
@@ -101,7 +101,7 @@ def test_pj_is_is_isfl_with_equal_constants_bit_by_bit(ratio, monkeypatch):
         check(self, federation)
         counts = federation.ask(federation.everyone, isfl.class_counts).counts
         p = counts.sum(0) / counts.sum(dtype=torch.float64)
-        federation.ask(federation.everyone, isfl.keep, q=Each(p.expand(len(counts), -1)))
+        federation.ask(federation.everyone, isfl.keep, q=PerClient(p.expand(len(counts), -1)))
 
     monkeypatch.setattr(Task, "__call__", equal)
     monkeypatch.setattr(LipschitzSampler, "check", from_the_start)

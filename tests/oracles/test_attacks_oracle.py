@@ -29,7 +29,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError
 from coterie.core.federation import Federation
 from coterie.core.task import Gap, Gradient, Update, task
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.data import from_dataset
 from federations import SIZES, batch_norm, federation_of, logistic, regression
 
@@ -64,7 +64,7 @@ class Echo(NamedTuple):
 
 @task
 def echo(cohort: Cohort, *, own: Tensor) -> Echo:
-    """The client's row of an `Each`."""
+    """The client's row of an `PerClient`."""
     return Echo(own, cohort.memory.get("asked", torch.tensor(0.0)))
 
 
@@ -209,7 +209,7 @@ def asks(attack, count=200):
     with federation_of(logistic()) as federation:
         attacked = replace(federation, engine=Attacked(federation.engine, attack, BAD))
         gone = [frozenset(attacked.ask(attacked.clients, say, scale=1.0).failed) for _ in range(count)]
-        own = Each(torch.arange(5.0))
+        own = PerClient(torch.arange(5.0))
         kept = federation.view(federation.clients, 2, 0).ask(federation.clients, echo, own=own).kept
     return gone, kept.tolist()
 
@@ -235,7 +235,7 @@ def test_who_drops_out_has_done_nothing_and_who_is_late_remembers_its_work():
 def test_rows_of_an_each_reach_the_right_clients_when_others_drop_out():
     with federation_of(logistic()) as federation:
         attacked = replace(federation, engine=Attacked(federation.engine, Dropout(p=1.0), BAD))
-        got = attacked.ask(("e", "d", "c", "b", "a"), echo, own=Each(torch.arange(5.0)))
+        got = attacked.ask(("e", "d", "c", "b", "a"), echo, own=PerClient(torch.arange(5.0)))
     assert got.clients == GOOD
     assert got.sent.tolist() == [4.0, 2.0, 1.0]
     assert got.failed == dict.fromkeys(BAD, "dropped out")

@@ -38,7 +38,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 
 __all__ = ["FedFomo", "State"]
 
@@ -124,7 +124,7 @@ class FedFomo(Method[State]):
         """One round with `federation.clients`."""
         number = {name: i for i, name in enumerate(state.names)}
         mine = torch.tensor([number[n] for n in federation.clients])
-        got = federation.ask(federation.clients, own_update, x=Each(state.x[mine]), local=self.local)
+        got = federation.ask(federation.clients, own_update, x=PerClient(state.x[mine]), local=self.local)
         here = torch.tensor([number[n] for n in got.clients])
         trained = state.x[here] + got.delta
         x = state.x.clone()
@@ -133,7 +133,7 @@ class FedFomo(Method[State]):
         judges = tuple(n for n in got.clients if n in state.targets)
         if not judges:
             return state._replace(x=x), {}
-        before = Each(state.x[torch.tensor([number[n] for n in judges])])
+        before = PerClient(state.x[torch.tensor([number[n] for n in judges])])
         said = federation.ask(judges, judge, previous=before, candidates=trained, rows=self.validation)
         weights: dict[str, dict[str, float]] = {}
         for name, losses in zip(said.clients, said.losses, strict=True):

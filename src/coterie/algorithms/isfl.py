@@ -45,7 +45,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
-from coterie.core.wire import Each, wire_type
+from coterie.core.wire import PerClient, wire_type
 from coterie.solvers import waterfill
 from coterie.solvers.sampling import row_weights, with_replacement
 
@@ -259,15 +259,15 @@ class LipschitzSampler(Sampler):
         p = _normalised(counts.sum(0))
         wanted = [torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p for n in names]
         if self.where == "client":
-            ps = Each(torch.stack(wanted))
-            federation.ask(names, solve, lipschitz=Each(lipschitz), p=ps, floor=self.floor, exact=self.exact)
+            ps = PerClient(torch.stack(wanted))
+            federation.ask(names, solve, lipschitz=PerClient(lipschitz), p=ps, floor=self.floor, exact=self.exact)
             return log
         # A client that never told its classes has no floors of its own.
         own = [_normalised(counts[i]) if counts[i].any() else p for i in map(federation.everyone.index, names)]
         solved = [_solved(*row, self.floor) for row in zip(wanted, own, lipschitz, strict=True)]
         both = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
         q = both[:, int(self.exact)]
-        federation.ask(names, keep, q=Each(q))
+        federation.ask(names, keep, q=PerClient(q))
         rho = [
             [float(waterfill.bound(one, *row)) for one in qs] for qs, *row in zip(both, wanted, lipschitz, strict=True)
         ]

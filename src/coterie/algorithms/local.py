@@ -26,7 +26,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 
 __all__ = ["Local", "State"]
 
@@ -77,7 +77,7 @@ class Local(Method[State]):
         """One round of everybody; the model of a client that failed stays."""
         number = {name: i for i, name in enumerate(state.names)}
         mine = torch.tensor([number[n] for n in federation.clients])
-        got = federation.ask(federation.clients, own_update, x=Each(state.x[mine]), local=self.local)
+        got = federation.ask(federation.clients, own_update, x=PerClient(state.x[mine]), local=self.local)
         x = state.x.clone()
         x[torch.tensor([number[n] for n in got.clients])] += got.delta
         return State(state.names, x), {"weights": {n: {n: 1.0} for n in got.clients}}

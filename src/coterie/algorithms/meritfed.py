@@ -56,7 +56,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import Gradient, Task, Update, task
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
 from coterie.core.vector import move
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.solvers import adam
 from coterie.solvers.mirror import duality_gap, entropic_descent, two_point_candidates, two_point_estimate
 
@@ -424,8 +424,8 @@ class _Oracle:
         settings: dict[str, Any] = {"steps": m.md_steps, "step": m.md_step, "damping": m.damping}
         if m.oracle == "delegated":
             after, gap = self._ask(
-                target_descent, x=Each(server.x), deltas=Each(server.deltas), weights=Each(weights),
-                moments=Each(server.moments), taken=Each(server.taken), lr=server.lr, betas=server.betas, eps=server.eps,
+                target_descent, x=PerClient(server.x), deltas=PerClient(server.deltas), weights=PerClient(weights),
+                moments=PerClient(server.moments), taken=PerClient(server.taken), lr=server.lr, betas=server.betas, eps=server.eps,
                 batch=m.oracle_batch_size, **settings,
             )  # fmt: skip
             return after, gap
@@ -437,11 +437,11 @@ class _Oracle:
 
     def _gradient(self, candidates: Tensor, step: int) -> Tensor:
         batch = self.method.oracle_batch_size
-        return self._ask(target_gradient, x=Each(candidates), batch=batch, step=step)[0]
+        return self._ask(target_gradient, x=PerClient(candidates), batch=batch, step=step)[0]
 
     def _losses(self, weights: Iterable[Tensor], batch: int | None, step: int) -> Tensor:
         candidates = torch.stack([self.server.step(w)[0] for w in weights], dim=1)
-        return self._ask(target_losses, xs=Each(candidates), batch=batch, step=step)[0]
+        return self._ask(target_losses, xs=PerClient(candidates), batch=batch, step=step)[0]
 
     def _zeroth_order(self, weights: Tensor, step: int) -> Tensor:
         h, q = self.method.radius, self.method.directions

@@ -45,7 +45,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 
 __all__ = ["MWFed", "State"]
 
@@ -131,7 +131,7 @@ class MWFed(Method[State]):
         log_weights -= log_weights.logsumexp(0)
         share = log_weights[here].softmax(0)
         steps = (self.local.steps.count * len(here) * share).round().clamp(min=1).long()
-        got = federation.ask(asked.clients, local_update, x=state.x, local=self.local, steps=Each(steps))
+        got = federation.ask(asked.clients, local_update, x=state.x, local=self.local, steps=PerClient(steps))
         weights = log_weights[torch.tensor([number[n] for n in got.clients])].softmax(0)
         x = move(state.x, weights, got.delta, self.lr, federation.dim)
         log: Log = {"weights": got.named(weights), "gap": asked.named(asked.gap), "steps": asked.named(steps)}

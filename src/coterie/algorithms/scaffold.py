@@ -41,7 +41,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 
 __all__ = ["Scaffold", "State"]
 
@@ -124,7 +124,7 @@ class Scaffold(Method[State]):
         number = {name: i for i, name in enumerate(federation.everyone)}
         counted = state.counted[torch.tensor([number[n] for n in federation.clients])]
         got = federation.ask(
-            federation.clients, controlled_update, x=state.x, control=state.control, counted=Each(counted),
+            federation.clients, controlled_update, x=state.x, control=state.control, counted=PerClient(counted),
             local=self.local,
         )  # fmt: skip
         weights = torch.full((len(got),), 1 / len(got), dtype=torch.float64)

@@ -41,7 +41,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.solvers.angles import angles
 from coterie.solvers.mirror import entropic_step
 
@@ -153,7 +153,7 @@ class TAWT(Method[State]):
         if not absent:
             return {}
         x = own[[state.targets.index(t) for t in absent]]
-        got = federation.ask(absent, direction, need=1 / len(absent), x=Each(x), local=self.local)
+        got = federation.ask(absent, direction, need=1 / len(absent), x=PerClient(x), local=self.local)
         return dict(zip(got.clients, got.delta, strict=True))
 
     def models(self, state: State) -> dict[str, Tensor]:

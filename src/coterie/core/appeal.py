@@ -23,7 +23,7 @@ from coterie.core.method import Log
 from coterie.core.metrics import accuracy
 from coterie.core.task import Gap, task
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.solvers import appeal
 
 __all__ = [
@@ -78,7 +78,7 @@ def requirement_payload(
     given = [_by_client(requirements).get(n, math.nan) for n in clients]
     return {
         "start": None if set(clients) <= set(ready) else start,
-        "required": Each(torch.tensor(given, dtype=torch.float64)),
+        "required": PerClient(torch.tensor(given, dtype=torch.float64)),
         "rows": requirements if isinstance(requirements, str) else "train",
         "warm": warm,
     }

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.core.task import Task
 from coterie.core.vector import Layout
-from coterie.core.wire import Each, decode, encode, nbytes
+from coterie.core.wire import PerClient, decode, encode, nbytes
 
 __all__ = [
     "Answer",
@@ -95,7 +95,7 @@ class Engine(Protocol):
         ...
 
     def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
-        """Run `task` for `names` (sorted); the rows of an `Each` are in their order."""
+        """Run `task` for `names` (sorted); the rows of an `PerClient` are in their order."""
         ...
 
     def save_memory(self) -> dict[str, Tensor]:
@@ -232,7 +232,7 @@ class Federation:
             clients: names; `server` asks the rows that the server holds.
             task: a function decorated with `@task`.
             need: share of the clients that must reply, or "all". Below it those that failed are asked once more, then `QuorumError`.
-            payload: tensors, numbers, strings, None, `Each(tensor)` with a row per client, registered dataclasses.
+            payload: tensors, numbers, strings, None, `PerClient(tensor)` with a row per client, registered dataclasses.
 
         Raises:
             QuorumError: too few replies.
@@ -396,19 +396,19 @@ class Federation:
 
 
 def _reorder(name: str, value: Any, order: list[int]) -> Any:
-    if not isinstance(value, Each):
+    if not isinstance(value, PerClient):
         return value
     if value.tensor.shape[:1] != (len(order),):
         raise InputError(
-            f"payload {name!r} is Each of shape {tuple(value.tensor.shape)} for {len(order)} clients; give one row each"
+            f"payload {name!r} is PerClient of shape {tuple(value.tensor.shape)} for {len(order)} clients; give one row each"
         )
-    return value if order == list(range(len(order))) else Each(value.tensor[order])
+    return value if order == list(range(len(order))) else PerClient(value.tensor[order])
 
 
 def rows_of(values: Mapping[str, Any], names: tuple[str, ...], some: tuple[str, ...]) -> dict[str, Any]:
     """The payload of an ask to `names` for `some` of them."""
     where = [names.index(n) for n in some]
-    return {k: Each(v.tensor[where]) if isinstance(v, Each) else v for k, v in values.items()}
+    return {k: PerClient(v.tensor[where]) if isinstance(v, PerClient) else v for k, v in values.items()}
 
 
 def _pick(value: Any, kept: list[int]) -> Any:

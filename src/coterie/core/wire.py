@@ -1,6 +1,6 @@
 """What a wire carries: payloads of named values, and nothing that has to be pickled.
 
-A value is a tensor, int, float, bool, str, None, `Each(tensor)` or a registered frozen dataclass of such values.
+A value is a tensor, int, float, bool, str, None, `PerClient(tensor)` or a registered frozen dataclass of such values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.errors import InputError
 
 __all__ = [
-    "Each",
+    "PerClient",
     "decode",
     "encode",
     "from_json",
@@ -33,7 +33,7 @@ _TYPES: dict[str, type] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Each:
+class PerClient:
     """A payload with a leading client dimension: row i goes to the i-th client of the ask.
 
     The rows belong to the clients in the order in which the caller names them.
@@ -63,7 +63,7 @@ def to_json(value: Any) -> Any:
         fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"type": type(value).__name__, "fields": fields}
     raise InputError(
-        f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, Each(tensor) and dataclasses "
+        f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, PerClient(tensor) and dataclasses "
         "registered with @wire_type"
     )
 
@@ -87,10 +87,10 @@ def take_apart(values: Mapping[str, Any]) -> tuple[str, dict[str, Tensor]]:
     rest: dict[str, Any] = {}
     each: list[str] = []
     for name, value in values.items():
-        if isinstance(value, Each | Tensor):
-            tensor = value.tensor if isinstance(value, Each) else value
+        if isinstance(value, PerClient | Tensor):
+            tensor = value.tensor if isinstance(value, PerClient) else value
             tensors[name] = tensor.detach().cpu().contiguous()
-            each += [name] * isinstance(value, Each)
+            each += [name] * isinstance(value, PerClient)
         else:
             rest[name] = to_json(value)
     return json.dumps({"order": list(values), "each": each, "rest": rest}), tensors
@@ -100,7 +100,7 @@ def put_together(header: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     """Undo `take_apart`."""
     meta = json.loads(header)
     values = {**{k: from_json(v) for k, v in meta["rest"].items()}, **tensors}
-    return {k: Each(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
+    return {k: PerClient(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
@@ -137,10 +137,10 @@ def header(message: bytes) -> dict[str, Any]:
 
 
 def nbytes(values: Mapping[str, Any]) -> int:
-    """Bytes of the values themselves, without framing; `Each` counts one row, since that is what a client receives."""
+    """Bytes of the values themselves, without framing; `PerClient` counts one row, since that is what a client receives."""
     total = 0
     for value in values.values():
-        if isinstance(value, Each):
+        if isinstance(value, PerClient):
             total += value.tensor[:1].numel() * value.tensor.element_size()
         elif isinstance(value, Tensor):
             total += value.numel() * value.element_size()

@@ -16,7 +16,7 @@ from coterie.core.loss import RowLoss
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Clients
 from coterie.core.task import Task, find_task
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.core.workspace import Workspace
 from coterie.engines.arena import Arena
 
@@ -402,14 +402,14 @@ def serve(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
 def split_payload(
     payload: Mapping[str, Any], names: tuple[str, ...], group: tuple[str, ...], keep_each: bool = False
 ) -> dict[str, Any]:
-    """The payload of an ask to `names` for the clients of `group`, whose rows of an `Each` are taken out of it or stay one."""
+    """The payload of an ask to `names` for the clients of `group`, whose rows of an `PerClient` are taken out of it or stay one."""
     number = {} if group == names else {n: i for i, n in enumerate(names)}
     where = [number[n] for n in group] if number else None
     result = {}
     for key, value in payload.items():
-        if isinstance(value, Each):
+        if isinstance(value, PerClient):
             rows = value.tensor if where is None else value.tensor[where]
-            result[key] = Each(rows) if keep_each else rows
+            result[key] = PerClient(rows) if keep_each else rows
         else:
             result[key] = value
     return result

@@ -28,7 +28,7 @@ from coterie.core.metrics import METRICS, register
 from coterie.core.modules import Source, import_source, source_of, user_modules
 from coterie.core.rows import Clients
 from coterie.core.task import Task, adopt_task
-from coterie.core.wire import Each, nbytes, put_together, take_apart, wire_type, wire_types
+from coterie.core.wire import PerClient, nbytes, put_together, take_apart, wire_type, wire_types
 from coterie.core.workspace import Workspace
 from coterie.engines.inprocess import MEMORY_LOST, Shard, answer_of, request, serve, split_payload
 
@@ -313,7 +313,7 @@ class RayEngine:
         started = time.monotonic()
         shared = self._shared(payload, len(asked))
         for host, group in asked:
-            each = {k: v for k, v in payload.items() if isinstance(v, Each)}
+            each = {k: v for k, v in payload.items() if isinstance(v, PerClient)}
             own = request(group, task, split_payload(each, names, group, keep_each=True), context)
             host.asked = host.handle.ask.remote(host.parcel(set(), task), shared, _pack(own))
         answers: list[Answer] = []
@@ -381,7 +381,7 @@ class RayEngine:
         """What every actor gets: as it is if it is small, else put into the object store once."""
         import ray
 
-        packed = _pack({f"payload/{k}": v for k, v in payload.items() if not isinstance(v, Each)})
+        packed = _pack({f"payload/{k}": v for k, v in payload.items() if not isinstance(v, PerClient)})
         large = _bytes(packed) > _SHARED and actors > 1
         return ray.put(packed) if large else packed
 

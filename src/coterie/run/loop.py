@@ -26,7 +26,7 @@ from coterie.core.metrics import baselines, evaluate, find_metrics
 from coterie.core.rng import Rng
 from coterie.core.state import read_checkpoint, state_type, write_checkpoint
 from coterie.core.vector import Layout, export
-from coterie.core.wire import Each
+from coterie.core.wire import PerClient
 from coterie.engines.inprocess import check_free_memory
 from coterie.run.finetune import Tuning, tunable, tune
 
@@ -190,7 +190,7 @@ def personalise_on(engine: Engine, run: Run, settings: Tuning, plan: Plan) -> Ru
     names = [n for n, rows in trained.items() if rows and (n in run.models or "*" in run.models)]
     models = {n: run.models[n if n in run.models else "*"] for n in names}
     view = loop.federation.view(engine.clients, run.rounds, loop.attempt)
-    got = view.ask(names, tune, x=Each(torch.stack(list(models.values()))), tuning=settings)
+    got = view.ask(names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=settings)
     models.update(zip(got.clients, got.model, strict=True))
     loop.look(models, run.rounds, {"tuning_steps": got.named(got.steps), "tuning_lr": got.named(got.lr)})
     return replace(
@@ -384,7 +384,7 @@ class _Loop:
         if not names:
             return known
         own = any(n in models for n in names)
-        x = Each(torch.stack([models[n if n in models else "*"] for n in names])) if own else models["*"]
+        x = PerClient(torch.stack([models[n if n in models else "*"] for n in names])) if own else models["*"]
         view = self.federation.view(self.engine.clients, number, self.attempt)
         try:
             got = view.ask(names, evaluate, x=x, part=split, metrics=self.metrics)

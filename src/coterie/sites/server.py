@@ -22,7 +22,7 @@ from coterie.core.federation import Answer, ClientCost, Context, Federation
 from coterie.core.rows import joint_fingerprint
 from coterie.core.task import Task
 from coterie.core.vector import Layout
-from coterie.core.wire import Each, decode, encode
+from coterie.core.wire import PerClient, decode, encode
 from coterie.core.workspace import Workspace
 from coterie.data.tables.folder import agree, server_rows
 from coterie.engines.inprocess import Shard, answer_of, request, split_payload
@@ -218,7 +218,7 @@ class Remote:
 
     def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
         """Run `task` at the sites `names`, all at once."""
-        shared = not any(isinstance(value, Each) for value in payload.values())
+        shared = not any(isinstance(value, PerClient) for value in payload.values())
         messages = {}
         for name in (n for n in names if n != "server"):
             own = payload if shared else split_payload(payload, names, (name,), keep_each=True)
