@@ -160,7 +160,8 @@ def test_a_label_under_another_name_is_renamed(tmp_path):
         ({"rename": ["age"]}, "rename = .* must be a table such as"),
         ({"rename": {"age": 3}}, "rename = .* must be a table such as"),
         ({"drop": {"*": "age"}}, "drop = 'age' must be a list of names"),
-        ({"drop": {"a": ["y"]}}, "drop names 'y', which is the label"),
+        ({"drop": {"a": ["agee"]}}, "a.csv has no column 'agee', which drop names; did you mean 'age'"),
+        ({"drop": {"*": ["y"]}}, "drop names 'y', which is the label"),
     ],
 )
 def test_wrong_names_of_columns_are_refused(tmp_path, options, sentence):

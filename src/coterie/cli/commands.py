@@ -132,6 +132,8 @@ def _present(folder: Path, as_json: bool, html: bool, insist: bool = False) -> i
     for line in describe_lines(results):
         _say(line)
     _say()
+    for note in results.notes:
+        _say(f"note: {note}")
     _say(f"run directory  {folder}")
     if page is not None:
         _say(f"report         {page}")

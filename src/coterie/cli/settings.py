@@ -113,6 +113,11 @@ def _set(tables: dict[str, Any], setting: str) -> None:
             _set_local({"methods": []}, target.setdefault("local", {}), rest.removeprefix("local."), value)
         else:
             target[rest] = value
+    elif head == "data" and rest.partition(".")[0] in ("classes", "drop", "missing", "rename"):
+        key, _, inner = rest.partition(".")
+        data = tables.setdefault("data", {})
+        before = data.get(key) if isinstance(data.get(key), dict) else {}
+        data[key] = {**before, inner: value} if inner else value
     elif head in ("data", "split", "model", "run", "attack", "personalise"):
         tables.setdefault(head, {})[rest] = value
     elif head == "tune":

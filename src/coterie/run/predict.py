@@ -15,7 +15,7 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind, probabilities
 from coterie.models import build_shape
 from coterie.run.experiment import read_experiment
-from coterie.run.sweep import load_model_file, safe_name
+from coterie.run.sweep import open_model_file, safe_name
 
 __all__ = ["Prediction", "predict"]
 
@@ -73,8 +73,8 @@ def predict(run: Path, data: Path, *, client: str, method: str | None = None, se
     from coterie.data import apply_recipe
 
     experiment = read_experiment(run / "experiment.toml")
-    about = _json(run / "models" / "model.json")
-    require(client in about["clients"], f"the run has no client {client!r}; {nearest(client, about['clients'])}")
+    known = {row["client"] for row in _json(run / "summary.json")}
+    require(client in known, f"the run has no client {client!r}; {nearest(client, known)}")
     if not (run / "preprocess.json").exists():
         raise InputError(f"{run} was not made from tables, so it cannot read {data}; use its models/ from Python")
     used = experiment.run.seeds[0] if seed is None else seed
@@ -86,10 +86,12 @@ def predict(run: Path, data: Path, *, client: str, method: str | None = None, se
     encoded = apply_recipe(recipes[str(used)], data)
 
     path = _model_path(run, chosen, used, client)
+    state, about = open_model_file(path)
+    require("shape" in about, f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
     shape = about["shape"]
     sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
     built = build_shape(experiment.build_model(), sizes, about["outputs"])
-    built.load_state_dict(load_model_file(path))
+    built.load_state_dict(state)
     with torch.no_grad():
         outputs = built.eval()(encoded.inputs)
     classes = tuple(about["classes"])

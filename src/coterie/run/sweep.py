@@ -34,7 +34,16 @@ from coterie.run.fit import fit, kept_open, personalise
 from coterie.run.loop import Clock, Run
 from coterie.run.outcomes import write_outcomes
 
-__all__ = ["Backend", "Event", "choose_folder", "is_run", "load_model_file", "run_experiment", "write_tables"]
+__all__ = [
+    "Backend",
+    "Event",
+    "choose_folder",
+    "is_run",
+    "load_model_file",
+    "open_model_file",
+    "run_experiment",
+    "write_tables",
+]
 
 CHECKPOINTS = "checkpoint"
 RESERVED = ("method", "algorithm", "seed", "client", "split", "n", "n_train", "loss", "accuracy", "balanced_accuracy", "auc",
@@ -390,7 +399,17 @@ def _save_models(pair: _Pair, label: str, run: Run, clients: Clients) -> None:
     from safetensors.torch import save
 
     folder = pair.run / "models"
-    about = {"method": label, "seed": pair.seed, "rounds": run.rounds, "data": clients.name}
+    inputs = clients.train.inputs
+    about = {
+        "method": label,
+        "seed": pair.seed,
+        "rounds": run.rounds,
+        "data": clients.name,
+        # Of this seed: another one may lack a category or a class.
+        "shape": {k: v.shape[1:] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs.shape[1:],
+        "outputs": outputs_of(clients),
+        "classes": clients.classes,
+    }
     meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
     for client in run.models:
         name = f"{label}-{pair.seed}" + ("" if client == "*" else f"-{client}")
@@ -398,15 +417,6 @@ def _save_models(pair: _Pair, label: str, run: Run, clients: Clients) -> None:
         path = folder / f"{safe_name(name)}.safetensors"
         # `save_file` makes files that only their owner may read; a run directory is for colleagues.
         write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
-    inputs = clients.train.inputs
-    shape = {k: list(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else list(inputs.shape[1:])
-    model = {
-        "shape": shape,
-        "outputs": outputs_of(clients),
-        "classes": list(clients.classes),
-        "clients": list(clients.names),
-    }
-    write_json(folder / "model.json", model)
 
 
 def safe_name(name: str) -> str:
@@ -420,12 +430,18 @@ def safe_name(name: str) -> str:
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
     """The state dict of a safetensors file. Raises `InputError` if it is missing or none."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    return open_model_file(path)[0]
+
+
+def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state dict of a safetensors file, and what a run wrote about its model; errors as for `load_model_file`."""
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("coterie", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - it is no dict
+    except (OSError, SafetensorError, ValueError) as error:
         raise InputError(f"{path} is no safetensors file that can be read ({error})") from error
 
 

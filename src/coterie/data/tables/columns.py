@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.errors import InputError
+from coterie.core.errors import InputError, nearest, require
 from coterie.data.tables.spelling import spell
 
 __all__ = ["Column", "Missing", "Reading", "Table", "from_numbers", "from_texts"]
@@ -83,8 +83,16 @@ class Reading:
 
     def names(self, header: Sequence[str]) -> list[str]:
         """The name to use for each column of a file; empty for one that is not read."""
-        new = [self.rename.get(name, name) if self.rename.get(name) not in header else name for name in header]
-        return ["" if name in self.drop else name for name in new]
+        return ["" if name in self.drop else name for name in self._renamed(header)]
+
+    def check(self, header: Sequence[str], source: str) -> None:
+        """Raise `InputError` for a column to drop that the file does not have."""
+        have = set(self._renamed(header))
+        for name in self.drop:
+            require(name in have, f"{source} has no column {name!r}, which drop names; {nearest(name, have)}")
+
+    def _renamed(self, header: Sequence[str]) -> list[str]:
+        return [self.rename.get(name, name) if self.rename.get(name) not in header else name for name in header]
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ def _endings() -> str:
 
 def _table(name: str, source: str, found: Columns, reading: Reading) -> Table:
     header, column = found
+    reading.check(header, source)
     names = reading.names(header)
     seen: set[str] = set()
     for key in filter(None, names):
