@@ -19,15 +19,17 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from coterie.core.checks import VECTORS, well_formed
+from coterie.core.envelopes import Answer, Ask, Block
 from coterie.core.errors import Rules, check_fields, is_number, nearest, require
-from coterie.core.federation import Answer, Context, Engine, rows_of, well_formed
+from coterie.core.federation import Engine
 from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Rows
@@ -49,8 +51,6 @@ __all__ = [
     "choose_attackers",
 ]
 
-VECTORS = ("update", "gradient")
-_Shard = tuple[tuple[str, ...], tuple[Any, ...]]
 _STATISTICS = Rules.one_of("honest", "all")
 _SHARE: tuple[Any, str] = (lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1")
 
@@ -316,43 +316,38 @@ class Attacked:
         self._round = (0, 0)
         self._asked = 0
 
-    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
+    def ask(self, ask: Ask) -> Answer:
         """Let the ask finish, without those that fail before it; then drop what is late and rewrite what attackers say."""
+        context = ask.context
         # The number of the ask in its round, which a resumed run counts alike; `context.ask` counts from where a process started.
         self._asked = self._asked + 1 if (context.round, context.attempt) == self._round else 0
         self._round = (context.round, context.attempt)
-        where = (context.seed, context.round, "attack", task.name, self._asked)
-        rngs = {n: Rng.named(*where, n) for n in names if n in self.attackers}
+        where = (context.seed, context.round, "attack", ask.task, self._asked)
+        rngs = {n: Rng.named(*where, n) for n in ask.names if n in self.attackers}
         failed = {n: self.attack.fault for n, rng in rngs.items() if self.attack.fails(rng)}
-        late = self.attack.late
-        asked = names if late else tuple(n for n in names if n not in failed)
-        answer = Answer([], {}, {})
-        if asked:
-            answer = self.honest.ask(
-                asked, task, payload if asked == names else rows_of(payload, names, asked), context
-            )
-        shards = list(answer.shards)
-        if late and failed:
-            shards = [_without(shard, reply, failed) for shard, reply in shards]
+        asked = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
+        answer = self.honest.ask(ask.to(asked)) if asked else Answer()
+        blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
         if rngs and overrides(self.attack, Attack, "rewrite"):
-            shards = self._rewritten(task, shards, rngs)
-        return Answer([s for s in shards if s[0]], {**answer.failed, **failed}, answer.spent)
+            blocks = self._rewritten(ask.function, blocks, rngs)
+        return replace(answer, blocks=tuple(blocks), failed={**answer.failed, **failed})
 
-    def _rewritten(self, task: Task[Any], shards: Sequence[_Shard], rngs: Mapping[str, Rng]) -> list[_Shard]:
-        made = [(shard, list(reply)) for shard, reply in shards]
-        for number, (field, kind) in enumerate(task.kinds.items()):
+    def _rewritten(self, task: Task[Any], blocks: Sequence[Block], rngs: Mapping[str, Rng]) -> list[Block]:
+        copies = [Block(block.names, dict(block.values)) for block in blocks]
+        for field, kind in task.kinds.items():
             if kind == "other":
                 continue
-            forms: dict[Any, list[tuple[str, int, int]]] = {}
-            for s, (shard, reply) in enumerate(made):
-                value = reply[number]
-                if well_formed(value, kind, len(shard), self.layout):
-                    reply[number] = value.clone()
-                    forms.setdefault((value.shape[1:], value.dtype), []).extend((n, s, i) for i, n in enumerate(shard))
-            for places in forms.values():
-                places.sort()  # a sum must not depend on which worker answered first
-                self._rewrite_rows(kind, field, [(n, made[s][1][number][i]) for n, s, i in places], rngs)
-        return [(shard, tuple(reply)) for shard, reply in made]
+            forms: dict[Any, list[tuple[str, Tensor]]] = {}
+            for block, copy_ in zip(blocks, copies, strict=True):
+                value = block.values[field]
+                if well_formed(value, kind, len(block.names), self.layout):
+                    copy_.values[field] = value.clone()  # type: ignore[index]
+                    named = zip(block.names, copy_.values[field], strict=True)
+                    forms.setdefault((value.shape[1:], value.dtype), []).extend(named)
+            for rows in forms.values():
+                rows.sort(key=lambda row: row[0])  # a sum must not depend on which worker answered first
+                self._rewrite_rows(kind, field, rows, rngs)
+        return copies
 
     def _rewrite_rows(self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], rngs: Mapping[str, Rng]) -> None:
         """Rewrite, in place, the attackers' rows of one field; `rows` are views of it, sorted by name."""
@@ -400,14 +395,6 @@ def _normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
         torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype) for row, rng in zip(like, rngs, strict=True)
     ]
     return torch.stack(drawn).to(like.device)
-
-
-def _without(shard: tuple[str, ...], reply: tuple[Any, ...], gone: Collection[str]) -> _Shard:
-    kept = [i for i, n in enumerate(shard) if n not in gone]
-    if len(kept) == len(shard) or not kept:
-        return (shard if kept else ()), reply
-    rest = tuple(v[kept] if isinstance(v, Tensor) else tuple(v[i] for i in kept) for v in reply)
-    return tuple(shard[i] for i in kept), rest
 
 
 def _numbers(rows: Rows, attackers: Collection[int]) -> Tensor:

@@ -43,10 +43,10 @@ def sent(monkeypatch, case, width, tmp_path, **options):
     payloads: dict[int, tuple[tuple[str, ...], int]] = {}
     honest = InProcess.ask
 
-    def ask(self, names, task, payload, context):
-        floats = sum(_floats(v.tensor[:1] if isinstance(v, PerClient) else v) for v in payload.values())
-        payloads[context.ask] = names, floats
-        return honest(self, names, task, payload, context)
+    def ask(self, ask):
+        floats = sum(_floats(v.tensor[:1] if isinstance(v, PerClient) else v) for v in ask.payload.values())
+        payloads[ask.context.ask] = ask.names, floats
+        return honest(self, ask)
 
     with monkeypatch.context() as patch:
         patch.setattr(InProcess, "ask", ask)

@@ -72,7 +72,13 @@ class Moody(SiteClient):
     @collab.publish
     def handle(self, message: bytes) -> Any:
         got, how = super().handle(message), mood(collab.site_name)
-        return GARBAGE[how][0](got) if how in GARBAGE and "0/delta" in decode(got) else got
+        return GARBAGE[how][0](got) if how in GARBAGE and updates(got) else got
+
+
+def updates(reply: bytes) -> bool:
+    """Whether a reply holds an update."""
+    answer = decode(reply).get("answer")
+    return answer is not None and any("delta" in block.values for block in answer.blocks)
 
 
 class Questions:

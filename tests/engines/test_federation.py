@@ -14,8 +14,9 @@ from torch import Tensor
 
 from coterie import task
 from coterie.algorithms import FedAvg
+from coterie.core.envelopes import Answer
 from coterie.core.errors import InputError
-from coterie.core.federation import Answer, Federation, QuorumError, rows_of
+from coterie.core.federation import Federation, QuorumError
 from coterie.core.rows import Part
 from coterie.core.task import Gradient, Task, Update, find_task
 from coterie.core.training import LocalSGD, Steps
@@ -591,13 +592,12 @@ def test_a_client_that_misses_the_last_evaluation_is_asked_again_for_the_summary
     class Outage(InProcess):
         left = outages
 
-        def ask(self, names, task, payload, context):
-            if self.left and task.name.endswith(":evaluate") and context.round == 3 and "b" in names:
+        def ask(self, ask):
+            if self.left and ask.task.endswith(":evaluate") and ask.context.round == 3 and "b" in ask.names:
                 Outage.left -= 1
-                rest = tuple(n for n in names if n != "b")
-                answer = super().ask(rest, task, rows_of(payload, names, rest), context)
-                return Answer(answer.shards, {"b": "timed out"}, answer.spent)
-            return super().ask(names, task, payload, context)
+                answer = super().ask(ask.to(tuple(n for n in ask.names if n != "b")))
+                return Answer(answer.blocks, {"b": "timed out"}, answer.spent)
+            return super().ask(ask)
 
     problem = logistic()
     broken, whole = (fit(FedAvg(), problem.clients, problem.model, 3, engine=e) for e in (Outage, InProcess))

@@ -23,6 +23,7 @@ from coterie.algorithms import FedAvg, MaxFL, MeritFed, VaRSeL
 from coterie.cli import main as cli
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation
+from coterie.core.memory import owners
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import PerClient
 from coterie.run.fit import fit
@@ -137,7 +138,7 @@ def test_clients_of_an_actor_that_died_while_memory_was_saved_fail_once_and_star
     federation.ask("abcde", count)
     os.kill(federation.engine.processes()["c"], signal.SIGKILL)
     time.sleep(0.2)
-    assert {k.split("/")[2] for k in federation.engine.save_memory()} == set(OTHERS)
+    assert owners(federation.engine.save_memory()) == set(OTHERS)
     got = federation.ask("abcde", count, need=0.4)
     assert got.failed == dict.fromkeys(WITH_C, ENDED)
     assert got.before.tolist() == [1, 1]
@@ -165,13 +166,14 @@ class Killing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def ask(self, names: Any, task: Any, payload: Any, context: Any) -> Any:
-        self._counted = [context.round, self._counted[1] + 1 if self._counted[0] == context.round else 0]
+    def ask(self, ask: Any) -> Any:
+        number = ask.context.round
+        self._counted = [number, self._counted[1] + 1 if self._counted[0] == number else 0]
         processes = self._engine.processes()
         for process in {processes[v] for v in self._kill(*self._counted)}:
             with contextlib.suppress(ProcessLookupError):  # killed before, and not asked since
                 os.kill(process, signal.SIGKILL)
-        return self._engine.ask(names, task, payload, context)
+        return self._engine.ask(ask)
 
 
 METHODS = {

@@ -299,7 +299,7 @@ def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):
     link.reply["hungary"] = lambda got: told.append(got) or got
     begin(Remote(link, "run"))
     described = next(m for m in told if b'"remark' in m or b"remark" in m)
-    about = decode(described)["0/text"][0]
+    about = decode(described)["answer"].blocks[0].values["text"][0]
     assert '"example": [1, "a text"]' in about
 
 
@@ -335,31 +335,48 @@ def test_a_site_without_settings_says_so_to_every_ask(hospitals, tmp_path):
 # ---- failures
 
 
-def changed(**values):
-    """A reply with other values in its first shard."""
+def altered(change):
+    """A reply whose answer `change` has altered in place, as nobody could who uses its constructor."""
 
-    def change(got):
+    def garble(got):
         message = decode(got)
-        for key, value in values.items():
-            message[key.replace("__", "/")] = value(message["0/delta"]) if callable(value) else value
+        change(message["answer"])
         return encode(message)
 
-    return change
+    return garble
+
+
+def delta(value):
+    """A reply with another delta, or one computed from the true one."""
+
+    def change(answer):
+        fields = answer.blocks[0].values
+        fields["delta"] = value(fields["delta"]) if callable(value) else value
+
+    return altered(change)
+
+
+def put(field, value, block=False):
+    """A reply whose answer, or its first block, has this value as a field."""
+    return altered(lambda answer: object.__setattr__(answer.blocks[0] if block else answer, field, value))
 
 
 GARBAGE = {
-    "a NaN": (changed(**{"0__delta": lambda d: d * float("nan")}), "field 'delta' has NaN or Inf"),
-    "an infinity": (changed(**{"0__delta": lambda d: d / 0.0}), "field 'delta' has NaN or Inf"),
-    "1e30": (changed(**{"0__delta": lambda d: d * 0 + 1e30}), "over 1e\\+06 times the median"),
-    "a shape": (changed(**{"0__delta": lambda d: d[:, :-1]}), "field 'delta' has shape"),
-    "a dtype": (changed(**{"0__delta": lambda d: d.double()}), "torch.float64; expected"),
-    "a row too many": (changed(**{"0__delta": lambda d: torch.cat([d, d])}), "field 'delta' has shape"),
-    "a string": (changed(**{"0__delta": "hello"}), "field 'delta' is a str"),
-    "another's name": (changed(**{"0__names": ("cleveland",)}), "it answered for cleveland"),
-    "no shard": (changed(shards=0), "it answered for nobody"),
-    "shards that are no number": (changed(shards="many"), "cannot be read"),
-    "work that is no number": (changed(spent__row_gradients="all"), "counts its work in other things than rows"),
-    "a reply to another ask": (changed(serial=3), "it replied to another ask"),
+    "a NaN": (delta(lambda d: d * float("nan")), "field 'delta' has NaN or Inf"),
+    "an infinity": (delta(lambda d: d / 0.0), "field 'delta' has NaN or Inf"),
+    "1e30": (delta(lambda d: d * 0 + 1e30), "over 1e\\+06 times the median"),
+    "a shape": (delta(lambda d: d[:, :-1]), "field 'delta' has shape"),
+    "a dtype": (delta(lambda d: d.double()), "torch.float64; expected"),
+    "a row too many": (delta(lambda d: torch.cat([d, d])), "field 'delta' has shape"),
+    "a string": (delta("hello"), "field 'delta' is a str"),
+    "no field": (put("values", {}, block=True), "field 'delta' is a NoneType"),
+    "another's name": (put("names", ("cleveland",), block=True), "it answered for cleveland"),
+    "a name that is no text": (put("names", (3,), block=True), "cannot be read"),
+    "no block": (put("blocks", ()), "it answered for nobody"),
+    "blocks that are a number": (put("blocks", 3), "cannot be read"),
+    "work that is no number": (put("spent", {"row_gradients": "all"}), "cannot be read"),
+    "no answer": (lambda got: encode({"serial": decode(got)["serial"]}), "an answer is missing"),
+    "a reply to another ask": (lambda got: encode({**decode(got), "serial": 3}), "it replied to another ask"),
     "no message": (lambda got: b"hello", "cannot be read"),
     "half a message": (lambda got: got[: len(got) // 2], "cannot be read"),
     "no bytes": (lambda got: {"delta": 1}, "its reply is a dict, not a message"),

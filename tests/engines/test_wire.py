@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
-from coterie.core.wire import PerClient, decode, encode, from_json, nbytes, to_json, wire_type
+from coterie.core.wire import PerClient, decode, encode, from_json, header, nbytes, to_json, wire_type
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 
@@ -166,3 +167,53 @@ def test_bytes_are_those_of_the_values():
     assert nbytes({"i": 3, "f": 0.5, "b": False}) == 24
     assert nbytes({"s": "abc", "n": None}) == 5 + 4
     assert nbytes({"steps": Steps(12)}) == len('{"type": "Steps", "fields": {"count": 12}}')
+
+
+# ---- envelopes
+
+
+def test_an_ask_and_its_answer_come_back_whole():
+    payload = {"x": torch.arange(3.0), "own": PerClient(torch.eye(2)), "local": LocalSGD(lr=0.5), "none": None}
+    ask = Ask(("a", "b"), "module:task", payload, Context(1, 2, 3, 4))
+    block = Block(("a", "b"), {"delta": torch.ones(2, 3), "text": ("one", "two")})
+    answer = Answer((block,), {"c": "it is gone"}, {"row_gradients": 7})
+    message = decode(encode({"ask": ask, "answer": answer}))
+    assert (message["ask"].names, message["ask"].task, message["ask"].context) == (ask.names, ask.task, ask.context)
+    assert all(same(value, message["ask"].payload[key]) for key, value in payload.items())
+    assert (message["answer"].failed, message["answer"].spent) == (answer.failed, answer.spent)
+    assert message["answer"].blocks[0].names == block.names
+    assert all(same(value, message["answer"].blocks[0].values[key]) for key, value in block.values.items())
+
+
+def test_a_header_tells_everything_but_the_tensors():
+    ask = Ask(("a",), "module:task", {"x": torch.ones(2), "lr": 0.5}, Context(1, 2, 3, 4))
+    about = header(encode({"do": "task", "ask": ask, "tensor": torch.ones(1)}))
+    assert about == {"do": "task", "ask": replace(ask, payload={"x": None, "lr": 0.5}), "tensor": None}
+
+
+def test_an_ask_to_some_has_their_rows():
+    ask = Ask(("a", "b", "c"), "module:task", {"own": PerClient(torch.arange(3.0)), "x": 1}, Context(1, 2, 3, 4))
+    assert ask.to(("c", "a")).arguments()["own"].tolist() == [2, 0]
+    assert ask.to(ask.names) is ask
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"blocks": 3},
+        {"blocks": ({"names": ()},)},
+        {"blocks": (Block((1,), {}),)},
+        {"failed": {"a": 1}},
+        {"spent": {"rows": 1.5}},
+        {"spent": {"rows": True}},
+    ],
+)
+def test_an_answer_of_other_parts_is_refused(parts):
+    with pytest.raises(InputError, match="an answer must hold replies, reasons of failures and counts of rows"):
+        Answer(**parts)
+
+
+def test_answers_are_joined():
+    one, two = Block(("a",), {}), Block(("b",), {})
+    joined = Answer.joined([Answer((one,), {}, {"rows": 1}), Answer((two,), {"c": "gone"}, {"rows": 2})])
+    assert joined == Answer((one, two), {"c": "gone"}, {"rows": 3})

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor, nn
 
+from coterie.core.checks import misfits, not_finite, outliers
+from coterie.core.envelopes import Answer, Ask, Block, ClientCost, Context
 from coterie.core.errors import InputError, RunError, nearest, require
+from coterie.core.replies import Replies, stack
 from coterie.core.task import Task
 from coterie.core.vector import Layout
 from coterie.core.wire import PerClient, decode, encode, nbytes
 
-__all__ = [
-    "Answer",
-    "AskRecord",
-    "Context",
-    "Engine",
-    "Federation",
-    "QuorumError",
-    "Replies",
-    "Session",
-    "rows_of",
-    "well_formed",
-]
+__all__ = ["AskRecord", "Engine", "Federation", "QuorumError", "Replies", "Session"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 Need = float | Literal["all"]
@@ -37,34 +26,6 @@ Need = float | Literal["all"]
 
 class QuorumError(RunError):
     """Too few clients answered; the sentence says who failed, why, and the cure."""
-
-
-class Context(NamedTuple):
-    """Where in a run an ask stands. `attempt` is drawn anew when a run starts, resumes or repeats a round."""
-
-    seed: int
-    round: int
-    attempt: int
-    ask: int
-
-
-class ClientCost(NamedTuple):
-    """What one ask cost at a client elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
-
-    client: str
-    bytes_down: int
-    bytes_up: int
-    seconds: float
-    failed: str
-
-
-class Answer(NamedTuple):
-    """What an engine brings back: stacked replies by shard, reasons of failures, rows of work done, and costs of clients elsewhere."""
-
-    shards: Sequence[tuple[tuple[str, ...], tuple[Any, ...]]]
-    failed: Mapping[str, str]
-    spent: Mapping[str, int]
-    costs: Sequence[ClientCost] = ()
 
 
 class Engine(Protocol):
@@ -94,8 +55,8 @@ class Engine(Protocol):
         """A short hash of every row and name (`Clients.fingerprint`), equal on all engines."""
         ...
 
-    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
-        """Run `task` for `names` (sorted); the rows of an `PerClient` are in their order."""
+    def ask(self, ask: Ask) -> Answer:
+        """Run the task of `ask` where its clients are."""
         ...
 
     def save_memory(self) -> dict[str, Tensor]:
@@ -134,42 +95,6 @@ class Session:
     failures: dict[str, str] = field(default_factory=dict)
     largest_update: tuple[str, float] | None = None
     known: frozenset[str] = frozenset()
-
-
-class Replies(Generic[R]):
-    """The stacked fields of all replies: `replies.delta` is [n, ...] in the order of `replies.clients` (sorted by name).
-
-    Attributes:
-        clients: who replied, sorted.
-        asked: who was asked, sorted.
-        failed: reason of each client that did not reply or whose reply was refused.
-    """
-
-    def __init__(
-        self, clients: tuple[str, ...], asked: tuple[str, ...], fields: Mapping[str, Any], failed: Mapping[str, str]
-    ):
-        self.clients = clients
-        self.asked = asked
-        self.failed = dict(failed)
-        self._fields = dict(fields)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["_fields"][name]
-        except KeyError:
-            raise AttributeError(
-                f"the reply has no field {name!r}; it has {', '.join(self.__dict__['_fields'])}"
-            ) from None
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
-    def __repr__(self) -> str:
-        return f"<{len(self.clients)} of {len(self.asked)} replies: {', '.join(self._fields)}>"
-
-    def named(self, values: Tensor) -> dict[str, float]:
-        """`values` [n] as a dict by client, for the log."""
-        return dict(zip(self.clients, values.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -242,135 +167,62 @@ class Federation:
         order = sorted(range(len(given)), key=given.__getitem__)
         names = tuple(given[i] for i in order)
         self._check_names(names)
-        values = {k: _reorder(k, v, order) for k, v in payload.items()}
-        got = self._once(names, task, values)
-        least = len(names) if need == "all" else need * len(names)
-        if len(got) < least and got.failed:
-            again = self._once(tuple(got.failed), task, rows_of(values, names, tuple(got.failed)))
-            # Checked together: an outlier that is asked again must still stand beside the others.
-            both = [(r.clients, tuple(r._fields.values())) for r in (got, again) if len(r)]
-            got = self._collect(names, task, Answer(both, again.failed, {}))
-        self.session.failures.update(
-            {name: f"round {self.round}, {task.name}: {why}" for name, why in got.failed.items()}
-        )
-        if len(got) < least or (names and not len(got)):
-            raise QuorumError(self._quorum_sentence(task, names, need, got.failed))
-        return got
-
-    def _once(self, names: tuple[str, ...], task: Task[R], values: Mapping[str, Any]) -> Replies[R]:
-        started = time.perf_counter()
-        down = nbytes(values)
-        if self.strict_wire:
-            values = decode(encode(values))
         context = Context(self.seed, self.round, self.attempt, len(self.session.asks))
-        answer = self.engine.ask(names, task, values, context)
-        for key, count in answer.spent.items():
-            self.session.spent[key] = self.session.spent.get(key, 0) + count
-        replies: Replies[R] = self._collect(names, task, answer)
-        up = sum(_row_bytes(v) for v in replies._fields.values())
-        seconds = time.perf_counter() - started
+        ask = Ask(names, task.name, {k: _reorder(k, v, order) for k, v in payload.items()}, context)
+        replies = self._once(ask, task)
+        least = len(names) if need == "all" else need * len(names)
+        if len(replies) < least and replies.failed:
+            once_more = replace(context, ask=context.ask + 1)
+            again = self._once(replace(ask.to(tuple(replies.failed)), context=once_more), task)
+            # Checked together: an outlier that is asked again must still stand beside the others.
+            both = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
+            replies = self._checked(names, task, Answer(both, again.failed))
+        self.session.failures.update(
+            {name: f"round {self.round}, {task.name}: {why}" for name, why in replies.failed.items()}
+        )
+        if len(replies) < least or (names and not len(replies)):
+            raise QuorumError(self._quorum_sentence(task, names, need, replies.failed))
+        return replies
+
+    def _once(self, ask: Ask, task: Task[R]) -> Replies[R]:
+        started = time.perf_counter()
+        down = nbytes(ask.payload)
+        if self.strict_wire:
+            ask = decode(encode({"ask": ask}))["ask"]
+        answer = self.engine.ask(ask)
+        for kind, count in answer.spent.items():
+            self.session.spent[kind] = self.session.spent.get(kind, 0) + count
+        replies: Replies[R] = self._checked(ask.names, task, answer)
         self.session.asks.append(
             AskRecord(
                 self.round,
-                context.ask,
-                task.name,
-                len(names),
+                ask.context.ask,
+                ask.task,
+                len(ask.names),
                 len(replies.failed),
                 down,
-                up,
-                seconds,
-                tuple(answer.costs),
+                sum(_row_bytes(v) for v in replies.fields.values()),
+                time.perf_counter() - started,
+                answer.costs,
             )
         )
         return replies
 
-    def _collect(self, names: tuple[str, ...], task: Task[R], answer: Answer) -> Replies[R]:
-        failed = dict(answer.failed)
-        fields = task.reply._fields  # type: ignore[attr-defined]
-        shards = [(shard, dict(zip(fields, reply, strict=False))) for shard, reply in answer.shards]
-        if self.strict_wire:
-            shards = [(shard, decode(encode(values))) for shard, values in shards]
-        usual = {k: self._usual_form([(len(shard), v[k]) for shard, v in shards], task.kinds[k]) for k in fields}
-        good: list[tuple[tuple[str, ...], dict[str, Any]]] = []
-        for shard, values in shards:
-            refused = self._refused(shard, task, values, usual)
-            failed.update(refused)
-            kept = [i for i, n in enumerate(shard) if n not in refused]
-            if kept:
-                good.append((tuple(shard[i] for i in kept), {k: _pick(v, kept) for k, v in values.items()}))
-        replies: Replies[R] = _stack(names, fields, good, failed)
-        lost, norms = self._not_finite(task, replies)
+    def _checked(self, names: tuple[str, ...], task: Task[R], answer: Answer) -> Replies[R]:
+        """The replies that are fit to be used; why the others are refused is in `failed`."""
+        blocks = decode(encode({"answer": answer}))["answer"].blocks if self.strict_wire else answer.blocks
+        refused = misfits(blocks, task, self.layout)
+        kept = [block for b in blocks if (block := b.without(refused)).names]
+        replies: Replies[R] = stack(names, kept, {**answer.failed, **refused})
+        lost, norms = not_finite(task, replies, self.dim)
         if lost:
-            kept = [i for i, n in enumerate(replies.clients) if n not in lost]
-            replies, norms = _without(replies, lost), {k: v[kept] for k, v in norms.items()}
-        outliers = self._outliers(task, replies, norms)
-        return _without(replies, outliers) if outliers else replies
-
-    def _usual_form(self, values: Sequence[tuple[int, Any]], kind: str) -> tuple[Any, ...] | None:
-        votes: Counter[tuple[Any, ...]] = Counter()
-        for count, value in values:
-            if well_formed(value, kind, count, self.layout):
-                votes[_form(value)] += count
-        return votes.most_common(1)[0][0] if votes else None
-
-    def _refused(
-        self,
-        shard: tuple[str, ...],
-        task: Task[R],
-        values: Mapping[str, Any],
-        usual: Mapping[str, tuple[Any, ...] | None],
-    ) -> dict[str, str]:
-        for key, kind in task.kinds.items():
-            value = values[key]
-            if not well_formed(value, kind, len(shard), self.layout) or _form(value) != usual[key]:
-                return dict.fromkeys(shard, self._misfit(key, value, kind, len(shard)))
-        return {}
-
-    def _misfit(self, key: str, value: Any, kind: str, count: int) -> str:
-        if not isinstance(value, Tensor):
-            return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
-        vector = f"[..., {self.layout.size}] {self.layout.dtype}"
-        expected = vector if kind in _VECTORS else "the form that the other replies have"
-        return f"field {key!r} has shape {list(value.shape)} and {value.dtype}; expected [{count}, ...], {expected}"
-
-    def _not_finite(self, task: Task[R], replies: Replies[R]) -> tuple[dict[str, str], dict[str, Tensor]]:
-        """Why replies are refused that have NaN or Inf, by client; and by field the norm of each update or gradient [n]."""
-        found: dict[str, str] = {}
-        norms: dict[str, Tensor] = {}
-        for key, value in replies._fields.items():
-            if not (isinstance(value, Tensor) and value.is_floating_point()):
-                continue
-            seen = value
-            # A sum or a norm is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
-            if task.kinds[key] in _VECTORS:
-                heads, seen = value[..., : self.dim].flatten(1), value[..., self.dim :]
-                norms[key] = torch.linalg.vector_norm(heads, dim=1)
-            if math.isfinite(seen.sum().item() + (norms[key].sum().item() if key in norms else 0.0)):
-                continue
-            finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
-            for name, fine in zip(replies.clients, finite.tolist(), strict=True):
-                if not fine:
-                    found.setdefault(name, f"field {key!r} has NaN or Inf")
-            if key in norms:  # in float64 it cannot overflow, but that copies everything
-                norms[key] = torch.linalg.vector_norm(heads, dim=1, dtype=torch.float64)
-        return found, norms
-
-    def _outliers(self, task: Task[R], replies: Replies[R], norms_of: Mapping[str, Tensor]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for key, norms in norms_of.items():
-            kind = task.kinds[key]
-            if len(replies) < (1 if kind == "update" else 3):
-                continue
-            if kind == "update":
-                top = int(norms.argmax())
-                self.session.largest_update = (replies.clients[top], float(norms[top]))
-            median = float(norms.median())
-            if len(replies) >= 3 and median > 0:
-                for i in torch.nonzero(norms > self.max_norm * median).flatten().tolist():
-                    found[replies.clients[i]] = (
-                        f"field {key!r} has norm {float(norms[i]):.3g}, over {self.max_norm:.0e} times the median {median:.3g}"
-                    )
-        return found
+            rows = [i for i, n in enumerate(replies.clients) if n not in lost]
+            replies, norms = replies.without(lost), {k: v[rows] for k, v in norms.items()}
+        for key, lengths in norms.items():
+            if task.kinds[key] == "update" and len(replies):
+                longest = int(lengths.argmax())
+                self.session.largest_update = (replies.clients[longest], float(lengths[longest]))
+        return replies.without(outliers(replies.clients, norms, self.max_norm))
 
     def _check_names(self, names: tuple[str, ...]) -> None:
         twice = [n for n, count in Counter(names).items() if count > 1]
@@ -405,71 +257,7 @@ def _reorder(name: str, value: Any, order: list[int]) -> Any:
     return value if order == list(range(len(order))) else PerClient(value.tensor[order])
 
 
-def rows_of(values: Mapping[str, Any], names: tuple[str, ...], some: tuple[str, ...]) -> dict[str, Any]:
-    """The payload of an ask to `names` for `some` of them."""
-    where = [names.index(n) for n in some]
-    return {k: PerClient(v.tensor[where]) if isinstance(v, PerClient) else v for k, v in values.items()}
-
-
-def _pick(value: Any, kept: list[int]) -> Any:
-    if isinstance(value, Tensor):
-        return value if len(kept) == value.shape[0] else value[kept]
-    return tuple(value[i] for i in kept)
-
-
-def _without(replies: Replies[R], lost: Mapping[str, str]) -> Replies[R]:
-    kept = [i for i, n in enumerate(replies.clients) if n not in lost]
-    fields = {k: _pick(v, kept) for k, v in replies._fields.items()}
-    failed = {**replies.failed, **lost}
-    in_order = {n: failed[n] for n in replies.asked if n in failed}
-    return Replies(tuple(replies.clients[i] for i in kept), replies.asked, fields, in_order)
-
-
-_VECTORS = ("update", "gradient")
-
-
-def well_formed(value: Any, kind: str, count: int, layout: Layout) -> bool:
-    """Whether a field of a reply has a row for each of `count` clients, and an update or a gradient the form of a model vector."""
-    if not isinstance(value, Tensor):
-        return kind == "other" and isinstance(value, tuple | list) and len(value) == count
-    if value.shape[:1] != (count,):
-        return False
-    return kind not in _VECTORS or (value.ndim > 1 and value.shape[-1] == layout.size and value.dtype == layout.dtype)
-
-
-def _form(value: Any) -> tuple[Any, ...]:
-    return (value.shape[1:], value.dtype) if isinstance(value, Tensor) else (type(value),)
-
-
 def _row_bytes(value: Any) -> int:
     if isinstance(value, Tensor):
         return value[:1].numel() * value.element_size()
     return len(str(value[0])) if len(value) else 0
-
-
-def _stack(
-    names: tuple[str, ...],
-    fields: tuple[str, ...],
-    shards: list[tuple[tuple[str, ...], dict[str, Any]]],
-    failed: Mapping[str, str],
-) -> Replies[Any]:
-    replied = [n for shard, _ in shards for n in shard]
-    order = sorted(range(len(replied)), key=replied.__getitem__)
-    sorted_already = order == list(range(len(order)))
-    places: list[list[int]] = []
-    if len(shards) > 1:
-        rank = iter(sorted(range(len(order)), key=order.__getitem__))
-        places = [list(islice(rank, len(shard))) for shard, _ in shards]
-    stacked: dict[str, Any] = {}
-    for key in fields if shards else ():
-        values = [v[key] for _, v in shards]
-        if isinstance(values[0], Tensor) and len(values) == 1:
-            stacked[key] = values[0] if sorted_already else values[0][order]
-        elif isinstance(values[0], Tensor):
-            stacked[key] = values[0].new_empty(len(order), *values[0].shape[1:])
-            for at, value in zip(places, values, strict=True):
-                stacked[key][at] = value
-        else:
-            flat = [item for v in values for item in v]
-            stacked[key] = tuple(flat[i] for i in order)
-    return Replies(tuple(replied[i] for i in order), names, stacked, {n: failed[n] for n in names if n in failed})

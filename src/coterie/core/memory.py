@@ -9,7 +9,7 @@ part of a checkpoint, they may be gone at any time (a restart), and whoever read
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coterie.core.errors import require
 
-__all__ = ["Memory", "MemoryView"]
+__all__ = ["Memory", "MemoryView", "of_clients", "owners"]
 
 
 Note = tuple[Tensor, tuple[Any, ...]]
@@ -72,22 +72,22 @@ class Memory:
             del rounds[old]
 
     def save(self) -> dict[str, Tensor]:
-        """Everything as one flat dict, keys `round/key/client`."""
+        """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
         return {
-            f"{r}/{key}/{client}": value
+            _joined(r, key, client): value
             for key, by_client in self._values.items()
             for client, rounds in by_client.items()
             for r, value in rounds.items()
         }
 
-    def load(self, saved: dict[str, Tensor], clients: Iterable[str]) -> None:
+    def load(self, saved: Mapping[str, Tensor], clients: Iterable[str]) -> None:
         """Replace everything by what `save` gave, for those of `clients` that live here."""
         here = set(clients)
         self._values, self._notes = {}, {}
         for name, value in saved.items():
-            number, key, client = name.split("/", 2)
+            number, key, client = _split(name)
             if client in here:
-                self._values.setdefault(key, {}).setdefault(client, {})[int(number)] = value
+                self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
     def kept(self, clients: Iterable[str]) -> dict[str, dict[str, dict[int, Tensor]]]:
         """What `clients` remember now, for `undo`."""
@@ -109,6 +109,26 @@ class Memory:
                 by_client.pop(client, None)
             for noted in self._notes.values():
                 noted.pop(client, None)
+
+
+def owners(saved: Iterable[str]) -> set[str]:
+    """Names of the clients to which saved values belong."""
+    return {_split(name)[2] for name in saved}
+
+
+def of_clients(saved: Mapping[str, Tensor], clients: Iterable[str]) -> dict[str, Tensor]:
+    """The saved values of some clients."""
+    wanted = set(clients)
+    return {name: value for name, value in saved.items() if _split(name)[2] in wanted}
+
+
+def _joined(number: int, key: str, client: str) -> str:
+    return f"{number}/{key}/{client}"
+
+
+def _split(name: str) -> tuple[int, str, str]:
+    number, key, client = name.split("/", 2)  # a key has no '/', a client's name may
+    return int(number), key, client
 
 
 class MemoryView:

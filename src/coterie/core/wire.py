@@ -1,13 +1,15 @@
-"""What a wire carries: payloads of named values, and nothing that has to be pickled.
+"""What a wire carries: messages of named values, and nothing that has to be pickled.
 
-A value is a tensor, int, float, bool, str, None, `PerClient(tensor)` or a registered frozen dataclass of such values.
+A value is a tensor, int, float, bool, str, None, `PerClient(tensor)`, a registered frozen dataclass of such values, or an envelope: a
+frozen dataclass of the library's own, whose fields may be mappings of values and tuples of envelopes too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -19,7 +21,9 @@ __all__ = [
     "PerClient",
     "decode",
     "encode",
+    "envelope",
     "from_json",
+    "header",
     "nbytes",
     "put_together",
     "take_apart",
@@ -30,6 +34,7 @@ __all__ = [
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {}
+_ENVELOPES: dict[str, type] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +50,12 @@ class PerClient:
 def wire_type(cls: type[T]) -> type[T]:
     """Let a frozen dataclass travel, as JSON of its fields."""
     _TYPES[cls.__name__] = cls
+    return cls
+
+
+def envelope(cls: type[T]) -> type[T]:
+    """Let a frozen dataclass travel whose fields may be mappings of values, or tuples of envelopes."""
+    _ENVELOPES[cls.__name__] = cls
     return cls
 
 
@@ -81,58 +92,97 @@ def from_json(value: Any) -> Any:
     return value
 
 
-def take_apart(values: Mapping[str, Any]) -> tuple[str, dict[str, Tensor]]:
-    """The tensors of a payload or a reply by name (detached, on the CPU, contiguous), and JSON that holds everything else."""
-    tensors: dict[str, Tensor] = {}
-    rest: dict[str, Any] = {}
-    each: list[str] = []
-    for name, value in values.items():
-        if isinstance(value, PerClient | Tensor):
-            tensor = value.tensor if isinstance(value, PerClient) else value
-            tensors[name] = tensor.detach().cpu().contiguous()
-            each += [name] * isinstance(value, PerClient)
-        else:
-            rest[name] = to_json(value)
-    return json.dumps({"order": list(values), "each": each, "rest": rest}), tensors
+def take_apart(values: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
+    """A message as JSON, and the tensors that it numbers (detached, on the CPU, contiguous)."""
+    tensors: list[Tensor] = []
+    return json.dumps({k: _apart(v, tensors) for k, v in values.items()}), tensors
 
 
-def put_together(header: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def put_together(text: str, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
     """Undo `take_apart`."""
-    meta = json.loads(header)
-    values = {**{k: from_json(v) for k, v in meta["rest"].items()}, **tensors}
-    return {k: PerClient(values[k]) if k in meta["each"] else values[k] for k in meta["order"]}
+    return {k: _together(v, tensors) for k, v in json.loads(text).items()}
+
+
+def _apart(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, PerClient | Tensor):
+        tensor = value.tensor if isinstance(value, PerClient) else value
+        tensors.append(tensor.detach().cpu().contiguous())
+        return {"each" if isinstance(value, PerClient) else "tensor": len(tensors) - 1}
+    if _ENVELOPES.get(type(value).__name__) is not type(value):
+        return to_json(value)
+    names = [f.name for f in dataclasses.fields(_ENVELOPES[type(value).__name__])]
+    fields = {name: _field_apart(getattr(value, name), tensors) for name in names}
+    return {"envelope": type(value).__name__, "fields": fields}
+
+
+def _field_apart(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, Mapping):
+        return {"values": {k: _apart(v, tensors) for k, v in value.items()}}
+    if isinstance(value, tuple | list):
+        return [_apart(v, tensors) for v in value]
+    return _apart(value, tensors)
+
+
+def _together(value: Any, tensors: Sequence[Tensor | None]) -> Any:
+    if isinstance(value, list):
+        return tuple(_together(v, tensors) for v in value)
+    if not isinstance(value, dict) or "type" in value:
+        return from_json(value)
+    if "values" in value:
+        return {k: _together(v, tensors) for k, v in value["values"].items()}
+    if "envelope" in value:
+        return _ENVELOPES[value["envelope"]](**{k: _together(v, tensors) for k, v in value["fields"].items()})
+    tensor = tensors[value["each"] if "each" in value else value["tensor"]]
+    return PerClient(tensor) if "each" in value and tensor is not None else tensor
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
-    """A payload or a reply as bytes: a safetensors file whose metadata holds everything that is no tensor."""
+    """A message as bytes: a safetensors file whose metadata holds everything that is no tensor."""
     from safetensors.torch import save
 
-    header, tensors = take_apart(values)
+    text, tensors = take_apart(values)
     # Copies: two names of one storage are refused by safetensors.
-    return bytes(save({k: v.clone() for k, v in tensors.items()}, metadata={"coterie": header}))
+    named = {str(number): tensor.clone() for number, tensor in enumerate(tensors)}
+    return bytes(save(named, metadata={"coterie": text}))
 
 
 def decode(message: bytes) -> dict[str, Any]:
     """Undo `encode`. Raises `InputError` if the bytes are no such message."""
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    try:
-        length = int.from_bytes(message[:8], "little")
-        return put_together(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"], load(message))
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
-        raise InputError(f"a message of {len(message)} bytes is no coterie payload ({error})") from error
+    with _readable(message):
+        named = load(message)
+        return put_together(_text(message), [named[str(number)] for number in range(len(named))])
 
 
 def header(message: bytes) -> dict[str, Any]:
-    """What of `encode` is no tensor, without reading the tensors. Raises `InputError` if the bytes are no such message."""
+    """`decode` without reading the tensors: each is None. Raises `InputError` if the bytes are no such message."""
+    with _readable(message):
+        return put_together(_text(message), _NoTensors())
+
+
+class _NoTensors(Sequence[Tensor | None]):
+    def __getitem__(self, number: Any) -> Any:
+        return None
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _text(message: bytes) -> str:
+    length = int.from_bytes(message[:8], "little")
+    return str(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"])
+
+
+@contextmanager
+def _readable(message: bytes) -> Iterator[None]:
+    from safetensors import SafetensorError
+
     try:
-        length = int.from_bytes(message[:8], "little")
-        meta = json.loads(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"])
-        return {k: from_json(v) for k, v in meta["rest"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        yield
+    except InputError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise InputError(f"a message of {len(message)} bytes is no coterie payload ({error})") from error
 
 

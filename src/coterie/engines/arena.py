@@ -51,18 +51,20 @@ class Arena:
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
         """A message for `unpack` in another process. Until `clear`, a tensor that was packed before is not copied again."""
-        header, tensors = take_apart(values)
-        places = {name: place for name, tensor in tensors.items() if (place := self._put(tensor)) is not None}
-        rest = {f"tensor/{name}": tensor for name, tensor in tensors.items() if name not in places}
-        return encode({"header": header, "places": json.dumps(places), **rest})
+        text, tensors = take_apart(values)
+        places = {number: place for number, t in enumerate(tensors) if (place := self._put(t)) is not None}
+        rest = {str(number): tensor for number, tensor in enumerate(tensors) if number not in places}
+        return encode({"text": text, "places": json.dumps(places), **rest})
 
-    def unpack(self, message: bytes) -> dict[str, Any]:
-        """The values; their large tensors are views of this memory and hold until it is cleared and written again."""
-        got = decode(message)
-        tensors = {k.removeprefix("tensor/"): v for k, v in got.items() if k.startswith("tensor/")}
-        for name, (low, high, dtype, shape) in json.loads(got["places"]).items():
-            tensors[name] = self._bytes[low:high].view(_DTYPES[dtype]).view(shape)
-        return put_together(got["header"], tensors)
+    def unpack(self, message: bytes, *, keep: bool = False) -> dict[str, Any]:
+        """The values. Unless the caller may `keep` them, large tensors are views of this memory until it is written again."""
+        parts = decode(message)
+        text, places = parts.pop("text"), json.loads(parts.pop("places"))
+        tensors: dict[int, Tensor] = {int(number): tensor for number, tensor in parts.items()}
+        for number, (low, high, dtype, shape) in places.items():
+            view = self._bytes[low:high].view(_DTYPES[dtype]).view(shape)
+            tensors[int(number)] = view.clone() if keep else view
+        return put_together(text, [tensors[number] for number in range(len(tensors))])
 
     def _put(self, tensor: Tensor) -> list[Any] | None:
         count = tensor.numel() * tensor.element_size()

@@ -9,95 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.core.cohort import Cohort
+from coterie.core.envelopes import Answer, Ask, Refusal, Saved, answer_in
 from coterie.core.errors import InputError, RunError, require
-from coterie.core.federation import Answer, Context, well_formed
 from coterie.core.loss import RowLoss
-from coterie.core.memory import Memory, MemoryView
+from coterie.core.memory import of_clients, owners
 from coterie.core.rows import Clients
-from coterie.core.task import Task, find_task
-from coterie.core.wire import PerClient
+from coterie.core.shard import Shard
 from coterie.core.workspace import Workspace
 from coterie.engines.arena import Arena
 
-__all__ = ["MEMORY_LOST", "InProcess", "Shard", "answer_of", "request", "serve", "split_payload"]
+__all__ = ["MEMORY_LOST", "InProcess"]
 
 MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
 """What a method is told of clients whose process died."""
-
-
-class Shard:
-    """Clients of this process, with the server's rows as a client of their own."""
-
-    def __init__(self, clients: Clients, workspace: Workspace) -> None:
-        self.clients = clients
-        self.workspace = workspace
-        self.memory = Memory()
-        self.server = None if clients.server is None else Clients.of_server(clients.server)
-        self.unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
-
-    def run(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
-        """Run a task for `names` as one cohort; if that fails, one by one, so that the failure has a name."""
-        self.memory.begin(context.round, context.attempt)
-        spent = {"row_gradients": 0, "row_losses": 0}
-        shards: list[tuple[tuple[str, ...], tuple[Any, ...]]] = []
-        failed: dict[str, str] = {}
-        for group in self._groups(names):
-            try:
-                shards.append((group, self._task(group, names, task, payload, context, spent)))
-            except InputError:
-                raise
-            except Exception as error:
-                if len(group) == 1:
-                    failed[group[0]] = _reason(error)
-                    continue
-                for name in group:
-                    try:
-                        shards.append(((name,), self._task((name,), names, task, payload, context, spent)))
-                    except Exception as alone:
-                        failed[name] = _reason(alone)
-        return Answer(shards, failed, spent)
-
-    def _groups(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Clients that train, clients that are unseen, and the server: each a cohort of its own."""
-        apart = [n for n in names if n in self.unseen]
-        trained = (
-            tuple(n for n in names if n != "server" and n not in self.unseen) if apart or "server" in names else names
-        )
-        return [g for g in (trained, tuple(apart), ("server",) if "server" in names else ()) if g]
-
-    def _task(
-        self,
-        group: tuple[str, ...],
-        names: tuple[str, ...],
-        task: Task[Any],
-        payload: Mapping[str, Any],
-        context: Context,
-        spent: dict[str, int],
-    ) -> tuple[Any, ...]:
-        clients = self.clients
-        if group == ("server",):
-            if self.server is None:
-                raise InputError("the server was asked, but it holds no rows; give server rows (server_data)")
-            clients = self.server
-        elif group[0] in self.unseen and clients.unseen is not None:
-            clients = clients.unseen
-        view = MemoryView(self.memory, group)
-        index = tuple(clients.number(n) for n in group)
-        done = dict.fromkeys(spent, 0)
-        cohort = Cohort(group, self.workspace, clients, index, view, context.seed, context.round, done)
-        reply: tuple[Any, ...] = task(cohort, **split_payload(payload, names, group))
-        fields = task.reply._fields
-        if not isinstance(reply, tuple) or len(reply) != len(fields):
-            raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
-        if len(group) > 1 and not all(
-            well_formed(v, task.kinds[k], len(group), self.workspace.layout) for k, v in zip(fields, reply, strict=True)
-        ):
-            raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
-        view.commit()
-        for key, count in done.items():  # what a failed attempt did would depend on who shared its cohort
-            spent[key] += count
-        return reply
 
 
 class InProcess:
@@ -151,33 +75,24 @@ class InProcess:
         if self._down is not None:
             self._workers = [Worker(self._shard, i, self._homes, self._down) for i in range(min(workers, len(clients)))]
 
-    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
-        """Run `task` for `names` (sorted): here, or in the workers, each client where its memory is."""
+    def ask(self, ask: Ask) -> Answer:
+        """Run the task here, or in the workers, each client where its memory is."""
         if self._down is None:
-            return self._shard.run(names, task, payload, context)
+            return self._shard.answer(ask)
         self._down.clear()
-        homes = self._deal(names, context.round)
-        for home, group in homes.items():
+        parts = {home: ask.to(group) for home, group in self._deal(ask.names, ask.context.round).items()}
+        for home, part in parts.items():
             if home >= 0:
-                self._workers[home].send(group, task, split_payload(payload, names, group, keep_each=True), context)
+                self._workers[home].send(part)
         answers, refused = [], None
-        for home, group in homes.items():
+        for home, part in parts.items():
             try:
-                if home >= 0:
-                    answers.append(self._workers[home].receive(group, task))
-                else:
-                    mine = split_payload(payload, names, group, keep_each=True)
-                    answers.append(self._shard.run(group, task, mine, context))
+                answers.append(self._workers[home].receive(part) if home >= 0 else self._shard.answer(part))
             except InputError as error:  # raised below: every worker's answer must be taken from its pipe first
                 refused = refused or error
         if refused is not None:
             raise refused
-        spent: dict[str, int] = {}
-        for answer in answers:
-            for key, count in answer.spent.items():
-                spent[key] = spent.get(key, 0) + count
-        failed = {n: why for a in answers for n, why in a.failed.items()}
-        return Answer([s for a in answers for s in a.shards], failed, spent)
+        return Answer.joined(answers)
 
     def _deal(self, names: tuple[str, ...], round: int) -> dict[int, tuple[str, ...]]:
         """Whom each worker serves in this ask: those whose memory it holds, and of the others as many as the next one.
@@ -215,11 +130,10 @@ class InProcess:
             self._shard.memory.load(saved, (*self.clients, *self.unseen, "server"))
             return
         self._shard.memory.load(saved, (*self.unseen, "server"))
-        elsewhere = {"server", *self.unseen}
-        owners = sorted({k.split("/", 2)[2] for k in saved} - elsewhere)
-        self._homes.settle({name: i % len(self._workers) for i, name in enumerate(owners)})
+        remembering = sorted(owners(saved) - {"server", *self.unseen})
+        self._homes.settle({name: i % len(self._workers) for i, name in enumerate(remembering)})
         for i, worker in enumerate(self._workers):
-            worker.load({k: v for k, v in saved.items() if self._homes.lasting.get(k.split("/", 2)[2]) == i})
+            worker.load(of_clients(saved, remembering[i :: len(self._workers)]))
 
     def close(self) -> None:
         """End the worker processes."""
@@ -284,27 +198,28 @@ class Worker:
         self._process.start()
         theirs.close()
 
-    def send(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> None:
+    def send(self, ask: Ask) -> None:
         """Begin a task."""
-        self._post(self._down.pack(request(names, task, payload, context)))
+        self._post({"ask": ask})
 
-    def receive(self, names: tuple[str, ...], task: Task[Any]) -> Answer:
-        """The answer to the task that was begun; a worker that died is started again and its clients have failed."""
+    def receive(self, ask: Ask) -> Answer:
+        """The answer to the ask that was sent; a worker that died is started again and its clients have failed."""
         try:
-            message = self._up.unpack(self._pipe.recv_bytes())
+            message = self._received()
         except (EOFError, OSError):
             ended = f"its worker process ended with exit code {self._restart()}; {MEMORY_LOST}"
-            return Answer([], dict.fromkeys(names, ended), {})
-        self._homes.note(self._number, message.pop("remember", ()), message.pop("notes", ()))
-        # The caller may keep a reply, and its memory is written again by the next one.
-        return answer_of({k: v.clone() if isinstance(v, Tensor) else v for k, v in message.items()}, task)
+            return Answer(failed=dict.fromkeys(ask.names, ended))
+        answer = answer_in(message)
+        self._homes.note(self._number, message["remember"], message["notes"])
+        return answer
 
-    def memory(self) -> dict[str, Tensor]:
+    def memory(self) -> Mapping[str, Tensor]:
         """What the clients of this worker remember."""
         self._down.clear()
-        self._post(self._down.pack({"save": True}))
+        self._post({"save": True})
         try:
-            return {k: v.clone() for k, v in self._up.unpack(self._pipe.recv_bytes()).items()}
+            saved: Saved = self._received()["saved"]
+            return saved.values
         except (EOFError, OSError):
             self._restart()
             return {}
@@ -312,9 +227,9 @@ class Worker:
     def load(self, saved: Mapping[str, Tensor]) -> None:
         """Give the clients of this worker their memory."""
         self._down.clear()
-        self._post(self._down.pack({"load": True, **saved}))
+        self._post({"load": Saved(saved)})
         try:
-            self._pipe.recv_bytes()  # until it has read them, nothing else may be written to that memory
+            self._received()  # until it has read them, nothing else may be written to that memory
         except (EOFError, OSError):
             self._restart()
 
@@ -333,11 +248,15 @@ class Worker:
         self._start()
         return code
 
-    def _post(self, message: bytes) -> None:
+    def _post(self, message: Mapping[str, Any]) -> None:
         try:
-            self._pipe.send_bytes(message)
+            self._pipe.send_bytes(self._down.pack(message))
         except (BrokenPipeError, OSError):
             return  # the answer that is waited for next reports the death
+
+    def _received(self) -> dict[str, Any]:
+        # The caller may keep a reply, and its memory is written again by the next one.
+        return self._up.unpack(self._pipe.recv_bytes(), keep=True)
 
 
 def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> None:
@@ -348,76 +267,33 @@ def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> Non
     torch.set_num_threads(1)
     while True:
         try:
-            message = down.unpack(pipe.recv_bytes())
+            received = pipe.recv_bytes()
         except (EOFError, OSError):
             os._exit(0)
         up.clear()
-        if "save" in message:
-            pipe.send_bytes(up.pack(shard.memory.save()))
-        elif "load" in message:
-            message.pop("load")
-            shard.memory.load({k: v.clone() for k, v in message.items()}, {k.split("/", 2)[2] for k in message})
-            pipe.send_bytes(b"loaded")
-        else:
-            try:
-                reply = serve(shard, message)
-                remember = tuple(n for n in message["names"] if shard.memory.has(n))
-                notes = tuple(n for n in message["names"] if shard.memory.has_notes(n))
-                pipe.send_bytes(up.pack({**reply, "remember": remember, "notes": notes}))
-            except InputError as error:  # an unknown task, or a reply that cannot travel
-                pipe.send_bytes(up.pack({"input_error": str(error)}))
+        pipe.send_bytes(_reply(shard, received, down, up))
 
 
-def request(names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> dict[str, Any]:
-    """An ask as one flat message for `serve` in another process."""
-    header = {"names": names, "task": task.name, "context": tuple(context)}
-    return {**{f"payload/{k}": v for k, v in payload.items()}, **header}
-
-
-def answer_of(message: Mapping[str, Any], task: Task[Any]) -> Answer:
-    """What `serve` made of a request to run `task`. Raises the `InputError` of the other process."""
-    if "input_error" in message:
-        raise InputError(message["input_error"])
-    failed = {k.removeprefix("failed/"): v for k, v in message.items() if k.startswith("failed/")}
-    spent = {k.removeprefix("spent/"): v for k, v in message.items() if k.startswith("spent/")}
-    fields = task.reply._fields
-    shards = [(message[f"{i}/names"], tuple(message[f"{i}/{f}"] for f in fields)) for i in range(message["shards"])]
-    return Answer(shards, failed, spent)
-
-
-def serve(shard: Shard, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Do what a `request` asks for, and answer with one flat message."""
-    task = find_task(message["task"])
-    payload = {k.removeprefix("payload/"): v for k, v in message.items() if k.startswith("payload/")}
-    answer = shard.run(message["names"], task, payload, Context(*message["context"]))
-    reply: dict[str, Any] = {"shards": len(answer.shards)}
-    reply.update({f"failed/{k}": v for k, v in answer.failed.items()})
-    reply.update({f"spent/{k}": v for k, v in answer.spent.items()})
-    for i, (group, values) in enumerate(answer.shards):
-        reply[f"{i}/names"] = group
-        reply.update({f"{i}/{k}": v for k, v in zip(task.reply._fields, values, strict=True)})
-    return reply
-
-
-def split_payload(
-    payload: Mapping[str, Any], names: tuple[str, ...], group: tuple[str, ...], keep_each: bool = False
-) -> dict[str, Any]:
-    """The payload of an ask to `names` for the clients of `group`, whose rows of an `PerClient` are taken out of it or stay one."""
-    number = {} if group == names else {n: i for i, n in enumerate(names)}
-    where = [number[n] for n in group] if number else None
-    result = {}
-    for key, value in payload.items():
-        if isinstance(value, PerClient):
-            rows = value.tensor if where is None else value.tensor[where]
-            result[key] = PerClient(rows) if keep_each else rows
-        else:
-            result[key] = value
-    return result
-
-
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+def _reply(shard: Shard, received: bytes, down: Arena, up: Arena) -> bytes:
+    """What a worker says to one message."""
+    message = down.unpack(received)
+    if "save" in message:
+        return up.pack({"saved": Saved(shard.memory.save())})
+    if "load" in message:
+        saved = {name: value.clone() for name, value in message["load"].values.items()}
+        shard.memory.load(saved, owners(saved))
+        return up.pack({})
+    ask: Ask = message["ask"]
+    try:
+        answer: Answer | Refusal = shard.answer(ask)
+    except InputError as error:  # an unknown task
+        answer = Refusal(str(error))
+    remember = tuple(n for n in ask.names if shard.memory.has(n))
+    notes = tuple(n for n in ask.names if shard.memory.has_notes(n))
+    try:
+        return up.pack({"answer": answer, "remember": remember, "notes": notes})
+    except InputError as error:  # a reply that cannot travel
+        return up.pack({"answer": Refusal(str(error))})
 
 
 def check_free_memory(vectors: int, layout_size: int, itemsize: int, available: int | None = None) -> str | None:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,16 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import coterie
+from coterie.core.envelopes import Answer, Ask, ClientCost, Context, Refusal, Saved, answer_in
 from coterie.core.errors import InputError, RunError, require
-from coterie.core.federation import Answer, ClientCost, Context
 from coterie.core.loss import RowLoss
+from coterie.core.memory import of_clients
 from coterie.core.metrics import METRICS, register
 from coterie.core.modules import Source, import_source, source_of, user_modules
 from coterie.core.rows import Clients
+from coterie.core.shard import Shard
 from coterie.core.task import Task, adopt_task
 from coterie.core.wire import PerClient, nbytes, put_together, take_apart, wire_type, wire_types
 from coterie.core.workspace import Workspace
-from coterie.engines.inprocess import MEMORY_LOST, Shard, answer_of, request, serve, split_payload
+from coterie.engines.inprocess import MEMORY_LOST
 
 __all__ = ["RayEngine", "cluster"]
 
@@ -78,18 +81,18 @@ class Actor:
         return coterie.__version__, os.getpid()
 
     def ask(self, parcel: Parcel | None, shared: Packed, own: Packed) -> Packed:
-        """Answer a request; `shared` is the part of it that all actors get."""
+        """Answer an ask; `shared` is the part of its payload that all actors get."""
         shard = self._placed
         try:
             _learn(parcel)
-            message = {**_unpack(own), **_unpack(shared)}
-            context = Context(*message["context"])
+            ask: Ask = _unpack(own)["ask"]
+            ask = replace(ask, payload={**ask.payload, **_unpack(shared)})
             # What an attempt that was given up wrote must be gone before it is decided what `undo` brings back.
-            shard.memory.begin(context.round, context.attempt)
-            self._before = (context, message["names"], shard.memory.kept(message["names"]))
-            return _pack(serve(shard, message))
+            shard.memory.begin(ask.context.round, ask.context.attempt)
+            self._before = (ask.context, ask.names, shard.memory.kept(ask.names))
+            return _pack({"answer": shard.answer(ask)})
         except (InputError, ImportError) as error:
-            return _pack({"input_error": f"{error}"})
+            return _pack({"answer": Refusal(f"{error}")})
 
     def undo(self, context: Context) -> None:
         """Forget what an ask wrote that came too late; answering at all says that this actor is free again."""
@@ -99,11 +102,11 @@ class Actor:
 
     def save(self) -> Packed:
         """What the clients here remember."""
-        return _pack(self._placed.memory.save())
+        return _pack({"saved": Saved(self._placed.memory.save())})
 
     def load(self, saved: Packed) -> None:
         """Give the clients here their memory."""
-        self._placed.memory.load(_unpack(saved), self._placed.clients.names)
+        self._placed.memory.load(_unpack(saved)["saved"].values, self._placed.clients.names)
 
     def clear(self) -> None:
         """Let the clients go."""
@@ -298,71 +301,60 @@ class RayEngine:
         where = [(host.names, ray.get(host.placed)[1]) for host in self._hosts]
         return {name: process for names, process in where for name in names}
 
-    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
-        """Run `task` for `names` (sorted), each in the actor that it lives in; the server and unseen clients are asked here."""
+    def ask(self, ask: Ask) -> Answer:
+        """Run the task in the actors that its clients live in; the server and unseen clients are asked here."""
         import ray
 
-        here = tuple(n for n in names if n not in self._home)
+        here = tuple(n for n in ask.names if n not in self._home)
         failed: dict[str, str] = {}
-        asked: list[tuple[Host, tuple[str, ...]]] = []
+        parts: list[tuple[Host, Ask]] = []
         for host in self._hosts:
-            group = tuple(n for n in names if self._home.get(n) is host)
+            group = tuple(n for n in ask.names if self._home.get(n) is host)
             why = host.excuse() if group else None
             failed.update(dict.fromkeys(group if why else (), why or ""))
-            asked += [(host, group)] if group and not why else []
+            parts += [(host, ask.to(group))] if group and not why else []
         started = time.monotonic()
-        shared = self._shared(payload, len(asked))
-        for host, group in asked:
-            each = {k: v for k, v in payload.items() if isinstance(v, PerClient)}
-            own = request(group, task, split_payload(each, names, group, keep_each=True), context)
-            host.asked = host.handle.ask.remote(host.parcel(set(), task), shared, _pack(own))
+        down = nbytes(ask.payload)
+        shared = self._shared(ask.payload, len(parts))
+        for host, part in parts:
+            each = {k: v for k, v in part.payload.items() if isinstance(v, PerClient)}
+            parcel = host.parcel(set(), ask.function)
+            host.asked = host.handle.ask.remote(parcel, shared, _pack({"ask": replace(part, payload=each)}))
         answers: list[Answer] = []
         costs: list[ClientCost] = []
         refused: InputError | None = None
         if here:
             try:
-                mine_only = split_payload(payload, names, here, keep_each=True)
-                answers.append(self._shard.run(here, task, mine_only, context))
+                answers.append(self._shard.answer(ask.to(here)))
             except InputError as error:  # raised below: no actor may be left with an ask that nobody waits for
                 refused = error
-        seconds = self._wait([host.asked for host, _ in asked], started)
-        for host, group in asked:
+        seconds = self._wait([host.asked for host, _ in parts], started)
+        for host, part in parts:
             if host.asked not in seconds:
-                host.give_up(context)
-                failed.update(
-                    dict.fromkeys(
-                        group, f"it did not answer within {self.timeout:g} s, and is skipped until it is free"
-                    )
-                )
+                host.give_up(ask.context)
+                late = f"it did not answer within {self.timeout:g} s, and is skipped until it is free"
+                failed.update(dict.fromkeys(part.names, late))
                 continue
             try:
                 packed = ray.get(host.asked)
-                up, took = _bytes(packed) // len(group), seconds[host.asked]
-                answers.append(answer_of(_unpack(packed), task))
-                costs += [ClientCost(n, nbytes(payload), up, took, answers[-1].failed.get(n, "")) for n in group]
+                up, took = _bytes(packed) // len(part.names), seconds[host.asked]
+                answers.append(answer_in(_unpack(packed)))
+                costs += [ClientCost(n, down, up, took, answers[-1].failed.get(n, "")) for n in part.names]
                 host.asked = None
             except InputError as error:
                 host.asked, refused = None, refused or error
             except ray.exceptions.RayTaskError as error:
                 host.asked = None
-                failed.update(dict.fromkeys(group, f"{type(error.cause).__name__}: {error.cause}"))
+                failed.update(dict.fromkeys(part.names, f"{type(error.cause).__name__}: {error.cause}"))
             except ray.exceptions.RayError:
                 host.lost()
-                failed.update(dict.fromkeys(group, str(host.excuse())))
+                failed.update(dict.fromkeys(part.names, str(host.excuse())))
         if refused is not None:
             raise refused
-        spent: dict[str, int] = {}
-        for answer in answers:
-            failed.update(answer.failed)
-            for key, count in answer.spent.items():
-                spent[key] = spent.get(key, 0) + count
-        known = {c.client for c in costs}
-        costs += [
-            ClientCost(n, nbytes(payload), 0, time.monotonic() - started, why)
-            for n, why in failed.items()
-            if n not in known
-        ]
-        return Answer([s for a in answers for s in a.shards], failed, spent, costs)
+        whole = Answer.joined([*answers, Answer(failed=failed)])
+        known, took = {c.client for c in costs}, time.monotonic() - started
+        costs += [ClientCost(n, down, 0, took, why) for n, why in whole.failed.items() if n not in known]
+        return replace(whole, costs=tuple(costs))
 
     def _wait(self, calls: list[Any], started: float) -> dict[Any, float]:
         """Seconds after which each of the calls was answered; those that took too long are left out."""
@@ -381,7 +373,7 @@ class RayEngine:
         """What every actor gets: as it is if it is small, else put into the object store once."""
         import ray
 
-        packed = _pack({f"payload/{k}": v for k, v in payload.items() if not isinstance(v, PerClient)})
+        packed = _pack({k: v for k, v in payload.items() if not isinstance(v, PerClient)})
         large = _bytes(packed) > _SHARED and actors > 1
         return ray.put(packed) if large else packed
 
@@ -402,7 +394,7 @@ class RayEngine:
         deadline = time.monotonic() + self.timeout
         for host, call in calls:
             try:
-                host.saved = _unpack(_get(call, deadline))
+                host.saved = _unpack(_get(call, deadline))["saved"].values
             except ray.exceptions.GetTimeoutError:
                 continue
             except ray.exceptions.RayError:
@@ -415,9 +407,8 @@ class RayEngine:
         """Undo `save_memory`."""
         self._shard.memory.load(saved, (*self.unseen, "server"))
         for host in self._hosts:
-            mine = set(host.names)
-            host.saved = {k: v for k, v in saved.items() if k.split("/", 2)[2] in mine}
-            host.handle.load.remote(_pack(host.saved))
+            host.saved = of_clients(saved, host.names)
+            host.handle.load.remote(_pack({"saved": Saved(host.saved)}))
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""
@@ -521,9 +512,9 @@ def _learn(parcel: Parcel | None) -> None:
 
 def _pack(values: Mapping[str, Any]) -> Packed:
     """Values as JSON and numpy arrays, which Ray sends without a further copy; it would pickle tensors."""
-    header, tensors = take_apart(values)
-    kinds = {name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()}
-    return json.dumps([header, kinds]), [_array(t) for t in tensors.values()]
+    text, tensors = take_apart(values)
+    kinds = [str(t.dtype).removeprefix("torch.") for t in tensors]
+    return json.dumps([text, kinds]), [_array(t) for t in tensors]
 
 
 def _bytes(packed: Packed) -> int:
@@ -538,12 +529,12 @@ def _array(tensor: Tensor) -> NDArray[Any]:
 
 
 def _unpack(packed: Packed) -> dict[str, Any]:
-    header, kinds = json.loads(packed[0])
-    tensors = {}
-    for (name, kind), array in zip(kinds.items(), packed[1], strict=True):
+    text, kinds = json.loads(packed[0])
+    tensors = []
+    for kind, array in zip(kinds, packed[1], strict=True):
         # Copied: what Ray gives out lies read-only in its store, and a task may write into its payload. By torch: some of its sums
         # and products round by where in memory a tensor begins, and its own begin where those of a single process do.
         tensor = torch.empty(array.shape, dtype=getattr(torch, kind))
         np.copyto(_array(tensor), array)
-        tensors[name] = tensor
-    return put_together(header, tensors)
+        tensors.append(tensor)
+    return put_together(text, tensors)

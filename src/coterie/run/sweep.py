@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from coterie.attacks import choose_attackers
+from coterie.core.envelopes import ClientCost
 from coterie.core.errors import InputError, RunError, require
-from coterie.core.federation import ClientCost
 from coterie.core.method import as_method
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object

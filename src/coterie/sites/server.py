@@ -17,15 +17,16 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from coterie.core.envelopes import Answer, Ask, ClientCost, Saved, answer_in
 from coterie.core.errors import InputError, RunError, require
-from coterie.core.federation import Answer, ClientCost, Context, Federation
+from coterie.core.federation import Federation
+from coterie.core.memory import of_clients, owners
 from coterie.core.rows import joint_fingerprint
-from coterie.core.task import Task
+from coterie.core.shard import Shard
 from coterie.core.vector import Layout
-from coterie.core.wire import PerClient, decode, encode
+from coterie.core.wire import decode, encode
 from coterie.core.workspace import Workspace
 from coterie.data.tables.folder import agree, server_rows
-from coterie.engines.inprocess import Shard, answer_of, request, split_payload
 from coterie.models import MODELS, outputs_of
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
 
@@ -216,28 +217,15 @@ class Remote:
         """As each site computes it of the rows it trains on."""
         return joint_fingerprint({name: self._facts[name].fingerprint for name in self.clients})
 
-    def ask(self, names: tuple[str, ...], task: Task[Any], payload: Mapping[str, Any], context: Context) -> Answer:
-        """Run `task` at the sites `names`, all at once."""
-        shared = not any(isinstance(value, PerClient) for value in payload.values())
-        messages = {}
-        for name in (n for n in names if n != "server"):
-            own = payload if shared else split_payload(payload, names, (name,), keep_each=True)
-            messages[name] = {"do": "task", **request((name,), task, own, context)}
-        replies = self._send(messages, Status(context.round, context.ask, task.name, names, ()))
-        shards: list[tuple[tuple[str, ...], tuple[Any, ...]]] = []
-        failed: dict[str, str] = {}
-        spent: dict[str, int] = {}
-        for name, reply in replies.items():
-            why = reply.cost.failed or _read(name, task, reply.values, shards, failed, spent)
-            if why:
-                failed[name] = why
-        if "server" in names and self._here is not None:
-            mine = split_payload(payload, names, ("server",), keep_each=True)
-            answer = self._here.run(("server",), task, mine, context)
-            shards += answer.shards
-            failed.update(answer.failed)
-            _add(spent, answer.spent)
-        return Answer(shards, failed, spent, tuple(r.cost for r in replies.values()))
+    def ask(self, ask: Ask) -> Answer:
+        """Run the task at its sites, all at once."""
+        messages = {name: {"do": "task", "ask": ask.to((name,))} for name in ask.names if name != "server"}
+        context = ask.context
+        replies = self._send(messages, Status(context.round, context.ask, ask.task, ask.names, ()))
+        answers = [_answer(name, ask.task, reply) for name, reply in replies.items()]
+        if "server" in ask.names and self._here is not None:
+            answers.append(self._here.answer(ask.to(("server",))))
+        return dataclasses.replace(Answer.joined(answers), costs=tuple(reply.cost for reply in replies.values()))
 
     def save_memory(self) -> dict[str, Tensor]:
         """What the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
@@ -245,9 +233,7 @@ class Remote:
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
         """Hand each site what its client remembered when the run was on an engine of one machine."""
-        own: dict[str, dict[str, Tensor]] = {}
-        for key, value in saved.items():
-            own.setdefault(key.split("/", 2)[2], {})[f"saved/{key}"] = value
+        own = {name: {"saved": Saved(of_clients(saved, (name,)))} for name in owners(saved)}
         if own.pop("server", None) and self._here is not None:
             self._here.memory.load(saved, ("server",))
         if own:
@@ -336,30 +322,14 @@ def _opened(got: Any, serial: int) -> tuple[dict[str, Any], str]:
     return values, why if isinstance(why, str) else "its reply cannot be read"
 
 
-def _read(
-    name: str,
-    task: Task[Any],
-    values: Mapping[str, Any],
-    shards: list[tuple[tuple[str, ...], tuple[Any, ...]]],
-    failed: dict[str, str],
-    spent: dict[str, int],
-) -> str:
-    """Add the answer of one client to those of the others; what is wrong with it, if anything."""
+def _answer(name: str, task: str, reply: _Reply) -> Answer:
+    """The answer of one client; whatever is wrong with it is why this client failed."""
+    why = reply.cost.failed
     try:
-        answer = answer_of(values, task)
-    except (InputError, KeyError, TypeError) as error:
-        return f"its reply to {task.name} cannot be read ({type(error).__name__}: {error})"
-    named = {n for shard, _ in answer.shards for n in shard} | set(answer.failed)
-    if named != {name}:
-        return f"it answered for {', '.join(sorted(map(str, named))) or 'nobody'}"
-    if not all(type(v) is int for v in answer.spent.values()):
-        return "it counts its work in other things than rows"
-    shards += answer.shards
-    failed.update(answer.failed)
-    _add(spent, answer.spent)
-    return ""
-
-
-def _add(spent: dict[str, int], more: Mapping[str, int]) -> None:
-    for key, count in more.items():
-        spent[key] = spent.get(key, 0) + count
+        answer = Answer() if why else answer_in(reply.values)
+    except InputError as error:
+        return Answer(failed={name: f"its reply to {task} cannot be read ({error})"})
+    named = {n for block in answer.blocks for n in block.names} | set(answer.failed)
+    if not why and named != {name}:
+        why = f"it answered for {', '.join(sorted(named)) or 'nobody'}"
+    return Answer(failed={name: why}) if why else answer

@@ -25,17 +25,18 @@ from typing import Any
 
 import torch
 
+from coterie.core.envelopes import Answer, Ask, Block
 from coterie.core.errors import InputError, check_field, nearest, require
-from coterie.core.federation import Context
 from coterie.core.rows import Clients
+from coterie.core.shard import Shard
 from coterie.core.state import write_atomically
-from coterie.core.task import find_task, known_tasks
+from coterie.core.task import known_tasks
 from coterie.core.wire import decode, encode, header
 from coterie.core.workspace import Workspace
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import encoded_client
 from coterie.data.tables.recipe import Description, TableCohort, describe
-from coterie.engines.inprocess import MEMORY_LOST, Shard, serve
+from coterie.engines.inprocess import MEMORY_LOST
 from coterie.models import MODELS, build_shape
 from coterie.sites.tables import TABLE_TASKS, facts_of, read_site
 
@@ -182,9 +183,10 @@ class Site:
     def _refusal(self, about: Mapping[str, Any]) -> str | None:
         if isinstance(self._settings, str):
             return self._settings
-        task = about.get("task", "")
-        if any(matches(task, rule) for rule in self._settings.refuse):
-            return f"its site refuses the task {short(task)!r}"
+        if about["do"] == "task":
+            task = about["ask"].task
+            if any(matches(task, rule) for rule in self._settings.refuse):
+                return f"its site refuses the task {short(task)!r}"
         least = self._settings.minimum_rows
         if about["do"] == "task" and self._rows is not None and self._rows < least:
             return f"it has fewer than the {least} training rows under which its site does not answer"
@@ -212,10 +214,10 @@ class Site:
             writer = csv.writer(file, lineterminator="\n")
             if fresh:
                 writer.writerow(LOG_HEADER)
-            context = about.get("context", (0, "", 0, ""))
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            what = about.get("task", about["do"])
-            writer.writerow((now, about.get("run", ""), context[1], context[3], what, down, up, outcome))
+            ask: Ask | None = about.get("ask")
+            what = (ask.context.round, ask.context.ask, ask.task) if ask else ("", "", about["do"])
+            writer.writerow((now, about.get("run", ""), *what, down, up, outcome))
 
 
 class _Child:
@@ -317,33 +319,30 @@ class _Rows:
     def _load_memory(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self.shard is None:
             raise InputError("the model was not sent yet")
-        saved = {k.removeprefix("saved/"): v for k, v in message.items() if k.startswith("saved/")}
-        self.shard.memory.load(saved, (self.name,))
+        self.shard.memory.load(message["saved"].values, (self.name,))
         return {}
 
     def _task(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        task = find_task(message["task"])
-        require(message["names"] == (self.name,), f"the ask is for {message['names']}, and this is {self.name!r}")
-        if task in TABLE_TASKS:
-            if self.table is None:
-                raise InputError("the rows were not read yet")
-            payload = {k.removeprefix("payload/"): v for k, v in message.items() if k.startswith("payload/")}
-            got = task(TableCohort({self.name: self.table}), **payload)
-            if task is describe:
-                got = Description((_without_cells(got.text[0]),))
-            return {
-                "shards": 1,
-                "0/names": (self.name,),
-                **{f"0/{k}": v for k, v in zip(task.reply._fields, got, strict=True)},
-            }
+        ask: Ask = message["ask"]
+        require(ask.names == (self.name,), f"the ask is for {ask.names}, and this is {self.name!r}")
+        if ask.function in TABLE_TASKS:
+            return {"answer": self._look_at_table(ask)}
         if self.shard is None:
             raise InputError("the model was not sent yet")
         if message["undo"] == self._before[0]:
             self.shard.memory.load(self._before[1], (self.name,))
         self._before = (message["serial"], self.shard.memory.save())
-        reply = serve(self.shard, {**message, "context": Context(*message["context"])})
+        answer = self.shard.answer(ask)
         self._save_memory(self.shard)
-        return reply
+        return {"answer": answer}
+
+    def _look_at_table(self, ask: Ask) -> Answer:
+        if self.table is None:
+            raise InputError("the rows were not read yet")
+        reply = ask.function(TableCohort({self.name: self.table}), **ask.arguments())
+        if ask.function is describe:
+            reply = Description((_without_cells(reply.text[0]),))
+        return Answer((Block((self.name,), reply._asdict()),))
 
     def _save_memory(self, shard: Shard) -> None:
         """Keep what the task has remembered, before its answer counts."""

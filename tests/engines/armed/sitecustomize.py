@@ -51,8 +51,10 @@ if ARM and PROCESSES[ARM["where"]] in main_module():
     elif ARM["where"] == "worker":
         from coterie.sites.site import Site
 
-        Site._answer = counting(Site._answer, lambda _, about, *__: about.get("task", about["do"]))
+        Site._answer = counting(
+            Site._answer, lambda _, about, *__: about["ask"].task if "ask" in about else about["do"]
+        )
     else:
         from coterie.sites.server import Remote
 
-        Remote.ask = counting(Remote.ask, lambda _, names, task, *__: task.name)
+        Remote.ask = counting(Remote.ask, lambda _, ask: ask.task)

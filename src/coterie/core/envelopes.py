@@ -1,0 +1,177 @@
+"""What travels between an algorithm's side and the clients: an ask down, an answer up. `core.wire` turns both into bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from coterie.core.errors import InputError
+from coterie.core.task import Task, find_task
+from coterie.core.wire import PerClient, envelope
+
+__all__ = ["Answer", "Ask", "Block", "ClientCost", "Context", "Refusal", "Saved"]
+
+
+@envelope
+@dataclass(frozen=True)
+class Context:
+    """Where in a run an ask stands. `attempt` is drawn anew when a run starts, resumes or repeats a round."""
+
+    seed: int
+    round: int
+    attempt: int
+    ask: int
+
+
+@envelope
+@dataclass(frozen=True)
+class Ask:
+    """A task for some clients.
+
+    Attributes:
+        names: of the clients, sorted.
+        task: name of the task, `module:function`.
+        payload: its arguments; the rows of an `PerClient` are in the order of `names`.
+        context: where in the run it stands.
+    """
+
+    names: tuple[str, ...]
+    task: str
+    payload: Mapping[str, Any]
+    context: Context
+
+    @property
+    def function(self) -> Task[Any]:
+        """The task. Raises `InputError` if it is not known here."""
+        return find_task(self.task)
+
+    def to(self, names: tuple[str, ...]) -> Ask:
+        """The same ask to some of the clients."""
+        if names == self.names:
+            return self
+        number = {n: i for i, n in enumerate(self.names)}
+        rows = [number[n] for n in names]
+        payload = {k: PerClient(v.tensor[rows]) if isinstance(v, PerClient) else v for k, v in self.payload.items()}
+        return replace(self, names=names, payload=payload)
+
+    def arguments(self) -> dict[str, Any]:
+        """The payload as the task takes it: an `PerClient` is its tensor [n, ...]."""
+        return {k: v.tensor if isinstance(v, PerClient) else v for k, v in self.payload.items()}
+
+
+@envelope
+@dataclass(frozen=True)
+class Block:
+    """The replies of some clients.
+
+    Attributes:
+        names: of the n clients.
+        values: each field of the reply by name, [n, ...].
+    """
+
+    names: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    def rows(self, kept: list[int]) -> Block:
+        """The replies of the clients at these positions."""
+        if len(kept) == len(self.names):
+            return self
+        values = {k: pick(v, kept) for k, v in self.values.items()}
+        return Block(tuple(self.names[i] for i in kept), values)
+
+    def without(self, gone: Iterable[str]) -> Block:
+        """The replies of the clients that are not `gone`."""
+        left_out = set(gone)
+        return self.rows([i for i, n in enumerate(self.names) if n not in left_out])
+
+
+def pick(value: Any, kept: list[int]) -> Any:
+    """The rows of a field at these positions."""
+    return value[kept] if isinstance(value, Tensor) else tuple(value[i] for i in kept)
+
+
+class ClientCost(NamedTuple):
+    """What one ask cost at a client elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
+
+    client: str
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    failed: str
+
+
+@envelope
+@dataclass(frozen=True)
+class Answer:
+    """What an engine brings back.
+
+    Attributes:
+        blocks: the replies; a client is in one of them or has failed.
+        failed: reason by client.
+        spent: rows of work done, by kind.
+        costs: of clients elsewhere.
+
+    Raises `InputError` for parts of other types: an answer may come from elsewhere.
+    """
+
+    blocks: tuple[Block, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    spent: Mapping[str, int] = field(default_factory=dict)
+    costs: tuple[ClientCost, ...] = ()
+
+    def __post_init__(self) -> None:
+        good = (
+            isinstance(self.blocks, tuple)
+            and all(isinstance(b, Block) and isinstance(b.values, Mapping) for b in self.blocks)
+            and all(isinstance(b.names, tuple) and all(isinstance(n, str) for n in b.names) for b in self.blocks)
+            and isinstance(self.failed, Mapping)
+            and all(isinstance(why, str) for why in self.failed.values())
+            and isinstance(self.spent, Mapping)
+            and all(type(count) is int for count in self.spent.values())
+        )
+        if not good:
+            raise InputError("an answer must hold replies, reasons of failures and counts of rows")
+
+    @classmethod
+    def joined(cls, answers: Iterable[Answer]) -> Answer:
+        """One answer of several."""
+        blocks: list[Block] = []
+        failed: dict[str, str] = {}
+        spent: dict[str, int] = {}
+        costs: list[ClientCost] = []
+        for answer in answers:
+            blocks += answer.blocks
+            failed.update(answer.failed)
+            costs += answer.costs
+            for kind, count in answer.spent.items():
+                spent[kind] = spent.get(kind, 0) + count
+        return cls(tuple(blocks), failed, spent, tuple(costs))
+
+
+@envelope
+@dataclass(frozen=True)
+class Refusal:
+    """The sentence of an `InputError` that another process raised instead of answering."""
+
+    sentence: str
+
+
+@envelope
+@dataclass(frozen=True)
+class Saved:
+    """What clients remember, as `Memory.save` gives it."""
+
+    values: Mapping[str, Tensor]
+
+
+def answer_in(message: Mapping[str, Any]) -> Answer:
+    """The answer that a message of another process holds. Raises the `InputError` of that process, or one if there is no answer."""
+    answer = message.get("answer")
+    if isinstance(answer, Refusal):
+        raise InputError(answer.sentence)
+    if not isinstance(answer, Answer):
+        raise InputError(f"an answer is missing; got a {type(answer).__name__}")
+    return answer

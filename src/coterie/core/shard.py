@@ -1,0 +1,98 @@
+"""The one place where a task meets clients: every engine carries its asks to a `Shard`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.core.checks import well_formed
+from coterie.core.cohort import Cohort
+from coterie.core.envelopes import Answer, Ask, Block
+from coterie.core.errors import InputError
+from coterie.core.memory import Memory, MemoryView
+from coterie.core.rows import Clients
+from coterie.core.task import Task
+from coterie.core.workspace import Workspace
+
+__all__ = ["Shard"]
+
+
+class Shard:
+    """Clients of this process, with the server's rows as a client of their own.
+
+    Attributes:
+        clients: rows of the clients.
+        workspace: model and loss.
+        memory: what the clients remember.
+    """
+
+    def __init__(self, clients: Clients, workspace: Workspace) -> None:
+        self.clients = clients
+        self.workspace = workspace
+        self.memory = Memory()
+        self._server = None if clients.server is None else Clients.of_server(clients.server)
+        self._unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
+
+    def answer(self, ask: Ask) -> Answer:
+        """Run the task for `ask.names` as one cohort; if that fails, one by one, so that the failure has a name."""
+        self.memory.begin(ask.context.round, ask.context.attempt)
+        task = ask.function
+        spent = {"row_gradients": 0, "row_losses": 0}
+        blocks: list[Block] = []
+        failed: dict[str, str] = {}
+        for group in self._groups(ask.names):
+            try:
+                blocks.append(self._run(ask.to(group), task, spent))
+            except InputError:
+                raise
+            except Exception as error:
+                if len(group) == 1:
+                    failed[group[0]] = _reason(error)
+                    continue
+                for name in group:
+                    try:
+                        blocks.append(self._run(ask.to((name,)), task, spent))
+                    except Exception as alone:
+                        failed[name] = _reason(alone)
+        return Answer(tuple(blocks), failed, spent)
+
+    def _groups(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+        """Clients that train, clients that are unseen, and the server: each a cohort of its own."""
+        unseen = tuple(n for n in names if n in self._unseen)
+        server = ("server",) if "server" in names else ()
+        trained = tuple(n for n in names if n != "server" and n not in self._unseen) if unseen or server else names
+        return [group for group in (trained, unseen, server) if group]
+
+    def _rows_of(self, group: tuple[str, ...]) -> Clients:
+        if group == ("server",):
+            if self._server is None:
+                raise InputError("the server was asked, but it holds no rows; give server rows (server_data)")
+            return self._server
+        if group[0] in self._unseen and self.clients.unseen is not None:
+            return self.clients.unseen
+        return self.clients
+
+    def _run(self, ask: Ask, task: Task[Any], spent: dict[str, int]) -> Block:
+        """Run the task for one cohort; what it remembers and has spent counts only if it ends well."""
+        clients, names, context = self._rows_of(ask.names), ask.names, ask.context
+        view, done = MemoryView(self.memory, names), dict.fromkeys(spent, 0)
+        index = tuple(clients.number(n) for n in names)
+        cohort = Cohort(names, self.workspace, clients, index, view, context.seed, context.round, done)
+        reply: tuple[Any, ...] = task(cohort, **ask.arguments())
+        fields = task.reply._fields
+        if not isinstance(reply, tuple) or len(reply) != len(fields):
+            raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
+        block = Block(names, dict(zip(fields, reply, strict=True)))
+        layout = self.workspace.layout
+        if len(names) > 1 and not all(
+            well_formed(v, task.kinds[k], len(names), layout) for k, v in block.values.items()
+        ):
+            raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
+        view.commit()
+        for kind, count in done.items():  # what a failed attempt did would depend on who shared its cohort
+            spent[kind] += count
+        return block
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
