@@ -21,7 +21,7 @@ from benchmarks.engines import Sized, Work, echo, methods
 from coterie.core.federation import Federation
 from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import MLP, MODELS, build_model
-from coterie.run.loop import Plan, run_on
+from coterie.run.loop import LoopSettings, run_method
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.flare.kits import CLASSES
 from coterie.sites.server import Remote
@@ -91,7 +91,7 @@ def _rounds(engine: Remote, clients: Any, work: Work) -> dict[str, float]:
             continue
         keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
         engine.prepare(build_model(MLP(), clients, 0), MLP(), clients, pair=name, keep=keep)
-        run = run_on(engine, method, Plan(work.rounds, evaluate=work.rounds, metrics=()))
+        run = run_method(engine, method, LoopSettings(work.rounds, evaluate=work.rounds, metrics=()))
         found[name] = statistics.median(s[1] for s in run.seconds[1:-1])
     return found
 

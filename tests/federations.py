@@ -17,7 +17,7 @@ from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Client, Clients, Part, take
 from coterie.core.workspace import Workspace
 from coterie.engines.inprocess import InProcess
-from coterie.run.loop import Run
+from coterie.run.history import Run
 
 SIZES = {"a": 12, "b": 8, "c": 16, "d": 10, "e": 14}
 """Training rows of the clients; each has HELD validation rows and as many test rows."""

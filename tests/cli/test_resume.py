@@ -64,7 +64,9 @@ POINTS = {
     "after the ask for updates": ask("round 3 <task coterie.algorithms.meritfed:local_updates"),
     "after an ask to the oracle": ask("round 3 <task coterie.algorithms.meritfed:target_gradient", 2),
     "after an ask that clients remember": ask("round 5 <task coterie_user_remembers:update"),
-    "before a checkpoint, its history appended": at("coterie.run.loop.write_checkpoint", "before", "'round': 4,", 3),
+    "before a checkpoint, its history appended": at(
+        "coterie.run.checkpoint.write_checkpoint", "before", "'round': 4,", 3
+    ),
     "between writing and renaming a checkpoint": rename("before", "momentum-0/checkpoint.safetensors", 4),
     "between the models and the mark of a pair": rename("before", "meritfed-0/done.json"),
     "between the last pair and the tables": rename("after", "momentum-0/done.json"),

@@ -16,7 +16,7 @@ from coterie.core.task import Update
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
 from coterie.core.wire import PerClient
-from coterie.run import loop
+from coterie.run import checkpoint
 from coterie.run.fit import fit
 from federations import assert_same_bits, federation_of, logistic, quadratic
 
@@ -359,7 +359,7 @@ def test_the_servers_stream_is_that_of_the_seed_and_the_round():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(tmp_path, monkeypatch, workers):
-    honest = loop.write_checkpoint
+    honest = checkpoint.write_checkpoint
 
     def die_in(rounds):
         def write(path, state, memory, meta):
@@ -370,7 +370,7 @@ def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(t
 
         return write
 
-    monkeypatch.setattr(loop, "write_checkpoint", die_in([2, 3, 5]))
+    monkeypatch.setattr(checkpoint, "write_checkpoint", die_in([2, 3, 5]))
     options = {"checkpoint": tmp_path, "clients_per_round": 3, "workers": workers}
     for resume in (False, True, True):
         with pytest.raises(KeyboardInterrupt):

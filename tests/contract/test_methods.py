@@ -25,7 +25,7 @@ from coterie.core.state import load_state, save_state
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
 from coterie.run.fit import fit
-from coterie.run.loop import Run
+from coterie.run.history import Run
 from federations import (
     HELD,
     PROBLEMS,

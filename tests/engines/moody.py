@@ -18,13 +18,14 @@ from coterie.algorithms.fedavg import local_update
 from coterie.core.federation import QuorumError
 from coterie.core.wire import decode
 from coterie.models import build_model
-from coterie.run.loop import Plan, Run, run_on
+from coterie.run.history import Run
+from coterie.run.loop import LoopSettings, run_method
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.server import Remote
 
 FOLDER = "MOODS"
 """Variable of the environment: the folder with a file for each site in a mood, and with what the job has found."""
-PLAN = Plan(4, 0, None, 2, ("accuracy",))
+SETTINGS = LoopSettings(4, 0, None, 2, ("accuracy",))
 METHODS = {"fedavg": ct.FedAvg(local=LOCAL), "meritfed": ct.MeritFed(local=LOCAL, targets="all")}
 
 
@@ -131,7 +132,7 @@ def fitted(
     keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
     model = build_model(plan.build_model(), clients, 0).to(torch.float64 if double else torch.float32)
     engine.prepare(model, plan.build_model(), clients, pair=pair, keep=keep, resume=resume)
-    return run_on(engine, method, PLAN, resume=resume, **options)
+    return run_method(engine, method, SETTINGS, resume=resume, **options)
 
 
 def runs(engine: Remote) -> dict[str, Any]:

@@ -27,12 +27,12 @@ def here(method, folder=None, *, double=False, **options):
     import moody
     from test_sites import experiment
 
-    plan = moody.PLAN
-    settings = {"seed": plan.seed, "evaluate": plan.evaluate, "metrics": plan.metrics, "checkpoint": folder}
+    run = moody.SETTINGS
+    settings = {"seed": run.seed, "evaluate": run.evaluate, "metrics": run.metrics, "checkpoint": folder}
     clients = load("heart-disease", seed=0)
     model = build_model(experiment([{"name": "fedavg"}]).build_model(), clients, 0)
     model = model.to(torch.float64 if double else torch.float32)
-    return fit(method, clients, model, plan.rounds, **settings, **options)
+    return fit(method, clients, model, run.rounds, **settings, **options)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from coterie.report.results import Results
 from coterie.report.table import describe_lines
 from coterie.run.experiment import Experiment, preset
 from coterie.run.fit import start_from
-from coterie.run.loop import Plan, run_on
+from coterie.run.loop import LoopSettings, run_method
 from coterie.run.sweep import initial, metric_names, run_experiment
 from coterie.sites.server import Remote
 from coterie.sites.site import Site, SiteSettings, read_settings
@@ -79,8 +79,8 @@ class Back:
         keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
         pair = f"{entry.label}-{seed}"
         self.engine.prepare(module, experiment.build_model(), clients, pair=pair, resume=resume, keep=keep)
-        plan = Plan(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
-        return run_on(self.engine, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
+        settings = LoopSettings(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
+        return run_method(self.engine, method, settings, checkpoint=checkpoint, resume=resume, progress=progress)
 
 
 def experiment(methods, rounds=3, seeds=1, **data):

@@ -16,7 +16,7 @@ from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
 from coterie.run.experiment import Experiment
 from coterie.run.fit import fit
-from coterie.run.loop import Run
+from coterie.run.history import Run
 from federations import (
     SIZES,
     Problem,

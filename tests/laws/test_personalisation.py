@@ -14,7 +14,7 @@ from coterie.core.rows import Client, Clients, Part
 from coterie.core.vector import Layout
 from coterie.run.finetune import PARTS, Tuning, tunable
 from coterie.run.fit import fit, personalise
-from coterie.run.loop import Run
+from coterie.run.history import Run
 from federations import PROBLEMS, Problem, assert_same_bits, logistic, quadratic, seeded, subset
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)

@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from coterie.run.sweep import Event
+from coterie.run.status import Event
 
 if TYPE_CHECKING:
     from coterie.sites.flare.submit import Watched

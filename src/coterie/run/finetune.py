@@ -7,19 +7,24 @@ neither dropout nor the statistics of batch norm move.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number
+from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number, require
+from coterie.core.federation import Engine, Federation
+from coterie.core.metrics import find_metrics
 from coterie.core.task import task
 from coterie.core.vector import Layout
-from coterie.core.wire import wire_type
+from coterie.core.wire import PerClient, wire_type
+from coterie.run.evaluation import Evaluator
+from coterie.run.history import Record, Run
 
-__all__ = ["PARTS", "Tuned", "Tuning", "tunable", "tune"]
+__all__ = ["PARTS", "Tuned", "Tuning", "finetune", "tunable", "tune"]
 
 PARTS = ("all", "last", "bias")
 """What can be tuned."""
@@ -104,3 +109,39 @@ def tune(cohort: Cohort, *, x: Tensor, tuning: Tuning) -> Tuned:
                     setting[better] = torch.tensor([step, lr], dtype=torch.float64)
         model[held], chosen[held] = best, setting
     return Tuned(model, chosen[:, 0], chosen[:, 1])
+
+
+def finetune(engine: Engine, run: Run, tuning: Tuning, metrics: tuple[str, ...], *, strict_wire: bool = False) -> Run:
+    """Tune the models of a run on the clients of an engine, which stays open; `Run` and errors as for `personalise`."""
+    find_metrics(",".join(metrics))
+    tunable(engine.layout, tuning.part)
+    trained = engine.sizes("train")
+    require(
+        any(engine.sizes("validation").values()),
+        "personalisation chooses on validation rows, and there are none; give split.parts a share for validation",
+    )
+    folded = next((r["client"] for r in run.summary if r["n_train"] > trained.get(r["client"], r["n_train"])), None)
+    require(
+        folded is None,
+        f"client {folded!r} was trained on validation rows, which then cannot choose; fit with fold_validation=False",
+    )
+    federation = Federation(engine, engine.clients, run.seed, strict_wire=strict_wire)
+    session, attempt = federation.session, secrets.randbits(48)
+    session.spent["row_gradients"] += max((r["row_gradients"] for r in run.summary), default=0)
+    names = [n for n, rows in trained.items() if rows and (n in run.models or "*" in run.models)]
+    models = {n: run.models[n if n in run.models else "*"] for n in names}
+    view = federation.view(engine.clients, run.rounds, attempt)
+    tuned = view.ask(names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=tuning)
+    models.update(zip(tuned.clients, tuned.model, strict=True))
+    evaluator, record = Evaluator(federation, attempt, metrics), Record()
+    record.add(run.rounds, {"tuning_steps": tuned.named(tuned.steps), "tuning_lr": tuned.named(tuned.lr)})
+    record.history += evaluator.look(models, run.rounds)
+    return replace(
+        run,
+        models=models,
+        history=record.history,
+        summary=evaluator.summarise(models, run.rounds),
+        seconds=[],
+        asks=session.asks,
+        failures={**run.failures, **session.failures},
+    )

@@ -19,8 +19,9 @@ from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients, Part
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model
-from coterie.run.finetune import Tuning
-from coterie.run.loop import Plan, Run, personalise_on, run_on
+from coterie.run.finetune import Tuning, finetune
+from coterie.run.history import Run
+from coterie.run.loop import LoopSettings, run_method
 
 __all__ = ["fit", "kept_open", "personalise", "start_from"]
 
@@ -102,8 +103,8 @@ def fit(
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
     require(kernel in KERNELS, f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
-    plan = Plan(rounds, seed, clients_per_round, evaluate, tuple(metrics), strict_wire)
-    plan.check(len(clients))
+    settings = LoopSettings(rounds, seed, clients_per_round, evaluate, tuple(metrics), strict_wire)
+    settings.check(len(clients))
     method = as_method(method)
     module = build_model(model, clients, seed)
     if init is not None:
@@ -119,7 +120,7 @@ def fit(
         try:
             if wrong:
                 made = Attacked(made, attack, wrong)
-            return run_on(made, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
+            return run_method(made, method, settings, checkpoint=checkpoint, resume=resume, progress=progress)
         finally:
             made.close()
 
@@ -190,12 +191,11 @@ def personalise(
     Raises:
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
-    settings = Tuning(part, tuple(steps), tuple(lr), batch_size)
-    plan = Plan(run.rounds, run.seed, metrics=tuple(metrics), strict_wire=strict_wire)
+    tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with _one_thread():
         engine = InProcess(clients, run.module, loss=loss, workers=workers, device=device)
         try:
-            return personalise_on(engine, run, settings, plan)
+            return finetune(engine, run, tuning, tuple(metrics), strict_wire=strict_wire)
         finally:
             engine.close()
 

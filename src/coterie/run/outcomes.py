@@ -23,7 +23,7 @@ from coterie.core.loss import Kind
 from coterie.core.rows import Clients, Part, take
 from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
-from coterie.run.loop import Run
+from coterie.run.history import Run
 
 __all__ = ["outcomes", "write_outcomes"]
 

@@ -15,7 +15,8 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind, probabilities
 from coterie.models import build_shape
 from coterie.run.experiment import read_experiment
-from coterie.run.sweep import open_model_file, safe_name
+from coterie.run.files import safe_name
+from coterie.run.sweep import open_model_file
 
 __all__ = ["Prediction", "predict"]
 

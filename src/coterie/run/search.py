@@ -13,8 +13,9 @@ from typing import Any
 from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.models import build_model
 from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.files import write_csv
 from coterie.run.fit import fit, kept_open
-from coterie.run.sweep import add_metrics, check_everything, freeze, initial, write_csv
+from coterie.run.sweep import add_metrics, check_everything, freeze, initial
 
 __all__ = ["Trial", "tune"]
 

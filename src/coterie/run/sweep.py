@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import platform
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -29,10 +26,12 @@ from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.models import build_model, outputs_of
 from coterie.run.experiment import Experiment, MethodEntry, read_experiment, write_experiment
+from coterie.run.files import ASKS, HISTORY, METRICS, SUMMARY, TIMING, WEIGHTS, safe_name, write_csv, write_json
 from coterie.run.finetune import tunable
 from coterie.run.fit import fit, kept_open, personalise
-from coterie.run.loop import Clock, Run
+from coterie.run.history import Run, Timing
 from coterie.run.outcomes import write_outcomes
+from coterie.run.status import Event, Status
 
 __all__ = [
     "Backend",
@@ -46,26 +45,8 @@ __all__ = [
 ]
 
 CHECKPOINTS = "checkpoint"
-RESERVED = ("method", "algorithm", "seed", "client", "split", "n", "n_train", "loss", "accuracy", "balanced_accuracy", "auc",
-            "majority", "majority_loss", "row_gradients", "own_model", "rounds")  # fmt: skip
-"""Columns of summary.json that a metric of the user's own may not be called."""
-
-
 FREE = frozenset({"seeds", "out", "workers", "engine", "actors", "address", "timeout"})
 """Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
-
-
-class Event(NamedTuple):
-    """Where an experiment stands: round `round` of `rounds` of one pair; `done` pairs of `pairs` before it."""
-
-    label: str
-    seed: int
-    round: int
-    rounds: int
-    done: int
-    pairs: int
-    seconds_left: float | None
-    finished: bool
 
 
 def is_run(folder: Path) -> bool:
@@ -221,7 +202,7 @@ def run_experiment(
     if is_run(folder):
         _refuse_other_settings(experiment, folder, first)
     pairs = [_Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
-    clock = _Clock(pairs, experiment.run.rounds, notify)
+    status = Status([(p.entry.label, p.seed) for p in pairs], experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
     with kept_open(**experiment.run.engine_options), _opened(folder):
         write_experiment(folder / "experiment.toml", experiment)
@@ -233,7 +214,7 @@ def run_experiment(
                     recipes[str(seed)] = clients.recipe
                     write_json(folder / "preprocess.json", recipes)
                 for pair in (p for p in pairs if p.seed == seed):
-                    _run_pair(experiment, pair, clients, clock, resume, where)
+                    _run_pair(experiment, pair, clients, status, resume, where)
         finally:
             write_tables(folder, experiment)
             write_json(folder / "environment.json", environment(command, started))
@@ -335,15 +316,15 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
 
 
 def _run_pair(
-    experiment: Experiment, pair: _Pair, clients: Clients, clock: _Clock, resume: bool, where: Backend
+    experiment: Experiment, pair: _Pair, clients: Clients, status: Status, resume: bool, where: Backend
 ) -> None:
     if resume and pair.done.exists():
         _refuse_other_data(experiment, pair, clients)
-        clock.skip(pair)
+        status.skip(pair.entry.label, pair.seed)
         return
     module = build_model(experiment.build_model(), clients, pair.seed)
     freeze(module, experiment)
-    clock.start(pair)
+    status.start(pair.entry.label, pair.seed)
     try:
         result = where.fit(
             experiment,
@@ -353,7 +334,7 @@ def _run_pair(
             pair.seed,
             checkpoint=pair.folder,
             resume=resume,
-            progress=clock.round,
+            progress=status.round,
         )
     except RunError as error:
         raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
@@ -380,7 +361,7 @@ def _run_pair(
     tuned = {label: one.history for label, one in runs.items() if label != pair.entry.label}
     done = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures, "tuned": tuned}
     write_json(pair.done, done)
-    clock.finish(pair)
+    status.finish(pair.entry.label, pair.seed)
 
 
 def _mark(experiment: Experiment, pair: _Pair, clients: Clients) -> str:
@@ -417,15 +398,6 @@ def _save_models(pair: _Pair, label: str, run: Run, clients: Clients) -> None:
         path = folder / f"{safe_name(name)}.safetensors"
         # `save_file` makes files that only their owner may read; a run directory is for colleagues.
         write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
-
-
-def safe_name(name: str) -> str:
-    """`name` as part of a file name; two names never become one.
-
-    >>> safe_name("St. Mary's, ward 1/2")
-    'St. Mary%27s%2C ward 1%2F2'
-    """
-    return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:
@@ -481,7 +453,10 @@ def add_metrics(experiment: Experiment) -> None:
             require(
                 callable(found), f"{metric} is a {type(found).__name__}; a metric is a function (outputs, labels, kind)"
             )
-            require(name not in RESERVED, f"{metric} is called like a column of summary.json; give it another name")
+            require(
+                name not in (*SUMMARY, *METRICS),
+                f"{metric} is called like a column of summary.json; give it another name",
+            )
             register(name, found)
         else:
             find_metrics(metric)
@@ -514,33 +489,17 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
             for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
                 history += [[*head, *row] for row in line["history"]]
                 weights += [[label, seed, *row] for label in (entry.label, *tuned) for row in line["weights"]]
-                timing += [[*head, *Clock(*row)] for row in line["seconds"]]
+                timing += [[*head, *Timing(*row)] for row in line["seconds"]]
                 asks += [[*head, *row] for row in line.get("asks", ())]
             history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
     write_json(folder / "summary.json", summary)
     if failed:
         write_json(folder / "failures.json", failed)
-    write_csv(folder / "history.csv", ("method", "seed", "round", "client", "split", "metric", "value"), history)
-    write_csv(folder / "weights.csv", ("method", "seed", "round", "target", "client", "weight"), weights)
-    write_csv(folder / "timing.csv", ("method", "seed", "round", "seconds", "own"), timing)
+    write_csv(folder / "history.csv", HISTORY, history)
+    write_csv(folder / "weights.csv", WEIGHTS, weights)
+    write_csv(folder / "timing.csv", TIMING, timing)
     if asks:
-        columns = ("method", "seed", "round", "ask", "task", *ClientCost._fields)
-        write_csv(folder / "asks.csv", columns, asks)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
-    text = json.dumps(value, indent=1, allow_nan=False)
-    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
-
-
-def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write a CSV under a temporary name and rename it."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
+        write_csv(folder / "asks.csv", (*ASKS, *ClientCost._fields), asks)
 
 
 def environment(command: str, started: str) -> dict[str, Any]:
@@ -564,65 +523,3 @@ def environment(command: str, started: str) -> dict[str, Any]:
         "started": started,
         "finished": finished,
     }
-
-
-class _Clock:
-    """Tells how far an experiment is and, from what rounds of each method took, about how long it still needs."""
-
-    def __init__(self, pairs: list[_Pair], rounds: int, notify: Callable[[Event], None] | None) -> None:
-        self.pairs, self.rounds, self.notify = pairs, rounds, notify
-        self.seconds: dict[str, list[float]] = {}
-        self.done = 0
-        self.left = list(pairs)
-        self.pair = pairs[0]
-        self.begun = self.first = 0.0
-        self.first_round = 0
-
-    def start(self, pair: _Pair) -> None:
-        self.pair, self.begun, self.first_round = pair, time.perf_counter(), -1
-
-    def skip(self, pair: _Pair) -> None:
-        self.left.remove(pair)
-        self.done += 1
-        self._tell(pair, self.rounds, True)
-
-    def round(self, number: int) -> None:
-        if self.first_round < 0:
-            self.first_round, self.first = number, time.perf_counter()
-        self._tell(self.pair, number, False)
-
-    def finish(self, pair: _Pair) -> None:
-        self.seconds.setdefault(pair.entry.label, []).append(time.perf_counter() - self.begun)
-        self.left.remove(pair)
-        self.done += 1
-        self._tell(pair, self.rounds, True)
-
-    def _tell(self, pair: _Pair, number: int, finished: bool) -> None:
-        if self.notify is not None:
-            self.notify(
-                Event(
-                    pair.entry.label,
-                    pair.seed,
-                    number,
-                    self.rounds,
-                    self.done,
-                    len(self.pairs),
-                    self._left(number, finished),
-                    finished,
-                )
-            )
-
-    def _left(self, number: int, finished: bool) -> float | None:
-        known: Mapping[str, float] = {k: sum(v) / len(v) for k, v in self.seconds.items()}
-        here = 0.0
-        if not finished:
-            ran = number - self.first_round
-            if ran:
-                per_round = (time.perf_counter() - self.first) / ran
-                known = {self.pair.entry.label: per_round * self.rounds, **known}
-                here = per_round * (self.rounds - number)
-        waiting = [p for p in self.left if finished or p is not self.pair]
-        if not known:
-            return None if waiting else 0.0
-        usual = sum(known.values()) / len(known)
-        return here + sum(known.get(p.entry.label, usual) for p in waiting)

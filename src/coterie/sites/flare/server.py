@@ -19,8 +19,10 @@ from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.fit import start_from
-from coterie.run.loop import Plan, Run, run_on
-from coterie.run.sweep import Event, initial, metric_names, run_experiment
+from coterie.run.history import Run
+from coterie.run.loop import LoopSettings, run_method
+from coterie.run.status import Event
+from coterie.run.sweep import initial, metric_names, run_experiment
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.server import Remote, Status
 from coterie.sites.tables import RemoteClients
@@ -72,8 +74,8 @@ class Sites:
             kernel=run.kernel,
             keep=method.keeps_validation(clients.names),
         )
-        plan = Plan(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
-        return run_on(self.engine, method, plan, checkpoint=checkpoint, resume=resume, progress=progress)
+        settings = LoopSettings(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
+        return run_method(self.engine, method, settings, checkpoint=checkpoint, resume=resume, progress=progress)
 
 
 class Coordinator:

@@ -18,7 +18,7 @@ from typing import Any
 
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.state import write_atomically
-from coterie.run.sweep import Event
+from coterie.run.status import Event
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.plan import Deployment, read_plan
 

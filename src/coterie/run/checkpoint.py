@@ -1,0 +1,115 @@
+"""Checkpoints of a run: every complete round is saved with the fingerprint of what was asked for; a resumed run continues from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import require
+from coterie.core.federation import Engine, Session
+from coterie.core.state import Checkpoint, read_checkpoint, write_checkpoint
+from coterie.run.history import Record, Row, Timing
+
+__all__ = ["RoundFiles", "fingerprint"]
+
+
+def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
+    """A short hash of method, settings, initial model and every row: what must be equal where a run is resumed."""
+    fields = vars(method)  # of a method that is no dataclass
+    text = repr((method, fields, *settings, str(engine.layout)))
+    text = re.sub(" at 0x[0-9a-f]+", "", text)  # where an object lies differs between processes
+    digest = hashlib.blake2b(text.encode(), digest_size=16)
+    digest.update(engine.fingerprint().encode())
+    digest.update(engine.x.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class RoundFiles:
+    """The folder of one run: `checkpoint.safetensors` of the last complete round, and `history.jsonl` with a line per round.
+
+    Rows go to a file of their own and are named by its length, so that a checkpoint does not grow with the history.
+    """
+
+    def __init__(self, folder: Path, mark: str) -> None:
+        self._mark = mark
+        self._path, self._history = folder / "checkpoint.safetensors", folder / "history.jsonl"
+        self._bytes = 0
+        self._written = (0, 0, 0)
+        self._asks = 0
+
+    def exist(self) -> bool:
+        """Whether a round was saved."""
+        return self._path.exists()
+
+    def clear(self) -> None:
+        """Make the folder, and remove what another run saved there."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._history.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+
+    def save(self, state: Any, number: int, record: Record, session: Session, engine: Engine) -> None:
+        """Save round `number`: it counts from the moment when its checkpoint is renamed into place."""
+        length = self._append(record, session)
+        meta = {
+            "round": number,
+            "fingerprint": self._mark,
+            "history_bytes": length,
+            "spent": session.spent,
+            "failures": session.failures,
+            "weights": record.weights,
+        }
+        write_checkpoint(self._path, state, engine.save_memory(), meta)
+        self._count(length, record)
+        self._asks = len(session.asks)
+
+    def _append(self, record: Record, session: Session) -> int:
+        """Write what is new behind what the last checkpoint knows of; returns the length of the file."""
+        fresh: dict[str, list[Any]] = {
+            "history": record.history[self._written[0] :],
+            "weights": record.weight_rows[self._written[1] :],
+            "seconds": record.seconds[self._written[2] :],
+        }
+        costs = [[a.round, a.ask, a.task, *cost] for a in session.asks[self._asks :] for cost in a.costs]
+        if costs:
+            fresh["asks"] = costs
+        with open(self._history, "ab") as file:
+            file.truncate(self._bytes)
+            file.seek(0, os.SEEK_END)
+            if any(fresh.values()):
+                file.write((json.dumps(fresh) + "\n").encode())
+            file.flush()
+            return file.tell()
+
+    def read(self, rounds: int) -> Checkpoint:
+        """The last complete round. Raises `InputError` if it is of another run, or beyond `rounds`."""
+        saved = read_checkpoint(self._path)
+        require(
+            saved.meta["fingerprint"] == self._mark,
+            f"{self._path} was written with other data, model or settings; resume with the same ones, or choose another --out",
+        )
+        number = saved.meta["round"]
+        require(number <= rounds, f"{self._path} is at round {number}, beyond the {rounds} rounds asked for")
+        return saved
+
+    def restore(self, saved: Checkpoint, record: Record, session: Session, engine: Engine) -> None:
+        """Put back what a fresh run does not have yet; rows of history beyond the checkpoint are left out."""
+        meta = saved.meta
+        with open(self._history, "rb") as file:
+            lines = file.read(meta["history_bytes"]).decode().splitlines()
+        for line in map(json.loads, lines):
+            record.history += [Row(*row) for row in line["history"]]
+            record.weight_rows += [tuple(row) for row in line["weights"]]
+            record.seconds += [Timing(*row) for row in line["seconds"]]
+        record.weights = meta["weights"]
+        session.spent.update(meta["spent"])
+        session.failures.update(meta["failures"])
+        engine.load_memory(saved.memory)
+        self._count(meta["history_bytes"], record)
+
+    def _count(self, length: int, record: Record) -> None:
+        self._bytes = length
+        self._written = (len(record.history), len(record.weight_rows), len(record.seconds))

@@ -1,0 +1,131 @@
+"""Evaluation: the metrics of models on the rows of every client that has one, asked of the clients themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.core.federation import Federation, QuorumError
+from coterie.core.metrics import baselines, evaluate
+from coterie.core.wire import PerClient
+from coterie.run.files import SummaryRow
+from coterie.run.history import Row
+
+__all__ = ["Evaluator"]
+
+Measured = Mapping[str, dict[str, float | None]]
+"""Metrics by client."""
+
+
+class _Look(NamedTuple):
+    """What was seen when these models were evaluated last: by split, the metrics of each client."""
+
+    round: int
+    models: Mapping[str, Tensor]
+    values: Mapping[str, Measured]
+
+
+class Evaluator:
+    """Evaluates models, and remembers what it saw last.
+
+    Attributes:
+        seen: the models that were evaluated last, their round, and their metrics by split and client.
+    """
+
+    def __init__(self, federation: Federation, attempt: int, metrics: tuple[str, ...]) -> None:
+        engine = federation.engine
+        self._federation, self._attempt, self._engine, self._metrics = federation, attempt, engine, metrics
+        self._splits = [s for s in ("train", "validation", "test") if any(engine.sizes(s).values())]
+        self.seen = _Look(-1, {}, {})
+
+    def look(self, models: Mapping[str, Tensor], number: int) -> list[Row]:
+        """Rows of the history for the models [d + b] of round `number`, by client and `*` for who has none of its own."""
+        gradients = Row(number, "*", "", "row_gradients", float(self._federation.session.spent["row_gradients"]))
+        self.seen = _Look(number, models, {split: self._measure(models, split, number) for split in self._splits})
+        return [
+            gradients,
+            *(
+                Row(number, client, split, k, v)
+                for split, by_client in self.seen.values.items()
+                for client, values in by_client.items()
+                for k, v in values.items()
+                if v is not None and k != "n"
+            ),
+        ]
+
+    def _measure(
+        self, models: Mapping[str, Tensor], split: str, number: int, known: Measured = MappingProxyType({})
+    ) -> Measured:
+        """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not yet `known`."""
+        everybody = [n for n, size in self._engine.sizes(split).items() if size and ("*" in models or n in models)]
+        names = [n for n in everybody if n not in known]
+        if not names:
+            return known
+        own = any(n in models for n in names)
+        x = PerClient(torch.stack([models[n if n in models else "*"] for n in names])) if own else models["*"]
+        try:
+            replies = self._view(number).ask(names, evaluate, x=x, part=split, metrics=",".join(self._metrics))
+        except QuorumError:  # who failed before has failed again
+            if known:
+                return known
+            raise
+        measured: dict[str, dict[str, float | None]] = dict(known)
+        for i, name in enumerate(replies.clients):
+            measured[name] = {"n": float(replies.rows[i]), "loss": float(replies.loss[i])}
+            measured[name].update(
+                {k: float(replies.values[i, j]) if replies.defined[i, j] else None for j, k in enumerate(self._metrics)}
+            )
+        return {n: measured[n] for n in everybody if n in measured}
+
+    def summarise(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
+        """Rows as in `summary.json` for the models of the last round, but without method and algorithm."""
+        trained = self._engine.sizes("train")
+        unseen = set(self._engine.unseen)
+        row_gradients = self._federation.session.spent["row_gradients"]
+        summary = []
+        for split in self._splits:
+            # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
+            known = self.seen.values.get(split, {}) if self.seen.models is models else {}
+            measured = self._measure(models, split, rounds, known)
+            if not measured:
+                continue
+            constant = self._constant_predictions(tuple(measured), split, rounds)
+            for name, values in measured.items():
+                majority, majority_loss = constant.get(name, (None, None))
+                row = SummaryRow(
+                    seed=self._federation.seed,
+                    client=name,
+                    split=split,
+                    n=int(values["n"] or 0),
+                    n_train=trained[name],
+                    metrics={k: v for k, v in values.items() if k != "n"},
+                    majority=majority,
+                    majority_loss=majority_loss,
+                    row_gradients=row_gradients,
+                    own_model=name in models,
+                    rounds=rounds,
+                    unseen=name in unseen,
+                )
+                summary.append(row.spelled())
+        return summary
+
+    def _view(self, number: int) -> Federation:
+        return self._federation.view(self._engine.clients, number, self._attempt)
+
+    def _constant_predictions(
+        self, names: tuple[str, ...], split: str, number: int
+    ) -> dict[str, tuple[float | None, float | None]]:
+        """By client: accuracy of its largest class and log-loss of its training shares; None where there are no classes."""
+        constant = self._view(number).ask(names, baselines, part=split)
+        return {
+            name: (_unless_negative(constant.majority[i]), _unless_negative(constant.majority_loss[i]))
+            for i, name in enumerate(constant.clients)
+        }
+
+
+def _unless_negative(value: Tensor) -> float | None:
+    return None if value < 0 else float(value)

@@ -1,0 +1,81 @@
+"""The files of a run directory that people and reports read: their columns, and how they are written. Needs neither torch nor numpy."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.state import write_atomically
+
+__all__ = ["SUMMARY", "SummaryRow", "safe_name", "write_csv", "write_json"]
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """A row of summary.json: the last model of one run on one client's rows of one split. docs/run-directory.md says what each is."""
+
+    seed: int
+    client: str
+    split: str
+    n: int
+    n_train: int
+    metrics: Mapping[str, float | None]
+    majority: float | None
+    majority_loss: float | None
+    row_gradients: int
+    own_model: bool
+    rounds: int
+    unseen: bool = False
+
+    def spelled(self) -> dict[str, Any]:
+        """The row as JSON: metrics are columns like the others, and `unseen` stands only where it is true."""
+        row: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            row.update(value if field.name == "metrics" else {field.name: value})
+        if not self.unseen:
+            del row["unseen"]
+        return row
+
+
+SUMMARY = ("method", "algorithm", *(f.name for f in dataclasses.fields(SummaryRow) if f.name != "metrics"))
+"""Columns of summary.json beside the metrics; a run directory has rows of several methods."""
+
+METRICS = ("accuracy", "balanced_accuracy", "auc", "loss")
+"""Metrics that are always known; further columns of summary.json are metrics of the user's own."""
+
+HISTORY = ("method", "seed", "round", "client", "split", "metric", "value")
+WEIGHTS = ("method", "seed", "round", "target", "client", "weight")
+TIMING = ("method", "seed", "round", "seconds", "own")
+ASKS = ("method", "seed", "round", "ask", "task")
+"""Columns of the CSV files; those of asks.csv are followed by the fields of `core.federation.ClientCost`."""
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON under a temporary name and rename it; NaN is an error, since JSON has none."""
+    text = json.dumps(value, indent=1, allow_nan=False)
+    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"))
+
+
+def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a CSV under a temporary name and rename it."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
+
+
+def safe_name(name: str) -> str:
+    """`name` as part of a file name; two names never become one.
+
+    >>> safe_name("St. Mary's, ward 1/2")
+    'St. Mary%27s%2C ward 1%2F2'
+    """
+    return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
