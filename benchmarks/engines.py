@@ -16,41 +16,23 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import coterie as ct
+from benchmarks.engine_work import Flat, Work, echo, methods
 from benchmarks.measure import Settings, on_a_quiet_machine
-from coterie.algorithms import ALGORITHMS
 from coterie.core.errors import InputError
 from coterie.core.federation import Engine, Federation
 from coterie.core.rows import Client, Clients, Part
-from coterie.core.task import Update
 from coterie.data import load
 from coterie.engines.inprocess import InProcess
 
 WHAT = __doc__ or ""
 NAMES = ("a", "b", "c", "d")
 FLARE = "FLARE's simulator"
-ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "varsel": {"internal": ("cleveland", "hungary")},
-    "selective": {"internal": ("cleveland", "hungary")},
-    "sgd-ideal": {"members": "*"},
-    "target-only": {"target": "switzerland"},
-}
-"""What a method cannot be made without, on the four hospitals."""
-
-
-class Work(NamedTuple):
-    """Sizes: numbers of a model and how often each is asked; rounds of each method, and of how many turns; () for all methods."""
-
-    floats: Mapping[int, int] = {50_000: 30, 10_000_000: 5}
-    rounds: int = 12
-    turns: int = 3
-    methods: tuple[str, ...] = ()
 
 
 class Way(NamedTuple):
@@ -72,45 +54,6 @@ WAYS: dict[str, Way] = {
     "Ray, 2 actors": Way(_ray, {"engine": "ray", "actors": 2}),
 }
 """Columns of the tables; FLARE's follows."""
-
-
-class Flat(nn.Module):
-    """A model of any number of parameters, which it does nothing with."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """One logit per row."""
-        return self.weight[0] * inputs
-
-
-@dataclass(frozen=True)
-class Sized:
-    """Settings of `Flat`, which is built where a client is.
-
-    Attributes:
-        size: numbers of the model.
-    """
-
-    size: int
-
-    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
-        """The model, whatever the inputs."""
-        return Flat(self.size)
-
-
-class Sent(NamedTuple):
-    """A vector of each client [n, d]."""
-
-    delta: Update
-
-
-@ct.task
-def echo(cohort: ct.Cohort, *, x: Tensor) -> Sent:
-    """Send a vector of the size of the model back."""
-    return Sent(x.repeat(len(cohort.names), 1))
 
 
 def run(settings: Settings) -> dict[str, Any]:
@@ -187,16 +130,6 @@ def _asks(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
     return rows
 
 
-def methods(work: Work) -> Iterator[tuple[str, Any]]:
-    """Names of the methods and the methods, as they are measured."""
-    local = ct.LocalSGD(lr=0.05, steps=ct.Steps(10), batch_size=16)
-    for name, made in ALGORITHMS.items():
-        if work.methods and name not in work.methods:
-            continue
-        fields = made.__dataclass_fields__  # type: ignore[attr-defined]
-        yield name, made(**ARGUMENTS.get(name, {}), **({"local": local} if "local" in fields else {}))
-
-
 def _run(method: Any, rounds: int, options: Mapping[str, Any]) -> Any:
     clients = load("heart-disease", seed=0)
     held = clients["switzerland"].part("validation")
@@ -226,7 +159,7 @@ def _counts(work: Work) -> list[dict[str, Any]]:
         found = _run(method, 3, {})
         model = found.x if "*" in found.models else next(iter(found.models.values()))
         asks = [r for r in found.asks if r.round == 2]
-        per_client = 4 * (1 if getattr(method, "pooled", False) else 4) * len(model)
+        per_client = 4 * (1 if method.pooled else 4) * len(model)
         rows.append(
             {
                 "method": name,

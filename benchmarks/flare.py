@@ -17,7 +17,7 @@ import torch
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
-from benchmarks.engines import Sized, Work, echo, methods
+from benchmarks.engine_work import Sized, Work, echo, methods
 from coterie.core.federation import Federation
 from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import MLP, MODELS, build_model
@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ALSO_AT_SITES = """
 import sys
 if "coterie.sites.site" in sys.orig_argv:
-    from benchmarks.engines import Sized
+    from benchmarks.engine_work import Sized
     from coterie.models import MODELS
     MODELS["flat"] = Sized
 """
@@ -87,9 +87,9 @@ def _rounds(engine: Remote, clients: Any, work: Work) -> dict[str, float]:
     """Seconds of a round of each method that needs no pooled rows."""
     found = {}
     for name, method in methods(work):
-        if getattr(method, "pooled", False):
+        if method.pooled:
             continue
-        keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
+        keep = method.keeps_validation(clients.names)
         engine.prepare(build_model(MLP(), clients, 0), MLP(), clients, pair=name, keep=keep)
         run = run_method(engine, method, LoopSettings(work.rounds, evaluate=work.rounds, metrics=()))
         found[name] = statistics.median(s[1] for s in run.seconds[1:-1])

@@ -122,7 +122,7 @@ FLAGS = {
     "a folder that is no run": (("report", "good"), "good lacks summary.json"),
     "a report of nothing": (("report", "nowhere"), "there is no run directory 'nowhere'"),
     "show of nothing": (("show", "meritfde"), "did you mean 'meritfed'?"),
-    "predict without run": (("predict", "nowhere", "good/a.csv", "--client", "a"), "nowhere/experiment.toml"),
+    "predict without run": (("predict", "nowhere", "good/a.csv", "--client", "a"), "there is no run directory 'nowhere'"),
     "predict without client": (("predict", "nowhere", "good/a.csv"), "--client"),
     "tune of an unknown method": ((*HEART, "--tune", "--set", "tune.meritfde.lr=[1]"), "did you mean 'meritfed'?"),
     "tune of a single value": ((*HEART, "--tune", "--set", "tune.local.lr=1"), "must be a list of values"),

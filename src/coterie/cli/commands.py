@@ -270,20 +270,24 @@ def _report(args: argparse.Namespace) -> int:
 
 def _predict(args: argparse.Namespace) -> int:
     from coterie.core.state import write_atomically
+    from coterie.report.results import Results
+    from coterie.report.verdicts import recommended
     from coterie.run.predict import predict
 
-    got = predict(Path(args.folder), Path(args.file), client=args.client, method=args.method, seed=args.seed)
-    table = got.table()
+    folder = Path(args.folder)
+    method = args.method or recommended(Results.load(folder), args.client)
+    prediction = predict(folder, Path(args.file), client=args.client, method=method, seed=args.seed)
+    table = prediction.table()
     if args.out:
         write_atomically(Path(args.out), lambda p: p.write_text(table, encoding="utf-8"))
     else:
         sys.stdout.write(table)
-    sys.stderr.write(f"model: {got.method} for {args.client}\n")
-    for note in got.notes:
+    sys.stderr.write(f"model: {prediction.method} for {args.client}\n")
+    for note in prediction.notes:
         sys.stderr.write(f"note: {note}\n")
-    accuracy = got.accuracy()
+    accuracy = prediction.accuracy()
     if accuracy is not None:
-        sys.stderr.write(f"the file has labels: accuracy {accuracy:.3f} on {len(got.values)} rows\n")
+        sys.stderr.write(f"the file has labels: accuracy {accuracy:.3f} on {len(prediction.values)} rows\n")
     return 0
 
 

@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from coterie.core.errors import nearest, require
 from coterie.report.results import Results
 from coterie.report.statistics import BETTER, WORSE, Difference, VerdictWord
 from coterie.report.text import count, listing, printable
@@ -32,6 +33,7 @@ __all__ = [
     "harmed",
     "helped",
     "late_shares",
+    "recommended",
     "verdict",
     "whole_percent",
 ]
@@ -88,6 +90,13 @@ def verdict(results: Results, client: str) -> Verdict:
         )
         return Verdict("too few rows to tell", f"{count(round(rows), f'{results.split} row')}{moves}")
     return _weigh(results, client, found)
+
+
+def recommended(results: Results, client: str) -> str:
+    """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if nobody is called so."""
+    require(client in results.clients, f"the run has no client {client!r}; {nearest(client, results.clients)}")
+    alone = results.baseline
+    return verdict(results, client).method or (results.methods[0] if alone is None else alone)
 
 
 def _weigh(results: Results, client: str, found: Found) -> Verdict:

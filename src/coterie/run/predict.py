@@ -58,14 +58,14 @@ class Prediction(NamedTuple):
         return float((self.values.argmax(dim=1) == self.labels).double().mean())
 
 
-def predict(run: Path, data: Path, *, client: str, method: str | None = None, seed: int | None = None) -> Prediction:
+def predict(run: Path, data: Path, *, client: str, method: str, seed: int | None = None) -> Prediction:
     """Predict the rows of a CSV, Parquet or npz file with a client's model of a finished run.
 
     Args:
         run: the run directory.
         data: raw columns as in the client's own file; the label may be missing.
         client: whose model; where a method has one model for everybody, that one.
-        method: its label; None: the one that the run recommends to this client.
+        method: its label.
         seed: of the run whose model is used; None: the first.
 
     Raises:
@@ -81,12 +81,11 @@ def predict(run: Path, data: Path, *, client: str, method: str | None = None, se
     used = experiment.run.seeds[0] if seed is None else seed
     recipes = _json(run / "preprocess.json")
     require(str(used) in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
-    chosen = method or recommended(run, client)
     labels = experiment.labels
-    require(chosen in labels, f"the run has no method {chosen!r}; {nearest(chosen, labels)}")
+    require(method in labels, f"the run has no method {method!r}; {nearest(method, labels)}")
     encoded = apply_recipe(recipes[str(used)], data)
 
-    path = _model_path(run, chosen, used, client)
+    path = _model_path(run, method, used, client)
     state, about = open_model_file(path)
     require("shape" in about, f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
     shape = about["shape"]
@@ -97,22 +96,9 @@ def predict(run: Path, data: Path, *, client: str, method: str | None = None, se
         outputs = built.eval()(encoded.inputs)
     classes = tuple(about["classes"])
     if not classes:
-        return Prediction(chosen, (), outputs.reshape(len(outputs), -1), encoded.labels, tuple(encoded.notes))
+        return Prediction(method, (), outputs.reshape(len(outputs), -1), encoded.labels, tuple(encoded.notes))
     kind: Kind = "binary" if about["outputs"] == 1 else "classes"
-    return Prediction(chosen, classes, probabilities(kind, outputs), encoded.labels, tuple(encoded.notes))
-
-
-def recommended(run: Path, client: str) -> str:
-    """The method that the run's verdict names for a client: a federated one if joining pays, else training alone."""
-    from coterie.report.results import Results
-    from coterie.report.verdicts import verdict
-
-    results = Results.load(run)
-    found = verdict(results, client)
-    if found.method is not None:
-        return found.method
-    alone = results.baseline
-    return alone if alone is not None else results.methods[0]
+    return Prediction(method, classes, probabilities(kind, outputs), encoded.labels, tuple(encoded.notes))
 
 
 def _model_path(run: Path, method: str, seed: int, client: str) -> Path:
