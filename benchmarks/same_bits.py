@@ -22,10 +22,11 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -33,7 +34,7 @@ from typing import Any, NamedTuple
 
 import coterie
 from benchmarks import same_bits_cases
-from benchmarks.same_bits_cases import Key, Recording, record
+from benchmarks.same_bits_cases import GROUPS, Key, Recording, record
 
 __all__ = ["Compared", "compare", "main", "renamed"]
 
@@ -44,8 +45,8 @@ SHOWN = 20
 """Differences that are printed."""
 
 
-class UnusableBaseError(Exception):
-    """The base is no commit, or cannot be recorded."""
+class RecordingError(Exception):
+    """A tree cannot be recorded, or the base is no commit."""
 
 
 # ---- compare
@@ -108,16 +109,15 @@ def show(found: Compared) -> None:
 # ---- record
 
 
-def record_here(out: Path, pattern: str, source: Path | None) -> int:
-    """Record the tree whose `src` is on PYTHONPATH, which must be `source`; the exit status."""
+def record_here(out: Path, groups: Iterable[str], pattern: str, source: Path | None) -> None:
+    """Record the tree whose `src` is on PYTHONPATH, which must be `source`."""
     here = Path(coterie.__file__).resolve().parent.parent
     if source is not None and here != source.resolve():
         raise SystemExit(f"coterie comes from {here}, not from {source}")
-    found, broken = record(pattern)
+    found, broken = record(groups, pattern)
     for text in broken:
         print(text, file=sys.stderr)
     found.write(out, {"broken": len(broken), **_conditions()})
-    return 0
 
 
 def _conditions() -> dict[str, Any]:
@@ -133,16 +133,27 @@ def _conditions() -> dict[str, Any]:
     return {"python": platform.python_version(), "machine": platform.node(), "versions": versions, "cases": cases}
 
 
-def _record_tree(tree: Path, out: Path, pattern: str) -> tuple[Recording, int]:
-    """Record a tree in a process of its own, by the cases of this one; also how many of them broke."""
+def _record_tree(tree: Path, pattern: str) -> tuple[Recording, int]:
+    """Record a tree by the cases of this one, each group in a process of its own; also how many cases broke."""
     begun = time.perf_counter()
-    source = tree / "src"
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.same_bits", "record", str(out), "--only", pattern]
-    subprocess.run([*command, "--source", str(source)], cwd=ROOT, env=environment, check=True)
-    found, about = Recording.read(out)
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    found, broken = Recording(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "benchmarks.same_bits", "record"]
+        started = {}
+        for group in GROUPS:
+            out = Path(folder) / f"{group}.json"
+            words = [*command, str(out), "--group", group, "--only", pattern, "--source", str(tree / "src")]
+            started[out] = subprocess.Popen(words, cwd=ROOT, env=environment)
+        statuses = [process.wait() for process in started.values()]
+        if any(statuses):
+            raise RecordingError(f"recording ended with {', '.join(map(str, statuses))}")
+        for out in started:
+            part, about = Recording.read(out)
+            found.found.update(part.found)
+            broken += about["broken"]
     print(f"recorded {len(found.found)} values and tensors in {time.perf_counter() - begun:.0f} s", flush=True)
-    return found, about["broken"]
+    return found, broken
 
 
 def _base(name: str, pattern: str) -> Recording:
@@ -155,11 +166,10 @@ def _base(name: str, pattern: str) -> Recording:
             return found.matching(pattern)
     with _worktree(commit) as tree:
         print(f"recording the base {commit[:12]}", flush=True)
-        found, broken = _record_tree(tree, path, "*")
+        found, broken = _record_tree(tree, "*")
     if broken:
-        raise UnusableBaseError(
-            f"{broken} cases do not run on the base; mend them in {Path(same_bits_cases.__file__).name}"
-        )
+        raise RecordingError(f"{broken} cases break; mend them in {Path(same_bits_cases.__file__).name}")
+    found.write(path, {"broken": 0, **_conditions()})
     return found.matching(pattern)
 
 
@@ -177,7 +187,7 @@ def _worktree(commit: str) -> Iterator[Path]:
 def _git(*arguments: str) -> str:
     ended = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
     if ended.returncode:
-        raise UnusableBaseError(f"git {' '.join(arguments)}: {ended.stderr.strip() or 'failed'}")
+        raise RecordingError(f"git {' '.join(arguments)}: {ended.stderr.strip() or 'failed'}")
     return ended.stdout.strip()
 
 
@@ -190,26 +200,31 @@ def main() -> int:
     parser.add_argument("base", help="a commit; or `record`, to write the recording OUT of one tree")
     parser.add_argument("out", nargs="?", type=Path)
     parser.add_argument("--only", default="*", metavar="PATTERN", help="cases, e.g. 'attacks/*'")
+    parser.add_argument("--group", choices=GROUPS, action="append", help="of cases; left out: all")
     parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.base == "record":
         if arguments.out is None:
             parser.error("say where to write the recording")
-        return record_here(arguments.out, arguments.only, arguments.source)
+        record_here(arguments.out, arguments.group or GROUPS, arguments.only, arguments.source)
+        return 0
     try:
         base = _base(arguments.base, arguments.only)
-    except (UnusableBaseError, subprocess.CalledProcessError) as error:
-        print(f"no recording of the base: {error}", file=sys.stderr)
+    except RecordingError as error:
+        print(f"the base: {error}", file=sys.stderr)
         return 2
     print("recording the present tree", flush=True)
     try:
-        present, _ = _record_tree(ROOT, BUILD / "present.json", arguments.only)
-    except subprocess.CalledProcessError as error:
-        print(f"the present tree cannot be recorded: {error}", file=sys.stderr)
+        present, _ = _record_tree(ROOT, arguments.only)
+    except RecordingError as error:
+        print(f"the present tree: {error}", file=sys.stderr)
         return 1
+    if not base.found:
+        print(f"no case fits {arguments.only!r}", file=sys.stderr)
+        return 2
     found = compare(base, present, tomllib.loads(RENAMES.read_text()))
     show(found)
-    return 1 if found.failures or not base.found else 0
+    return 1 if found.failures else 0
 
 
 if __name__ == "__main__":

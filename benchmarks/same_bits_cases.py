@@ -12,7 +12,7 @@ import sys
 import tempfile
 import traceback
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from torch import nn
 import coterie as ct
 from benchmarks import same_bits_spelling as tree
 
-__all__ = ["Key", "Recording", "cases", "record", "text_of"]
+__all__ = ["GROUPS", "Key", "Recording", "record", "text_of"]
 
 # ---- what is recorded
 
@@ -286,8 +286,8 @@ PROBLEMS: Mapping[str, Callable[[], Problem]] = {
 }
 
 
-def cases() -> Iterator[tuple[str, Case]]:
-    """Every case by its name, in the order in which they run."""
+def _runs() -> Iterator[tuple[str, Case]]:
+    """Cases of one `fit` in this process or with workers."""
     for name in tree.catalogue():
         settings = ARGUMENTS.get(name, ({},))
         for problem, make in PROBLEMS.items():
@@ -311,6 +311,10 @@ def cases() -> Iterator[tuple[str, Case]]:
                                  attackers=("b", "e"), clients_per_round=5),
                 )  # fmt: skip
     yield "attacks/of a gap", _method_case("maxfl", {}, _targets, attack="loss-inflation", attackers=0.4)
+
+
+def _commands() -> Iterator[tuple[str, Case]]:
+    """Cases that mostly wait for processes which they start."""
     for data, options in COMPARED.items():
         for workers in (1, 2):
             yield f"compare/{data}/{workers} workers", _compare_case(data, options.split(), workers)
@@ -319,6 +323,10 @@ def cases() -> Iterator[tuple[str, Case]]:
     if tree.ray_is_here():
         yield "ray/fit", _method_case("meritfed", {}, _batch_norm, actors=2)
         yield "ray/run", _run_case({}, {"engine": "ray", "actors": 2})
+
+
+GROUPS: Mapping[str, Callable[[], Iterator[tuple[str, Case]]]] = {"runs": _runs, "commands": _commands}
+"""All cases by name, in the order in which they run: groups for as many processes."""
 
 
 def _spelled(arguments: Mapping[str, Any]) -> str:
@@ -403,14 +411,14 @@ def _coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, check=False)
 
 
-def record(pattern: str = "*") -> tuple[Recording, list[str]]:
-    """Run the cases that fit a pattern; what was recorded, and the traceback of each that ended in another way than runs may.
+def record(groups: Iterable[str] = tuple(GROUPS), pattern: str = "*") -> tuple[Recording, list[str]]:
+    """Run the cases of these groups that fit a pattern; what was recorded, and the traceback of each that broke.
 
     How a case ended is recorded too: a run that cannot go on is a result.
     """
     recording = Recording()
     broken = []
-    for label, case in cases():
+    for label, case in (c for group in groups for c in GROUPS[group]()):
         if not fnmatchcase(label, pattern):
             continue
         ended = "done"
