@@ -1,12 +1,14 @@
 """`make same-bits BASE=<commit>`: does this tree compute the bits that another commit computes, for every method?
 
-Both trees are run on this machine by the cases below: every method on three small problems, every attack and sampler, personalisation,
-many clients, one and two workers, Ray where it is installed, and `coterie compare` and `coterie run`. Compared are values by case,
-method, seed, client, split, round and column as hex floats, and tensors of models by name, never bytes of files, so that files, columns
-and code may move; what was renamed stands in `same_bits_renames.toml`, and what only the present tree has is counted and passed over.
+Both trees are run on this machine by the cases of `same_bits_cases.py`: every method on three small problems, every attack and
+sampler, personalisation, many clients, one and two workers, Ray where it is installed, `coterie compare` and `coterie run`. Compared
+are values by case, method, seed, client, split, round and column as hex floats, and tensors of models by name, never bytes of files,
+so that files, columns and code may move. What was renamed stands in `same_bits_renames.toml`, other spellings of calls and settings
+in `same_bits_spelling.py`; what only the present tree has is counted and passed over.
 
 It is in neither `make test` nor CI: other instruction sets, and other versions of torch, sum in another order and give other bits, so
-that nothing recorded elsewhere could be compared with. Recordings of a base are kept in `build/same-bits`.
+that nothing recorded elsewhere could be compared with. Recordings of a base are kept in `build/same-bits` of the main checkout, for
+all its worktrees.
 
     python -m benchmarks.same_bits BASE [--only PATTERN]
     python -m benchmarks.same_bits record OUT.json [--only PATTERN]    # the tree whose `src` is on PYTHONPATH
@@ -32,6 +34,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 import coterie
 from benchmarks import same_bits_cases
 from benchmarks.same_bits_cases import GROUPS, Key, Recording, record
@@ -40,7 +44,6 @@ __all__ = ["Compared", "compare", "main", "renamed"]
 
 ROOT = Path(__file__).resolve().parent.parent
 RENAMES = Path(__file__).with_name("same_bits_renames.toml")
-BUILD = ROOT / "build" / "same-bits"
 SHOWN = 20
 """Differences that are printed."""
 
@@ -128,9 +131,9 @@ def _conditions() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "none"
-    files = (Path(__file__), Path(same_bits_cases.__file__))
-    cases = hashlib.blake2b(b"".join(f.read_bytes() for f in files), digest_size=16).hexdigest()
-    return {"python": platform.python_version(), "machine": platform.node(), "versions": versions, "cases": cases}
+    cases = hashlib.blake2b(Path(same_bits_cases.__file__).read_bytes(), digest_size=16).hexdigest()
+    machine = [platform.node(), torch.backends.cpu.get_cpu_capability()]
+    return {"python": platform.python_version(), "machine": machine, "versions": versions, "cases": cases}
 
 
 def _record_tree(tree: Path, pattern: str) -> tuple[Recording, int]:
@@ -159,7 +162,7 @@ def _record_tree(tree: Path, pattern: str) -> tuple[Recording, int]:
 def _base(name: str, pattern: str) -> Recording:
     """The recording of a commit: the one that is kept, if nothing that it depends on has changed, or a new one of all cases."""
     commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-    path = BUILD / f"{commit}.json"
+    path = _build() / f"{commit}.json"
     if path.exists():
         found, about = Recording.read(path)
         if about == {"broken": 0, **_conditions()}:
@@ -176,12 +179,16 @@ def _base(name: str, pattern: str) -> Recording:
 @contextmanager
 def _worktree(commit: str) -> Iterator[Path]:
     """The files of a commit, in a folder that is removed afterwards."""
-    tree = BUILD / f"tree-{commit[:12]}-{os.getpid()}"
+    tree = _build() / f"tree-{commit[:12]}-{os.getpid()}"
     _git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
     try:
         yield tree
     finally:
         _git("worktree", "remove", "--force", str(tree))
+
+
+def _build() -> Path:
+    return Path(_git("rev-parse", "--path-format=absolute", "--git-common-dir")).parent / "build" / "same-bits"
 
 
 def _git(*arguments: str) -> str:
