@@ -89,10 +89,26 @@ def test_pixels_are_rows_of_accuracy_and_have_no_auc():
     assert metrics.auc(outputs, labels, "classes") is None
 
 
+REGRESSION = ("mae", "rmse")
+
+
 @pytest.mark.parametrize("name", list(metrics.METRICS))
-@pytest.mark.parametrize("kind", ["regression", "own"])
-def test_regression_has_no_accuracy(name, kind):
-    assert metrics.METRICS[name](torch.zeros(4, 1), torch.tensor([0.0, 1.0, 2.0, 3.0]), kind) is None
+@pytest.mark.parametrize("kind", ["regression", "own", "binary"])
+def test_metrics_are_defined_for_their_task_only(name, kind):
+    value = metrics.METRICS[name](torch.zeros(4, 1), torch.tensor([0.0, 1.0, 2.0, 3.0]), kind)
+    if kind != "binary":
+        assert (value is not None) == (name in REGRESSION and kind == "regression")
+    else:
+        assert name not in REGRESSION or value is None
+
+
+def test_errors_of_a_regression_are_those_of_scikit_learn():
+    sk = pytest.importorskip("sklearn.metrics")
+    outputs, labels = torch.randn(2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    wanted = sk.mean_absolute_error(labels, outputs), sk.root_mean_squared_error(labels, outputs)
+    for shaped in (outputs, outputs[:, None]):
+        got = metrics.mae(shaped, labels, "regression"), metrics.rmse(shaped, labels, "regression")
+        assert got == pytest.approx(wanted, rel=1e-12)
 
 
 def test_the_task_sends_what_is_undefined_as_a_flag_and_never_nan():

@@ -451,7 +451,7 @@ class Cohort:
     ) -> dict[str, Tensor]:
         """Loss and metrics of x, per client.
 
-        Losses are summed in float64.
+        Losses are summed in float64. Metrics of a regression are in the unit of the label, its loss is that of the stored labels.
 
         Args:
             x: model [d + b], or one per client [n, d + b].
@@ -474,6 +474,9 @@ class Cohort:
         for i, span in zip(has, spans, strict=True):
             values = self.workspace.loss.rows(outputs[span], labels[span]).double().cpu()
             result["loss"][i] = values.sum() / len(values)
+        if self.workspace.loss.kind == "regression":
+            scale = self.clients.label_scale
+            outputs, labels = scale.undo(outputs), scale.undo(labels)
         for name, metric in metrics.items():
             for j, i in enumerate(has):
                 value = metric(outputs[spans[j]], labels[spans[j]], self.workspace.loss.kind)

@@ -13,7 +13,20 @@ from coterie.core.errors import InputError, nearest
 from coterie.core.loss import Kind, probabilities
 from coterie.core.task import task
 
-__all__ = ["METRICS", "Metric", "accuracy", "auc", "balanced_accuracy", "evaluate", "find_metrics", "register", "top5"]
+__all__ = [
+    "DEFAULT_METRICS",
+    "METRICS",
+    "Metric",
+    "accuracy",
+    "auc",
+    "balanced_accuracy",
+    "evaluate",
+    "find_metrics",
+    "mae",
+    "register",
+    "rmse",
+    "top5",
+]
 
 Metric = Callable[[Tensor, Tensor, Kind], float | None]
 
@@ -81,6 +94,28 @@ def top5(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     return float((best == labels[:, None]).any(dim=1).double().mean())
 
 
+def mae(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Mean absolute error, in the unit of the label; None for classification.
+
+    >>> mae(torch.tensor([[1.0], [5.0]]), torch.tensor([2.0, 2.0]), "regression")
+    2.0
+    """
+    return None if kind != "regression" else float(_errors(outputs, labels).abs().mean())
+
+
+def rmse(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """Root of the mean squared error, in the unit of the label; None for classification.
+
+    >>> rmse(torch.tensor([[1.0], [9.0]]), torch.tensor([2.0, 2.0]), "regression")
+    5.0
+    """
+    return None if kind != "regression" else float(_errors(outputs, labels).square().mean().sqrt())
+
+
+def _errors(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.reshape(labels.shape).double() - labels.double()
+
+
 def _ranks(values: Tensor) -> Tensor:
     _, inverse, counts = values.unique(return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
@@ -88,8 +123,18 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks[inverse]
 
 
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "balanced_accuracy": balanced_accuracy, "auc": auc, "top5": top5}
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "balanced_accuracy": balanced_accuracy,
+    "auc": auc,
+    "top5": top5,
+    "mae": mae,
+    "rmse": rmse,
+}
 """Metrics by name, in the order of the tables."""
+
+DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse")
+"""Metrics of a run that asks for none by name; those of other tasks are undefined."""
 
 
 def register(name: str, metric: Metric) -> None:

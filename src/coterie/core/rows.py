@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.rng import Rng
 
-__all__ = ["Client", "Clients", "Inputs", "Part", "Rows", "joint_fingerprint", "rows", "take"]
+__all__ = ["Client", "Clients", "Inputs", "LabelScale", "Part", "Rows", "joint_fingerprint", "rows", "take"]
 
 Array = NDArray[np.int64]
 
@@ -36,6 +36,20 @@ def take(inputs: Inputs, index: Tensor | slice) -> Inputs:
     return {k: v[index] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[index]
 
 
+class LabelScale(NamedTuple):
+    """How the labels of a regression are stored: as (label - mean) / scale; with mean 0 and scale 1 as they were given.
+
+    A model learns, and every loss is of, the stored labels; `undo` gives labels and predictions in the label's unit.
+    """
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+    def undo(self, values: Tensor) -> Tensor:
+        """Stored labels, or outputs of a model [...], in the unit of the label; float64 unless nothing is to be done."""
+        return values if self == LabelScale() else values.double() * self.scale + self.mean
+
+
 class Part(NamedTuple):
     """Some rows of one client: inputs [rows, ...] and labels [rows, ...]."""
 
@@ -48,6 +62,12 @@ class Part(NamedTuple):
     def select(self, index: Tensor | slice) -> Part:
         """The rows `index` of this part."""
         return Part(take(self.inputs, index), self.labels[index])
+
+    def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
+        """The same rows with other tensors; `change` as for `Clients.changed`."""
+        if isinstance(self.inputs, dict):
+            return Part({k: change(v, k) for k, v in self.inputs.items()}, change(self.labels, None))
+        return Part(change(self.inputs, "inputs"), change(self.labels, None))
 
 
 @dataclass(frozen=True)
@@ -286,6 +306,12 @@ class Clients(Sequence[Client]):
             "a client is called 'server', the name of the server's own rows; rename it",
         )
 
+    @property
+    def label_scale(self) -> LabelScale:
+        """How the labels are stored, as the recipe says."""
+        label = {} if self.recipe is None else self.recipe["label"]
+        return LabelScale(label.get("mean", 0.0), label.get("scale", 1.0))
+
     def number(self, name: str) -> int:
         """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
         if name not in self._number or self._number[name] >= len(self.names):
@@ -351,25 +377,31 @@ class Clients(Sequence[Client]):
 
     def to(self, device: torch.device) -> Clients:
         """The same clients with all rows on `device`; tensors that parts share are moved once."""
-        moved: dict[int, Any] = {}
+        return self.changed(lambda tensor, name: tensor.to(device))
 
-        def there(value: Any) -> Any:
-            if value is None or isinstance(value, Clients):
-                return value if value is None else value.to(device)
-            if isinstance(value, dict):
-                return {k: there(v) for k, v in value.items()}
-            if isinstance(value, Rows):
-                return Rows(there(value.inputs), there(value.labels), value.offsets, value.index)
-            if isinstance(value, Part):
-                return Part(there(value.inputs), there(value.labels))
-            if id(value) not in moved:
-                moved[id(value)] = value.to(device)
-            return moved[id(value)]
+    def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Clients:
+        """The same clients with other tensors of rows; one that parts share stays shared.
 
-        made = copy(self)
-        for name in ("train", "validation", "test", "server", "unseen"):
-            setattr(made, name, there(getattr(self, name)))
-        return made
+        Args:
+            change: function (tensor [rows, ...], its name) -> tensor. The name is that among a dict of inputs, "inputs" for inputs that
+                are one tensor, and None for labels.
+        """
+        made: dict[tuple[int, str | None], Tensor] = {}
+
+        def new(tensor: Tensor, name: str | None) -> Tensor:
+            key = id(tensor), name
+            if key not in made:
+                made[key] = change(tensor, name)
+            return made[key]
+
+        other = copy(self)
+        for kind in ("train", "validation", "test"):
+            rows: Rows | None = getattr(self, kind)
+            if rows is not None:
+                setattr(other, kind, Rows(*Part(rows.inputs, rows.labels).changed(new), rows.offsets, rows.index))
+        other.server = None if self.server is None else self.server.changed(new)
+        other.unseen = None if self.unseen is None else self.unseen.changed(change)
+        return other
 
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""

@@ -9,7 +9,7 @@ from coterie.data.registry import DATASETS, Dataset, load
 from coterie.data.split_table import Split
 from coterie.data.splits import clusters, dirichlet, generator, iid, mixed, shards, stratified, target_groups
 from coterie.data.tables.folder import apply_recipe, from_folder, from_frames
-from coterie.data.tensors import from_tensors
+from coterie.data.tensors import from_tensors, standardise
 
 __all__ = [
     "DATASETS",
@@ -27,6 +27,7 @@ __all__ = [
     "load",
     "mixed",
     "shards",
+    "standardise",
     "stratified",
     "target_groups",
 ]

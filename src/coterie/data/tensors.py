@@ -15,7 +15,7 @@ from coterie.core.rows import Client, Clients, Inputs, Part, Rows, rows, take
 from coterie.data.split_table import Dealt, Split
 from coterie.data.splits import numbered, stratified
 
-__all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over"]
+__all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over", "standardise"]
 
 PARTS = ("train", "validation", "test")
 
@@ -37,6 +37,10 @@ def from_tensors(
     stratified by label), or its parts as they are: (train, validation, test) or {"train": ..., "test": ...}, each a
     pair or None. Inputs are a tensor [rows, ...] or a dict of such; labels [rows, ...], whole numbers for classes.
     Arrays of float64 become float32; tensors keep their type.
+
+    Nothing is scaled. Inputs of different units train badly with one learning rate, and with labels that are quantities the losses, and
+    so the weights of MeritFed and the requirements of MaxFL, depend on the label's unit: use `standardise`, or scale both yourself
+    by numbers that all clients share.
 
     Args:
         clients: as above.
@@ -62,6 +66,53 @@ def from_tensors(
         server=None if server is None else _part(server, "the server"),
         unseen=None if unseen is None else from_tensors(unseen, seed=seed, split=split, name=name, classes=classes),
     )
+
+
+def standardise(clients: Clients) -> Clients:
+    """The same clients with inputs and labels of mean 0 and variance 1 over the training rows of all clients together.
+
+    Each column of inputs [rows] or [rows, features] that are floats is scaled on its own, and so are float labels, one per row:
+    results then do not depend on the label's unit. Images, texts and classes stay as they are. `recipe` holds the means and scales
+    (float64), and `label_scale` undoes those of the label: metrics of a run are in the label's unit, losses are not.
+
+    Raises:
+        InputError: labels that are the same in all training rows, or clients that are standardised already, such as those of tables.
+    """
+    require(clients.recipe is None, f"the clients of {clients.name!r} are standardised already; use them as they are")
+    pooled = clients.pooled()
+    inputs = pooled.inputs if isinstance(pooled.inputs, dict) else {"inputs": pooled.inputs}
+    scales = {k: _pooled_scale(v) for k, v in inputs.items() if v.is_floating_point() and v.ndim <= 2}
+    label = pooled.labels
+    quantity = label.is_floating_point() and label.numel() == len(label)
+    mean, scale = _pooled_scale(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
+    require(
+        not quantity or bool((label != label[0]).any()),
+        f"all training rows of all clients have the label {float(mean):g}; there is nothing to learn",
+    )
+
+    def change(tensor: Tensor, key: str | None) -> Tensor:
+        if key is None:
+            return ((tensor - mean) / scale).to(tensor.dtype) if quantity else tensor
+        return ((tensor - scales[key][0]) / scales[key][1]).to(tensor.dtype) if key in scales else tensor
+
+    made = clients.changed(change)
+    numbers = {key: {"mean": m.tolist(), "scale": s.tolist()} for key, (m, s) in scales.items()}
+    recipe = {"version": 2, "inputs": numbers, "label": {"mean": float(mean), "scale": float(scale)}}
+    for group in (made, made.unseen):
+        if group is not None:
+            group.recipe = recipe
+    if clients.draw is None:
+        return made
+    drawn = clients.draw
+    return made.with_draw(lambda client, count, rng: drawn(client, count, rng).changed(change))
+
+
+def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation over the rows of each column, float64; 1 for a column that is constant up to rounding."""
+    exact = values.double()
+    mean = exact.mean(0)
+    scale = (exact - mean).square().mean(0).sqrt()
+    return mean, torch.where(scale > 1e-9 * mean.abs(), scale, 1.0)
 
 
 def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:

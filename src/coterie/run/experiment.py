@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from coterie.core.errors import InputError, check_field, is_number, nearest, require
+from coterie.core.metrics import DEFAULT_METRICS
 from coterie.core.modules import load_object
 from coterie.core.state import write_atomically
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
@@ -61,7 +62,7 @@ class RunSettings:
     actors: int = 2
     address: str | None = None
     timeout: float = 600.0
-    metrics: tuple[str, ...] = ("accuracy", "balanced_accuracy", "auc")
+    metrics: tuple[str, ...] = DEFAULT_METRICS
     fold_validation: bool = True
     out: str | None = None
 

@@ -47,7 +47,7 @@ class SummaryRow:
 SUMMARY = ("method", "algorithm", *(f.name for f in dataclasses.fields(SummaryRow) if f.name != "metrics"))
 """Columns of summary.json beside the metrics; a run directory has rows of several methods."""
 
-METRICS = ("accuracy", "balanced_accuracy", "auc", "loss")
+METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "loss")
 """Metrics that are always known; further columns of summary.json are metrics of the user's own."""
 
 HISTORY = ("method", "seed", "round", "client", "split", "metric", "value")

@@ -16,6 +16,7 @@ from coterie.core.errors import InputError, require
 from coterie.core.federation import Engine
 from coterie.core.loss import RowLoss
 from coterie.core.method import Method, as_attack, as_method
+from coterie.core.metrics import DEFAULT_METRICS
 from coterie.core.rows import Clients, Part
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model
@@ -50,7 +51,7 @@ def fit(
     loss: str | RowLoss = "auto",
     clients_per_round: int | None = None,
     evaluate: int | None = None,
-    metrics: Sequence[str] = ("accuracy", "balanced_accuracy", "auc"),
+    metrics: Sequence[str] = DEFAULT_METRICS,
     workers: int = 1,
     kernel: str = "auto",
     device: str = "cpu",
@@ -164,7 +165,7 @@ def personalise(
     *,
     batch_size: int | None = None,
     loss: str | RowLoss = "auto",
-    metrics: Sequence[str] = ("accuracy", "balanced_accuracy", "auc"),
+    metrics: Sequence[str] = DEFAULT_METRICS,
     workers: int = 1,
     device: str = "cpu",
     strict_wire: bool = False,

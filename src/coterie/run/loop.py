@@ -18,7 +18,7 @@ from torch import Tensor
 from coterie.core.errors import RunError, require
 from coterie.core.federation import Engine, Federation
 from coterie.core.method import Method, Sampler, as_method, as_sampler
-from coterie.core.metrics import find_metrics
+from coterie.core.metrics import DEFAULT_METRICS, find_metrics
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
 from coterie.engines.inprocess import check_free_memory
@@ -43,7 +43,7 @@ class LoopSettings:
     seed: int = 0
     clients_per_round: int | None = None
     evaluate: int | None = None
-    metrics: tuple[str, ...] = ("accuracy", "balanced_accuracy", "auc")
+    metrics: tuple[str, ...] = DEFAULT_METRICS
     strict_wire: bool = False
 
     def check(self, count: int) -> None:

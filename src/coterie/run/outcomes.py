@@ -5,7 +5,8 @@ One file per method and seed, safetensors, of all clients that have test rows be
 - `offsets` int64 [n + 1]: client i of the metadata's `clients` has the rows offsets[i]:offsets[i + 1];
 - `numbers` int64 [R]: which row of the client it is, the same number in every seed;
 - `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows;
-- `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts).
+- `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts); those of a regression are in the
+  unit of the label, while its losses are squared errors of the standardised label.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def outcomes(run: Run, clients: Clients) -> tuple[list[str], dict[str, Tensor]]:
         tensors["constant_loss"] = _constant_loss(workspace.loss.kind, labels, client.test.labels)
         numbers = _content_numbers(client.test) if client.test_numbers is None else client.test_numbers
         tensors["numbers"] = torch.from_numpy(numbers)
+        if workspace.loss.kind == "regression":
+            tensors |= {k: clients.label_scale.undo(tensors[k]) for k in ("labels", "outputs") if k in tensors}
         for key, value in tensors.items():
             found.setdefault(key, []).append(value)
     sizes = [len(loss) for loss in found.get("loss", ())]

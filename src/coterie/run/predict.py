@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind, probabilities
+from coterie.core.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import read_experiment
 from coterie.run.files import safe_name
@@ -27,7 +28,7 @@ class Prediction(NamedTuple):
     Attributes:
         method: whose model was used.
         classes: names of the classes; empty for regression.
-        values: probability of each class [rows, C], or the predicted number [rows, 1].
+        values: probability of each class [rows, C], or the predicted number [rows, 1] in the unit of the label.
         labels: of the file, if it has them.
         notes: what was unusual about the file.
     """
@@ -81,8 +82,7 @@ def predict(run: Path, data: Path, *, client: str, method: str, seed: int | None
     used = experiment.run.seeds[0] if seed is None else seed
     recipes = _json(run / "preprocess.json")
     require(str(used) in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
-    labels = experiment.labels
-    require(method in labels, f"the run has no method {method!r}; {nearest(method, labels)}")
+    require(method in experiment.labels, f"the run has no method {method!r}; {nearest(method, experiment.labels)}")
     encoded = apply_recipe(recipes[str(used)], data)
 
     path = _model_path(run, method, used, client)
@@ -96,7 +96,9 @@ def predict(run: Path, data: Path, *, client: str, method: str, seed: int | None
         outputs = built.eval()(encoded.inputs)
     classes = tuple(about["classes"])
     if not classes:
-        return Prediction(method, (), outputs.reshape(len(outputs), -1), encoded.labels, tuple(encoded.notes))
+        scale = LabelScale(*(recipes[str(used)]["label"][key] for key in ("mean", "scale")))
+        labels = None if encoded.labels is None else scale.undo(encoded.labels)
+        return Prediction(method, (), scale.undo(outputs.reshape(len(outputs), -1)), labels, tuple(encoded.notes))
     kind: Kind = "binary" if about["outputs"] == 1 else "classes"
     return Prediction(method, classes, probabilities(kind, outputs), encoded.labels, tuple(encoded.notes))
 

@@ -288,8 +288,9 @@ class _Rows:
     def _encode(self, message: Mapping[str, Any]) -> dict[str, Any]:
         if self.table is None:
             raise InputError("the rows were not read yet")
-        client, notes = encoded_client(self.table, json.loads(message["recipe"]))
-        self.clients = Clients([client])
+        recipe = json.loads(message["recipe"])
+        client, notes = encoded_client(self.table, recipe)
+        self.clients = Clients([client], recipe=recipe)
         return {"notes": tuple(notes), "facts": json.dumps(asdict(facts_of(self.clients, self.name)))}
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,9 @@ def from_folder(
         label: column to predict; None looks for one of label, target, outcome, y, class.
         seed: of the split into train, validation and test, stratified per client.
         split: keys `seed` and `parts`, for example {"parts": {"train": .6, "test": .4}}.
-        task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole.
+        task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole. A label to
+            regress on is standardised by the pooled moments of training rows, and `label_scale` of the clients undoes that: losses are
+            those of the standardised label, metrics and predictions are in its unit.
         above: cuts a label of numbers into two classes.
         classes: names of the classes in the order of the label's sorted values; or each class and how it is spelled, which must
             cover all values: {"yes": ["Yes", "y"], "no": ["No"]}.
@@ -136,7 +138,8 @@ def from_frames(frames: Mapping[str, Any], *, name: str = "frames", **options: A
 def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
     """New rows (a file, or a data frame) as the model of `recipe` reads them; nothing is fitted again.
 
-    Returns inputs float32 [rows, features], labels (None where the file has none) and notes about categories that no
+    Returns inputs float32 [rows, features], labels (None where the file has none; those of a regression as (label - mean) /
+    scale of `recipe["label"]`) and notes about categories that no
     training row had. Raises `InputError` that names the file and the column that is missing or wrong.
     """
     require("features" in recipe and "columns" in recipe, "this run has no recipe for tables; give tensors instead")

@@ -4,11 +4,13 @@ A recipe says which columns become which features. It is fitted in three exchang
 answers with one entry per client, so that the same lines serve files in one folder and hospitals on a network:
 
 1. `describe`: names and kinds of the columns, the categories of texts, the values of the label.
-2. `moments`: per column of numbers the count, sum and sum of squares over TRAINING rows, missing values not counted.
+2. `moments`: per column of numbers, and of a label to regress on, the count, sum and sum of squares over TRAINING rows, missing
+   values not counted.
 3. `moments` again, about the pooled mean, so that a column such as a year does not lose its variance to rounding.
 
 `encode` turns any table into inputs with the recipe alone: a missing number becomes the pooled mean (0 after scaling),
-a missing or unknown category is all zeros. Test and validation rows influence nothing but the list of classes.
+a missing or unknown category is all zeros. A label to regress on is stored as (label - mean) / scale, so that no result depends on
+its unit. Test and validation rows influence nothing but the list of classes.
 """
 
 from __future__ import annotations
@@ -150,26 +152,33 @@ def moments(cohort: TableCohort, *, schema: str, centre: Tensor | None = None) -
             if numbers is not None:
                 values = numbers[table.parts["train"]]
                 values = values[~np.isnan(values)] - about[j]
-                with np.errstate(over="ignore"):  # too large numbers are refused by name in `_finish`
+                with np.errstate(over="ignore"):  # too large numbers are refused by name in `_scale`
                     out[:, i, j] = len(values), values.sum(), (values**2).sum()
     return Moments(*(torch.from_numpy(a) for a in out))
 
 
 def fit_recipe(draft: Recipe, ask: Callable[..., Any]) -> Recipe:
-    """`draft` (of `schema.draft_recipe`) with the mean and scale of each column of numbers.
+    """`draft` (of `describe.draft_recipe`) with the mean and scale of each column of numbers, and of a label to regress on.
 
     `ask(task, **payload)` puts a task to all clients; its reply has a leading client dimension. The result survives
     JSON unchanged.
     """
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
-    schema = json.dumps([c["name"] for c in numbers])
+    label, names = draft["label"], [c["name"] for c in numbers]
+    schema = json.dumps([*names, label["column"]] if label["task"] == "regression" else names)
     first = ask(moments, schema=schema)
     count = first.counts.sum(0)
     mean = first.totals.sum(0) / count.clamp(min=1)
     second = ask(moments, schema=schema, centre=mean)
     variance = second.squares.sum(0) / count.clamp(min=1)
     for j, column in enumerate(numbers):
-        _finish(column, float(mean[j]), float(variance[j]))
+        column |= _scale(f"column {column['name']!r}", float(mean[j]), float(variance[j]))
+    if label["task"] == "regression":
+        label |= _scale(f"label {label['column']!r}", float(mean[-1]), float(variance[-1]))
+        require(
+            not _is_constant(label["mean"], float(variance[-1])),
+            f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn",
+        )
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
     recipe = {**draft, "columns": [c for c in draft["columns"] if c["name"] not in empty]}
     recipe.pop("training_rows")  # of the clients, not of the recipe
@@ -184,14 +193,17 @@ def fit_recipe(draft: Recipe, ask: Callable[..., Any]) -> Recipe:
     return {**recipe, "features": features, "notes": [*draft["notes"], *notes]}
 
 
-def _finish(column: dict[str, Any], mean: float, variance: float) -> None:
+def _scale(what: str, mean: float, variance: float) -> dict[str, float]:
     require(
         bool(np.isfinite(mean) and np.isfinite(variance)),
-        f"column {column['name']!r} holds numbers too large to square; rescale it or leave it out (drop)",
+        f"{what} holds numbers too large to square; rescale it or leave it out (drop)",
     )
-    scale = variance**0.5
-    column["mean"] = mean
-    column["scale"] = scale if scale > 1e-9 * max(abs(mean), 1e-300) else 1.0  # constant up to rounding: stays 0
+    return {"mean": mean, "scale": 1.0 if _is_constant(mean, variance) else variance**0.5}  # a constant stays 0
+
+
+def _is_constant(mean: float, variance: float) -> bool:
+    """Whether numbers with these moments are all the same, up to rounding."""
+    return bool(variance**0.5 <= 1e-9 * max(abs(mean), 1e-300))
 
 
 def _mostly_missing(numbers: list[dict[str, Any]], count: Tensor, draft: Recipe) -> list[str]:
@@ -295,7 +307,8 @@ def _labels(table: Table, spec: dict[str, Any], need: bool) -> tuple[Tensor | No
     elif spec["above"] is not None:
         return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
     else:
-        return torch.from_numpy(column.numbers.astype(np.float32)), []
+        stored = _scaled(column.numbers, {"name": name, **spec}, table.source)
+        return torch.from_numpy(stored.astype(np.float32)), []
     require(not need, f"{problem}; correct the file")
     return None, [f"{problem}: no labels were read"] if column is not None else []
 
