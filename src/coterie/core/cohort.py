@@ -23,7 +23,7 @@ from torch import Tensor
 from coterie.core.errors import InputError, require
 from coterie.core.kernels import Batched, Rule, Source, chunks
 from coterie.core.loss import Kind
-from coterie.core.memory import MemoryView
+from coterie.core.memory import ClientState, MemoryView
 from coterie.core.method import Sampler, as_sampler, overrides
 from coterie.core.rng import Rng, batches
 from coterie.core.rows import Clients, Inputs, Part, Rows, rows, take
@@ -71,6 +71,21 @@ class Cohort:
     def sizes(self) -> Tensor:
         """Training rows of each client, float64 [n]."""
         return torch.tensor([self._size(i, "train") for i in range(len(self.names))], dtype=torch.float64)
+
+    def state(self, key: str, default: Tensor) -> ClientState:
+        """What the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.
+
+        The server counts a value when it accepts a reply of the task that used or wrote it (`replies.forgot`).
+
+        Args:
+            key: name of the state; without `/`.
+            default: value of a client that keeps nothing, without client dimension.
+        """
+        return self.memory.state(key, default)
+
+    def keep(self, key: str, values: Tensor) -> None:
+        """Let the clients keep `values` [n, ...] under `key` for later rounds; they count only if the task ends well."""
+        self.memory.put(key, values)
 
     def rng(self, client: int, purpose: str) -> Rng:
         """The stream of (seed, round, client, purpose) for the client at position `client`."""

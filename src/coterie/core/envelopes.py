@@ -18,7 +18,13 @@ __all__ = ["Answer", "Ask", "Block", "ClientCost", "Context", "Refusal", "Saved"
 @envelope
 @dataclass(frozen=True)
 class Context:
-    """Where in a run an ask stands. `attempt` is drawn anew when a run starts, resumes or repeats a round."""
+    """Where in a run an ask stands.
+
+    Attributes:
+        seed, round: of the run.
+        attempt: drawn anew when a run starts, resumes or repeats a round.
+        ask: number of the ask since this process started.
+    """
 
     seed: int
     round: int
@@ -36,12 +42,14 @@ class Ask:
         task: name of the task, `module:function`.
         payload: its arguments; the rows of an `PerClient` are in the order of `names`.
         context: where in the run it stands.
+        counted: by key of client memory, the round of each client's value that the server counted, in the order of `names`; -1: none.
     """
 
     names: tuple[str, ...]
     task: str
     payload: Mapping[str, Any]
     context: Context
+    counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def function(self) -> Task[Any]:
@@ -55,7 +63,12 @@ class Ask:
         number = {n: i for i, n in enumerate(self.names)}
         rows = [number[n] for n in names]
         payload = {k: PerClient(v.tensor[rows]) if isinstance(v, PerClient) else v for k, v in self.payload.items()}
-        return replace(self, names=names, payload=payload)
+        counted = {key: tuple(rounds[i] for i in rows) for key, rounds in self.counted.items()}
+        return replace(self, names=names, payload=payload, counted=counted)
+
+    def counted_by_name(self) -> dict[str, dict[str, int]]:
+        """`counted` by key and client."""
+        return {key: dict(zip(self.names, rounds, strict=True)) for key, rounds in self.counted.items()}
 
     def arguments(self) -> dict[str, Any]:
         """The payload as the task takes it: an `PerClient` is its tensor [n, ...]."""
@@ -113,6 +126,8 @@ class Answer:
         failed: reason by client.
         spent: rows of work done, by kind.
         costs: of clients elsewhere.
+        forgot: by key of client memory, who does not have the value that the server counted.
+        remembered: by key of client memory, (client, round) of the values that the task used or wrote.
 
     Raises `InputError` for parts of other types: an answer may come from elsewhere.
     """
@@ -121,16 +136,18 @@ class Answer:
     failed: Mapping[str, str] = field(default_factory=dict)
     spent: Mapping[str, int] = field(default_factory=dict)
     costs: tuple[ClientCost, ...] = ()
+    forgot: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    remembered: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         good = (
             isinstance(self.blocks, tuple)
-            and all(isinstance(b, Block) and isinstance(b.values, Mapping) for b in self.blocks)
-            and all(isinstance(b.names, tuple) and all(isinstance(n, str) for n in b.names) for b in self.blocks)
-            and isinstance(self.failed, Mapping)
-            and all(isinstance(why, str) for why in self.failed.values())
-            and isinstance(self.spent, Mapping)
+            and all(isinstance(b, Block) and isinstance(b.values, Mapping) and _names(b.names) for b in self.blocks)
+            and all(isinstance(part, Mapping) for part in (self.failed, self.spent, self.forgot, self.remembered))
+            and _names(tuple(self.failed.values()))
             and all(type(count) is int for count in self.spent.values())
+            and all(_names(names) for names in self.forgot.values())
+            and all(_is_round(pair) for pairs in self.remembered.values() for pair in pairs)
         )
         if not good:
             raise InputError("an answer must hold replies, reasons of failures and counts of rows")
@@ -142,13 +159,27 @@ class Answer:
         failed: dict[str, str] = {}
         spent: dict[str, int] = {}
         costs: list[ClientCost] = []
+        forgot: dict[str, tuple[str, ...]] = {}
+        remembered: dict[str, tuple[tuple[str, int], ...]] = {}
         for answer in answers:
             blocks += answer.blocks
             failed.update(answer.failed)
             costs += answer.costs
             for kind, count in answer.spent.items():
                 spent[kind] = spent.get(kind, 0) + count
-        return cls(tuple(blocks), failed, spent, tuple(costs))
+            for key, names in answer.forgot.items():
+                forgot[key] = (*forgot.get(key, ()), *names)
+            for key, pairs in answer.remembered.items():
+                remembered[key] = (*remembered.get(key, ()), *pairs)
+        return cls(tuple(blocks), failed, spent, tuple(costs), forgot, remembered)
+
+
+def _names(given: Any) -> bool:
+    return isinstance(given, tuple) and all(isinstance(n, str) for n in given)
+
+
+def _is_round(pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int
 
 
 @envelope

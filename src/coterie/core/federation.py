@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coterie.core.checks import misfits, not_finite, outliers
 from coterie.core.envelopes import Answer, Ask, Block, ClientCost, Context
 from coterie.core.errors import InputError, RunError, nearest, require
+from coterie.core.memory import NEVER
 from coterie.core.replies import Replies, stack
 from coterie.core.task import Task
 from coterie.core.vector import Layout
@@ -88,13 +89,23 @@ class AskRecord(NamedTuple):
 
 @dataclass
 class Session:
-    """What a run counts over its asks."""
+    """What a run counts over its asks.
+
+    Attributes:
+        asks: a record of each.
+        spent: rows of work, by kind.
+        failures: last reason of each client that ever failed.
+        largest_update: whose update of the last ask was the longest, and its norm.
+        known: all names that can be asked.
+        counted: by key of client memory and client, the round of the value behind the last reply that was accepted.
+    """
 
     asks: list[AskRecord] = field(default_factory=list)
     spent: dict[str, int] = field(default_factory=lambda: {"row_gradients": 0, "row_losses": 0})
     failures: dict[str, str] = field(default_factory=dict)
     largest_update: tuple[str, float] | None = None
     known: frozenset[str] = frozenset()
+    counted: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,6 +161,16 @@ class Federation:
         """The same federation in another round with these participants (sorted)."""
         return replace(self, clients=tuple(clients), round=round, attempt=attempt)
 
+    def holders(self, key: str) -> tuple[str, ...]:
+        """Clients whose state under `key` the server counts (see `cohort.state`), sorted."""
+        return tuple(sorted(self.session.counted.get(key, {})))
+
+    def discard(self, key: str, clients: Iterable[str] | None = None) -> None:
+        """Let what these clients (None: all) keep under `key` count no longer: their task sees it as not counted."""
+        by_client = self.session.counted.setdefault(key, {})
+        for name in tuple(by_client if clients is None else clients):
+            by_client.pop(name, None)
+
     def ask(self, clients: Iterable[str], task: Task[R], /, *, need: Need = 0.5, **payload: Any) -> Replies[R]:
         """Run `task` where these clients are.
 
@@ -168,15 +189,18 @@ class Federation:
         names = tuple(given[i] for i in order)
         self._check_names(names)
         context = Context(self.seed, self.round, self.attempt, len(self.session.asks))
-        ask = Ask(names, task.name, {k: _reorder(k, v, order) for k, v in payload.items()}, context)
-        replies = self._once(ask, task)
+        counted = {key: tuple(by.get(n, NEVER) for n in names) for key, by in self.session.counted.items()}
+        ask = Ask(names, task.name, {k: _reorder(k, v, order) for k, v in payload.items()}, context, counted)
+        replies, answer = self._once(ask, task)
         least = len(names) if need == "all" else need * len(names)
         if len(replies) < least and replies.failed:
             once_more = replace(context, ask=context.ask + 1)
-            again = self._once(replace(ask.to(tuple(replies.failed)), context=once_more), task)
+            again, more = self._once(replace(ask.to(tuple(replies.failed)), context=once_more), task)
             # Checked together: an outlier that is asked again must still stand beside the others.
             both = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
             replies = self._checked(names, task, Answer(both, again.failed))
+            answer = Answer.joined([answer, more])
+        replies.forgot = self._count_state(answer, replies.clients)
         self.session.failures.update(
             {name: f"round {self.round}, {task.name}: {why}" for name, why in replies.failed.items()}
         )
@@ -184,7 +208,16 @@ class Federation:
             raise QuorumError(self._quorum_sentence(task, names, need, replies.failed))
         return replies
 
-    def _once(self, ask: Ask, task: Task[R]) -> Replies[R]:
+    def _count_state(self, answer: Answer, accepted: Collection[str]) -> tuple[str, ...]:
+        """Note which state of clients is behind the replies that were accepted; returns who does not have what was counted before."""
+        counted = self.session.counted
+        for key, names in answer.forgot.items():
+            self.discard(key, names)
+        for key, rounds in answer.remembered.items():
+            counted.setdefault(key, {}).update({n: number for n, number in rounds if n in accepted})
+        return tuple(sorted({n for names in answer.forgot.values() for n in names}))
+
+    def _once(self, ask: Ask, task: Task[R]) -> tuple[Replies[R], Answer]:
         started = time.perf_counter()
         down = nbytes(ask.payload)
         if self.strict_wire:
@@ -206,7 +239,7 @@ class Federation:
                 answer.costs,
             )
         )
-        return replies
+        return replies, answer
 
     def _checked(self, names: tuple[str, ...], task: Task[R], answer: Answer) -> Replies[R]:
         """The replies that are fit to be used; why the others are refused is in `failed`."""

@@ -10,18 +10,35 @@ part of a checkpoint, they may be gone at any time (a restart), and whoever read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import require
 
-__all__ = ["Memory", "MemoryView", "of_clients", "owners"]
+__all__ = ["NEVER", "ClientState", "Memory", "MemoryView", "of_clients", "owners"]
+
+NEVER = -1
+"""The round of a value that was never written."""
 
 
 Note = tuple[Tensor, tuple[Any, ...]]
 """A value, and what it was computed from."""
+
+
+class ClientState(NamedTuple):
+    """What the clients of a cohort remember under one key.
+
+    Attributes:
+        values: [n, ...]; a default for those that remember nothing.
+        rounds: int64 [n], the round in which each was written; -1 for a default.
+        counted: bool [n], whether it is the one behind the last reply of this client that the server accepted.
+    """
+
+    values: Tensor
+    rounds: Tensor
+    counted: Tensor
 
 
 class Memory:
@@ -31,6 +48,11 @@ class Memory:
         self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
         self._notes: dict[str, dict[str, Note]] = {}
         self._round = (0, 0)
+
+    @property
+    def round(self) -> int:
+        """The present round."""
+        return self._round[0]
 
     def begin(self, round: int, attempt: int) -> None:
         """Name the round that the next asks belong to; `attempt` tells a repetition of the same round from its first try."""
@@ -47,6 +69,10 @@ class Memory:
         """The newest value of this client, or None."""
         rounds = self._values.get(key, {}).get(client)
         return rounds[max(rounds)] if rounds else None
+
+    def written(self, key: str, client: str) -> int:
+        """The round in which the newest value of this client was written, or `NEVER`."""
+        return max(self._values.get(key, {}).get(client, ()), default=NEVER)
 
     def has(self, client: str) -> bool:
         """Whether this client remembers anything."""
@@ -132,18 +158,34 @@ def _split(name: str) -> tuple[int, str, str]:
 
 
 class MemoryView:
-    """The memory of one cohort during one task; writes count only if the task ends well."""
+    """The memory of one cohort during one task; writes count only if the task ends well.
 
-    def __init__(self, memory: Memory, names: tuple[str, ...]) -> None:
+    Args:
+        memory: of the process.
+        names: of the n clients.
+        counted: by key and client, the round of the value that the server counted.
+
+    Attributes:
+        forgot: by key, the clients that do not have the value which the server counted.
+    """
+
+    def __init__(
+        self, memory: Memory, names: tuple[str, ...], counted: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
         self._memory = memory
         self._names = names
+        self._counted = counted or {}
+        self.forgot: dict[str, set[str]] = {}
+        self._looked_at: dict[str, set[str]] = {}
         self._written: dict[str, Tensor] = {}
         self._noted: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
         self._parts: list[MemoryView] = []
 
     def only(self, names: tuple[str, ...]) -> MemoryView:
         """The committed memory of some of the clients."""
-        return MemoryView(self._memory, names)
+        some = MemoryView(self._memory, names, self._counted)
+        some.forgot, some._looked_at = self.forgot, self._looked_at
+        return some
 
     def part(self, names: tuple[str, ...]) -> MemoryView:
         """The same; what is written there counts with what is written here."""
@@ -155,6 +197,26 @@ class MemoryView:
         if key in self._written:
             return torch.ones(len(self._names), dtype=torch.bool)
         return torch.tensor([self._memory.read(key, name) is not None for name in self._names])
+
+    def state(self, key: str, default: Tensor) -> ClientState:
+        """What the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
+        values, counted = self.get(key, default), self._counted.get(key, {})
+        now = self._memory.round if key in self._written else None
+        rounds = [self._memory.written(key, name) if now is None else now for name in self._names]
+        due = [counted.get(name, NEVER) for name in self._names]
+        lost = {n for n, have, want in zip(self._names, rounds, due, strict=True) if want not in (NEVER, have)}
+        self.forgot.setdefault(key, set()).update(lost)
+        self._looked_at.setdefault(key, set()).update(self._names)
+        same = [have == want != NEVER for have, want in zip(rounds, due, strict=True)]
+        return ClientState(values, torch.tensor(rounds), torch.tensor(same))
+
+    def rounds(self) -> dict[str, dict[str, int]]:
+        """By key and client, the round of what this task has committed, or has looked at."""
+        found = {
+            key: {name: self._memory.written(key, name) for name in sorted(names)}
+            for key, names in self._looked_at.items()
+        }
+        return {key: {n: r for n, r in by_name.items() if r != NEVER} for key, by_name in found.items()}
 
     def get(self, key: str, default: Tensor) -> Tensor:
         """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""
@@ -170,6 +232,7 @@ class MemoryView:
             f"memory {key!r} needs a key without '/' and one row per client",
         )
         self._written[key] = values.detach().clone()
+        self._looked_at.setdefault(key, set()).update(self._names)
 
     def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
         """Keep `values` [n, ...], computed from `of`, until the next round begins; they are not copied, and must not change."""

@@ -22,15 +22,23 @@ class Replies(Generic[R]):
         clients: who replied, sorted.
         asked: who was asked, sorted.
         failed: reason of each client that did not reply or whose reply was refused.
+        forgot: clients that do not have the state (`cohort.state`) which the server counted: their process ended, or the server refused
+            the reply in which they changed it. Some of them may have failed.
         fields: what they replied, by name.
     """
 
     def __init__(
-        self, clients: tuple[str, ...], asked: tuple[str, ...], fields: Mapping[str, Any], failed: Mapping[str, str]
+        self,
+        clients: tuple[str, ...],
+        asked: tuple[str, ...],
+        fields: Mapping[str, Any],
+        failed: Mapping[str, str],
+        forgot: tuple[str, ...] = (),
     ):
         self.clients = clients
         self.asked = asked
         self.failed = dict(failed)
+        self.forgot = forgot
         self.fields = dict(fields)
 
     def __getattr__(self, name: str) -> Any:
@@ -55,7 +63,8 @@ class Replies(Generic[R]):
             return self
         kept = Block(self.clients, self.fields).without(refused)
         failed = {**self.failed, **refused}
-        return Replies(kept.names, self.asked, kept.values, {n: failed[n] for n in self.asked if n in failed})
+        in_order = {n: failed[n] for n in self.asked if n in failed}
+        return Replies(kept.names, self.asked, kept.values, in_order, self.forgot)
 
 
 def stack(asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, str]) -> Replies[Any]:

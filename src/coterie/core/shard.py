@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from coterie.core.checks import well_formed
@@ -10,7 +11,6 @@ from coterie.core.envelopes import Answer, Ask, Block
 from coterie.core.errors import InputError
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Clients
-from coterie.core.task import Task
 from coterie.core.workspace import Workspace
 
 __all__ = ["Shard"]
@@ -33,27 +33,17 @@ class Shard:
         self._unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
 
     def answer(self, ask: Ask) -> Answer:
-        """Run the task for `ask.names` as one cohort; if that fails, one by one, so that the failure has a name."""
+        """Run the task for `ask.names` as one cohort; if that fails, one by one, so that the failure has a name.
+
+        Raises `InputError` if the task does where it is first tried.
+        """
         self.memory.begin(ask.context.round, ask.context.attempt)
-        task = ask.function
-        spent = {"row_gradients": 0, "row_losses": 0}
-        blocks: list[Block] = []
-        failed: dict[str, str] = {}
+        answers: list[Answer] = []
         for group in self._groups(ask.names):
-            try:
-                blocks.append(self._run(ask.to(group), task, spent))
-            except InputError:
-                raise
-            except Exception as error:
-                if len(group) == 1:
-                    failed[group[0]] = _reason(error)
-                    continue
-                for name in group:
-                    try:
-                        blocks.append(self._run(ask.to((name,)), task, spent))
-                    except Exception as alone:
-                        failed[name] = _reason(alone)
-        return Answer(tuple(blocks), failed, spent)
+            whole = self._run(ask.to(group), first=True)
+            alone = [(name,) for name in group] if whole.failed and len(group) > 1 else []
+            answers += [self._run(ask.to(one), first=False) for one in alone] or [whole]
+        return Answer.joined(answers)
 
     def _groups(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Clients that train, clients that are unseen, and the server: each a cohort of its own."""
@@ -71,26 +61,39 @@ class Shard:
             return self.clients.unseen
         return self.clients
 
-    def _run(self, ask: Ask, task: Task[Any], spent: dict[str, int]) -> Block:
+    def _run(self, ask: Ask, *, first: bool) -> Answer:
         """Run the task for one cohort; what it remembers and has spent counts only if it ends well."""
-        clients, names, context = self._rows_of(ask.names), ask.names, ask.context
-        view, done = MemoryView(self.memory, names), dict.fromkeys(spent, 0)
+        view = MemoryView(self.memory, ask.names, ask.counted_by_name())
+        spent = {"row_gradients": 0, "row_losses": 0}
+        try:
+            block = self._reply(ask, view, spent)
+        except Exception as error:
+            if first and isinstance(error, InputError):
+                raise
+            # What a failed attempt did would depend on who shared its cohort.
+            return Answer(failed=dict.fromkeys(ask.names, _reason(error)), forgot=_sorted(view.forgot))
+        view.commit()
+        remembered = {key: tuple(rounds.items()) for key, rounds in view.rounds().items()}
+        return Answer((block,), {}, spent, (), _sorted(view.forgot), remembered)
+
+    def _reply(self, ask: Ask, view: MemoryView, spent: dict[str, int]) -> Block:
+        clients, names, task = self._rows_of(ask.names), ask.names, ask.function
         index = tuple(clients.number(n) for n in names)
-        cohort = Cohort(names, self.workspace, clients, index, view, context.seed, context.round, done)
+        cohort = Cohort(names, self.workspace, clients, index, view, ask.context.seed, ask.context.round, spent)
         reply: tuple[Any, ...] = task(cohort, **ask.arguments())
         fields = task.reply._fields
         if not isinstance(reply, tuple) or len(reply) != len(fields):
             raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
-        block = Block(names, dict(zip(fields, reply, strict=True)))
-        layout = self.workspace.layout
+        block, layout = Block(names, dict(zip(fields, reply, strict=True))), self.workspace.layout
         if len(names) > 1 and not all(
             well_formed(v, task.kinds[k], len(names), layout) for k, v in block.values.items()
         ):
             raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
-        view.commit()
-        for kind, count in done.items():  # what a failed attempt did would depend on who shared its cohort
-            spent[kind] += count
         return block
+
+
+def _sorted(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(sorted(some)) for key, some in names.items() if some}
 
 
 def _reason(error: BaseException) -> str:

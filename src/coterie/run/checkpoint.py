@@ -61,6 +61,7 @@ class RoundFiles:
             "spent": session.spent,
             "failures": session.failures,
             "weights": record.weights,
+            "counted": session.counted,
         }
         write_checkpoint(self._path, state, engine.save_memory(), meta)
         self._count(length, record)
@@ -107,6 +108,7 @@ class RoundFiles:
         record.weights = meta["weights"]
         session.spent.update(meta["spent"])
         session.failures.update(meta["failures"])
+        session.counted.update(meta["counted"])
         engine.load_memory(saved.memory)
         self._count(meta["history_bytes"], record)
 

@@ -1,0 +1,117 @@
+"""What clients keep has a version: the round in which it was written. The server counts the one behind the last reply it accepted."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from coterie import task
+from coterie.core.memory import owners
+from coterie.core.task import Update
+from federations import federation_of, quadratic
+
+
+class Kept(NamedTuple):
+    delta: Update
+    before: Tensor
+    since: Tensor
+    counted: Tensor
+
+
+@task
+def count_up(cohort, *, by: float, spoil: str = "", fails: str = "", writes: bool = True) -> Kept:
+    """Add `by` to a number that each client keeps; the reply of the client `spoil` is NaN."""
+    state = cohort.state("number", torch.tensor(0.0))
+    if writes:
+        cohort.keep("number", state.values + by)
+    if fails in cohort.names:
+        raise OSError("line is busy")
+    x = cohort.workspace.x
+    delta = torch.stack([x * (float("nan") if n == spoil else 0.0) for n in cohort.names])
+    return Kept(delta, state.values, state.rounds, state.counted)
+
+
+@task
+def look(cohort) -> Kept:
+    state = cohort.only(range(len(cohort.names))).state("number", torch.tensor(-5.0))
+    return Kept(torch.zeros(len(cohort.names), cohort.layout.size, dtype=cohort.layout.dtype), *state)
+
+
+@pytest.fixture(params=[1, 2, pytest.param("ray", marks=pytest.mark.engines)])
+def four(request):
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    with federation_of(quadratic({n: [1.0] for n in "abcd"}), request.param) as federation:
+        yield federation
+
+
+def at(federation, number):
+    return federation.view(federation.clients, number, 7)
+
+
+def forget(federation, names):
+    """Let clients lose what they keep, as if their process had ended."""
+    saved = federation.engine.save_memory()
+    federation.engine.load_memory({k: v for k, v in saved.items() if not owners([k]) & set(names)})
+
+
+def test_a_state_says_in_which_round_it_was_written_and_whether_the_server_counted_it(four):
+    first = at(four, 1).ask("ab", count_up, by=1.0)
+    assert (first.before.tolist(), first.since.tolist(), first.counted.tolist()) == ([0, 0], [-1, -1], [False] * 2)
+    later = at(four, 3).ask("abc", count_up, by=1.0)
+    assert later.before.tolist() == [1, 1, 0]
+    assert later.since.tolist() == [1, 1, -1]
+    assert later.counted.tolist() == [True, True, False]
+    assert (first.forgot, later.forgot) == ((), ())
+    assert four.holders("number") == ("a", "b", "c")
+
+
+def test_a_client_that_forgets_is_named_once(four):
+    at(four, 1).ask("abcd", count_up, by=1.0)
+    forget(four, "bd")
+    replies = at(four, 2).ask("abc", count_up, by=1.0)
+    assert replies.forgot == ("b",)
+    assert (replies.before.tolist(), replies.counted.tolist()) == ([1, 0, 1], [True, False, True])
+    assert at(four, 3).ask("abc", look).forgot == ()
+    assert at(four, 3).ask("d", look).forgot == ("d",)
+    assert four.holders("number") == ("a", "b", "c")
+
+
+def test_a_state_behind_a_refused_reply_is_not_counted(four):
+    at(four, 1).ask("abcd", count_up, by=1.0)
+    refused = at(four, 2).ask("abcd", count_up, by=1.0, spoil="c")
+    assert (list(refused.failed), refused.forgot) == (["c"], ())
+    later = at(four, 3).ask("abcd", count_up, by=1.0)
+    assert later.forgot == ("c",)
+    assert (later.before.tolist(), later.since.tolist()) == ([2, 2, 2, 2], [2, 2, 2, 2])
+    assert later.counted.tolist() == [True, True, False, True]
+    assert at(four, 4).ask("abcd", look).counted.all()
+
+
+def test_a_client_that_forgets_and_fails_is_named_too(four):
+    at(four, 1).ask("abcd", count_up, by=1.0)
+    forget(four, "b")
+    replies = at(four, 2).ask("abcd", count_up, by=1.0, fails="b")
+    assert (replies.failed, replies.forgot) == ({"b": "OSError: line is busy"}, ("b",))
+    assert four.holders("number") == ("a", "c", "d")
+    assert at(four, 3).ask("abcd", count_up, by=1.0).forgot == ()
+
+
+def test_what_the_server_discards_counts_no_longer_and_nobody_forgot_it(four):
+    at(four, 1).ask("abcd", count_up, by=1.0)
+    four.discard("number", "ad")
+    replies = at(four, 2).ask("abcd", look)
+    assert (replies.counted.tolist(), replies.forgot) == ([False, True, True, False], ())
+    assert replies.before.tolist() == [1, 1, 1, 1]
+    four.discard("number")
+    assert four.holders("number") == ()
+
+
+def test_a_state_that_is_only_read_stays_counted(four):
+    at(four, 1).ask("abcd", count_up, by=1.0)
+    at(four, 2).ask("abcd", count_up, by=1.0, writes=False)
+    replies = at(four, 5).ask("abcd", look)
+    assert (replies.since.tolist(), replies.counted.tolist(), replies.forgot) == ([1] * 4, [True] * 4, ())
