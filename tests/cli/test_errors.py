@@ -277,6 +277,7 @@ class Whole(Nothing):
 ready = Whole()
 text = "a metric?"
 def client(outputs, labels, kind): return 1.0
+def unseen(outputs, labels, kind): return 1.0
 def lists(seed): return [1, 2]
 def fails(seed): raise KeyError("column")
 def model(shape, outputs): return "no module"
@@ -300,6 +301,7 @@ MINE = {
     ),
     "a metric that is none": ((*HEART, "--metrics", "mine.py:text"), "mine.py:text is a str; a metric is a function"),
     "a metric called like a column": ((*HEART, "--metrics", "mine.py:client"), "called like a column of summary.json"),
+    "a metric called like a rare column": ((*HEART, "--metrics", "mine.py:unseen"), "called like a column of summary.json"),
     "data that is none": (("compare", "mine.py:lists"), "mine.py:lists gives a list; it must give Clients"),
     "data that fails": (("compare", "mine.py:fails"), "mine.py:fails failed: KeyError: 'column'"),
     "a model that is none": ((*HEART, "--model", "mine.py:model"), "returned a str, not an nn.Module"),

@@ -184,6 +184,10 @@ def test_using_every_public_name_needs_torch_and_numpy_only():
     assert not loaded & set(HEAVY)
 
 
+def test_a_report_needs_no_torch():
+    assert "torch" not in modules_after("import coterie.report.html, coterie.report.table")
+
+
 def test_public_names_are_those_that_are_offered():
     import coterie as ct
 

@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Checkpoint", "load_state", "read_checkpoint", "save_state", "write_atomically", "write_checkpoint"]
 
@@ -37,6 +38,7 @@ class Checkpoint(NamedTuple):
 def write_checkpoint(path: Path, state: tuple[Any, ...], memory: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file."""
     from safetensors.torch import save_file
+    from torch import Tensor
 
     if not hasattr(state, "_asdict"):
         raise InputError(

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shlex
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import InputError
+from coterie.core.state import write_atomically
 from coterie.report import figures, words
 from coterie.report.files import Columns, csv_columns
 from coterie.report.grids import budget, grid
@@ -63,20 +61,8 @@ def write(folder: str | Path) -> Path:
     page = environment.get_template(TEMPLATE).render(
         **_context(results), plotly=get_plotlyjs(), data=_embedded(figures.data(results))
     )
-    return _replace(results.folder / "report.html", page)
-
-
-def _replace(path: Path, text: str) -> Path:
-    """Write under a temporary name, then rename: a reader sees the old file or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    path = results.folder / "report.html"
+    write_atomically(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path
 
 
@@ -113,7 +99,7 @@ def _context(results: Results) -> dict[str, Any]:
         "split": results.split,
         "notes": results.notes,
         "settings": (results.folder / "experiment.toml").read_text(encoding="utf-8"),
-        "command": _command(results.environment),
+        "command": str(results.environment.get("command", "")),
         "environment": list(_flat(results.environment)),
         "folder": results.folder.name,
     }
@@ -254,17 +240,6 @@ def _traffic(results: Results) -> list[dict[str, Any]]:
         }
         for (method, client), (asks, down, up, seconds, failed) in total.items()
     ]
-
-
-def _command(environment: dict[str, Any]) -> str:
-    """The command line of the run, whatever its key is called."""
-    for key in ("command", "command_line", "argv"):
-        found = environment.get(key)
-        if isinstance(found, list):
-            return shlex.join(str(part) for part in found)
-        if found:
-            return str(found)
-    return ""
 
 
 def _kept(text: str) -> str:

@@ -17,6 +17,7 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
 from coterie.report.statistics import UNCLEAR, Difference, compare
 from coterie.report.text import display_names
+from coterie.run.files import METRICS, SUMMARY
 
 __all__ = ["Curve", "Results", "Vector", "Weights"]
 
@@ -31,20 +32,6 @@ FILES = (
     "notes.json",
     "experiment.toml",
 )
-METRICS = ("accuracy", "balanced_accuracy", "auc", "loss")
-BASELINES = ("majority", "majority_loss")
-_NOT_METRICS = {
-    "method",
-    "algorithm",
-    "seed",
-    "client",
-    "split",
-    "n",
-    "n_train",
-    "row_gradients",
-    "own_model",
-    "rounds",
-}
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 NEGLIGIBLE = 5e-4
 
@@ -165,9 +152,7 @@ class Results:
     def metrics(self) -> tuple[str, ...]:
         """Metrics that have at least one value: the four known ones first, then the user's own."""
         rows = [row for (_, _, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
-        own = [
-            k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*_NOT_METRICS, *METRICS, *BASELINES}
-        ]
+        own = [k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*SUMMARY, *METRICS}]
         return tuple(m for m in (*METRICS, *own) if any(_finite(row.get(m)) for row in rows))
 
     @cached_property

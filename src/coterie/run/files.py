@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.core.state import write_atomically
 
-__all__ = ["SUMMARY", "SummaryRow", "safe_name", "write_csv", "write_json"]
+__all__ = ["METRICS", "SUMMARY", "SummaryRow", "safe_name", "write_csv", "write_json"]
 
 
 @dataclass(frozen=True)
