@@ -7,15 +7,17 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from coterie.core.errors import require
 from coterie.report.grids import BUDGET, MANY, Cell, Grid, budget, grid
 from coterie.report.results import Results
 from coterie.report.text import listing, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 __all__ = ["describe_lines", "plain", "render"]
 
@@ -23,18 +25,9 @@ SHOWN = 8
 LABEL = 24
 NARROW = 15
 HEADING = 13
-GAP = 2
 NARROWEST = 40
-
-
-class Span(NamedTuple):
-    """Some characters of a line and how they look."""
-
-    text: str
-    style: str = ""
-
-
-Line = list[Span]
+RULES = "\n".join(("    ", "    ", " ── ", "    ", " ── ", " ── ", "    ", "    "))
+"""A box of rich: lines below the headings and between sections, nothing between columns."""
 
 
 def render(results: Results, *, width: int | None = None, metric: str | None = None, colour: bool | None = None) -> str:
@@ -46,20 +39,33 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
         metric: one metric only.
         colour: bold, red and green; default: if the output is a terminal and NO_COLOR is not set.
     """
+    from rich.console import Console
+
     colour = _terminal() if colour is None else colour
     width = _columns(width)
     require(metric is None or metric in results.metrics, f"no metric {metric!r}; there is {listing(results.metrics)}")
     wanted = (metric,) if metric else results.metrics
     many = wanted and len(results.clients) > MANY
     clients = results.extremes(wanted[0], SHOWN) if many else results.clients
-    lines: list[Line] = []
-    blocks = _fitted([grid(results, m, clients, cost=i == 0) for i, m in enumerate(wanted)], width, colour)
-    for block in blocks:
-        lines += [*block.lines(width), []]
-    inside = any(BUDGET in block.grid.rows for block in blocks)
+    written = io.StringIO()
+    console = Console(
+        file=written,
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    shown = _fitted([grid(results, m, clients, cost=n == 0) for n, m in enumerate(wanted)], width, colour)
+    for part, table in shown:
+        console.print("\n".join(_wrap(part.title, width)), style="bold")
+        console.print(table)
+        console.print()
+    inside = any(BUDGET in part.rows for part, _ in shown)
     for sentence in _legend(results, len(clients), colour, inside):
-        lines += [[Span(text, "dim")] for text in _wrap(sentence, width)]
-    return _coloured(lines, width) if colour else "\n".join("".join(s.text for s in line).rstrip() for line in lines)
+        console.print("\n".join(_wrap(sentence, width)), style="dim")
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def plain(results: Results, *, width: int | None = None, metric: str | None = None) -> str:
@@ -87,102 +93,93 @@ def describe_lines(results: Results, *, width: int | None = None) -> list[str]:
 # Layout
 
 
-@dataclass(frozen=True)
-class Layout:
-    """One table with the width of each of its columns; `tight` saves the spaces around `±`."""
-
-    grid: Grid
-    colour: bool
-    tight: bool = False
-
-    def text(self, cell: Cell) -> str:
-        """The number of a cell."""
-        return cell.text.replace(" ± ", "±") if self.tight else cell.text
-
-    def name(self, row: str) -> str:
-        """The name of a row; a long one without its middle."""
-        most = NARROW if self.tight else LABEL
-        return row if _width(row) <= most else f"{row[: most // 2]}…{row[-((most - 1) // 2) :]}"
-
-    def suffix(self, cell: Cell) -> str:
-        """The marks of a cell."""
-        if self.colour:
-            return {1: "▲", -1: "▼"}.get(cell.mark, "")
-        return ("*" if cell.best else "") + {1: "+", -1: "!"}.get(cell.mark, "")
-
-    @cached_property
-    def label(self) -> int:
-        """Width of the first column."""
-        return max(_width(self.name(r)) for r in self.grid.rows)
-
-    @cached_property
-    def marks(self) -> list[int]:
-        """Width of the marks in each column."""
-        return [max(len(self.suffix(c)) for c in column) for column in zip(*self.grid.cells, strict=True)]
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Width of each column of numbers with its marks."""
-        columns = zip(self.grid.columns, zip(*self.grid.cells, strict=True), self.marks, strict=True)
-        return [
-            max(max(_width(self.text(c)) for c in column) + mark, *(_width(h) for h in _headings(heading)))
-            for heading, column, mark in columns
-        ]
-
-    @property
-    def total(self) -> int:
-        """Width of the whole table."""
-        return self.label + sum(GAP + size for size in self.sizes)
-
-    def lines(self, width: int) -> Iterator[Line]:
-        """The title, the headings and the rows."""
-        for text in _wrap(self.grid.title, width):
-            yield [Span(text, "bold")]
-        stacks = [_headings(h) for h in self.grid.columns]
-        height = max(len(s) for s in stacks)
-        for k in range(height):
-            words = [([""] * (height - len(s)) + s)[k] for s in stacks]
-            yield [Span(" " * self.label), *map(self._heading, words, self.sizes, self.marks)]
-        for i, (name, row) in enumerate(zip(self.grid.rows, self.grid.cells, strict=True)):
-            if self.colour and i in (0, self.grid.summary):
-                yield [Span("─" * self.total, "dim")]
-            cells = zip(row, self.sizes, self.marks, strict=True)
-            yield [Span(_left(self.name(name), self.label)), *(span for cell in cells for span in self._cell(*cell))]
-
-    def _heading(self, word: str, size: int, mark: int) -> Span:
-        room = size - mark if _width(word) <= size - mark else size
-        return Span(" " * GAP + _right(word, room) + " " * (size - room), "dim")
-
-    def _cell(self, cell: Cell, size: int, mark: int) -> Line:
-        suffix = self.suffix(cell)
-        style = "bold" if cell.best else "dim" if cell.quiet else ""
-        return [
-            Span(" " * GAP + _right(self.text(cell), size - mark), style),
-            Span(_left(suffix, mark), {1: "green", -1: "bold red"}.get(cell.mark, "")),
-        ]
-
-
-def _fitted(grids: list[Grid], width: int, colour: bool) -> list[Layout]:
+def _fitted(grids: list[Grid], width: int, colour: bool) -> list[tuple[Grid, Table]]:
     """All tables as they are if they fit, else all turned round, else each cut into blocks of columns."""
     for turned, tight in ((False, False), (True, False), (True, True)):
-        layouts = [Layout(g.turned() if turned else g, colour, tight) for g in grids]
-        if all(layout.total <= width for layout in layouts):
-            return layouts
-    return [layout for g in grids for layout in _cut(Layout(g, colour), width)]
+        shown = [g.turned() if turned else g for g in grids]
+        tables = [_table(g, colour, tight) for g in shown]
+        if all(_full_width(table) <= width for table in tables):
+            return list(zip(shown, tables, strict=True))
+    return [(part, _table(part, colour)) for g in grids for part in _cut(g, width, colour)]
 
 
-def _cut(layout: Layout, width: int) -> list[Layout]:
+def _cut(whole: Grid, width: int, colour: bool) -> list[Grid]:
     blocks: list[list[int]] = [[]]
-    used = layout.label
-    for i, size in enumerate(layout.sizes):
-        if blocks[-1] and used + GAP + size > width:
+    for i in range(len(whole.columns)):
+        if blocks[-1] and _full_width(_table(whole.part([*blocks[-1], i]), colour)) > width:
             blocks.append([])
-            used = layout.label
         blocks[-1].append(i)
-        used += GAP + size
-    parts = [layout.grid.part(block) for block in blocks]
-    more = f"{layout.grid.title.partition(' (')[0]}, continued"
-    return [Layout(part if i == 0 else part._replace(title=more), layout.colour) for i, part in enumerate(parts)]
+    first, *others = map(whole.part, blocks)
+    more = f"{whole.title.partition(' (')[0]}, continued"
+    return [first, *(part._replace(title=more) for part in others)]
+
+
+def _full_width(table: Table) -> int:
+    from rich.console import Console
+
+    console = Console(width=10_000)
+    return console.measure(table).maximum
+
+
+def _table(shown: Grid, colour: bool, tight: bool = False) -> Table:
+    """One table without its title; `tight` saves the spaces around `±` and shortens the names of rows."""
+    from rich.box import Box
+    from rich.table import Table
+
+    gap = 1 if colour else 2  # a box has a column of its own between two others
+    table = Table(
+        box=Box(RULES) if colour else None,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, gap),
+        header_style="dim",
+        border_style="dim",
+    )
+    names = [_shortened(name, NARROW if tight else LABEL) for name in shown.rows]
+    table.add_column(no_wrap=True)
+    columns = [
+        _column(heading, cells, colour, tight) for heading, *cells in zip(shown.columns, *shown.cells, strict=True)
+    ]
+    for heading, _ in columns:
+        table.add_column(heading, no_wrap=True, vertical="bottom")
+    for i, name in enumerate(names):
+        table.add_row(name, *(cells[i] for _, cells in columns), end_section=i + 1 == shown.summary)
+    return table
+
+
+def _column(heading: str, cells: Sequence[Cell], colour: bool, tight: bool) -> tuple[str, list[Text]]:
+    """A heading and its numbers, all of one width: numbers and headings are flush right, marks stand behind them."""
+    from rich.text import Text
+
+    numbers = [cell.text.replace(" ± ", "±") if tight else cell.text for cell in cells]
+    marks = [_marks(cell, colour) for cell in cells]
+    words = textwrap.wrap(heading, HEADING) or [""]
+    mark = max(map(len, marks))
+    width = max(mark + max(map(_width, numbers)), *map(_width, words))
+    room = width - mark
+    head = [_right(word, room) if _width(word) <= room else _right(word, width) for word in words]
+    texts = [
+        Text.assemble(
+            (_right(number, room), _style(cell)), (f"{text:<{mark}}", {1: "green", -1: "bold red"}.get(cell.mark, ""))
+        )
+        for number, text, cell in zip(numbers, marks, cells, strict=True)
+    ]
+    return "\n".join(f"{word:<{width}}" for word in head), texts
+
+
+def _marks(cell: Cell, colour: bool) -> str:
+    if colour:
+        return {1: "▲", -1: "▼"}.get(cell.mark, "")
+    return ("*" if cell.best else "") + {1: "+", -1: "!"}.get(cell.mark, "")
+
+
+def _style(cell: Cell) -> str:
+    return "bold" if cell.best else "dim" if cell.quiet else ""
+
+
+def _shortened(name: str, most: int) -> str:
+    """A long name without its middle."""
+    return name if _width(name) <= most else f"{name[: most // 2]}…{name[-((most - 1) // 2) :]}"
 
 
 def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> list[str]:
@@ -227,10 +224,6 @@ def _terminal() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def _headings(text: str) -> list[str]:
-    return textwrap.wrap(text, HEADING) or [""]
-
-
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width` columns; `29 %` is never broken."""
     kept = text.replace(" %", "\u00a0%").replace("± ", "±\u00a0")
@@ -246,18 +239,3 @@ def _width(text: str) -> int:
 
 def _right(text: str, size: int) -> str:
     return " " * (size - _width(text)) + text
-
-
-def _left(text: str, size: int) -> str:
-    return text + " " * (size - _width(text))
-
-
-def _coloured(lines: list[Line], width: int) -> str:
-    from rich.console import Console
-    from rich.text import Text
-
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=width, highlight=False, soft_wrap=True)
-    for line in lines:
-        console.print(Text.assemble(*((span.text, span.style) for span in line)))
-    return out.getvalue().rstrip("\n")
