@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import nearest, require
+from coterie.data.tables.numbers import UNKNOWN, Comma, number, problem, written
 from coterie.data.tables.spelling import spell
 
 __all__ = ["Column", "Missing", "Reading", "Table", "from_numbers", "from_texts"]
@@ -37,11 +38,17 @@ class Column:
         kind: number, boolean (1 and 0), text, date, or empty (every value missing).
         numbers: float64 [rows], NaN where missing; None for texts and dates.
         texts: [rows] of str, None where missing; None for the other kinds.
+        signs: what stood beside the numbers: "%", "," for thousands, or a currency.
+        unknown: cells such as "unknown" and "-": missing among numbers, and all that a column of texts has.
+        problem: (kind, data row, cell) if these are probably numbers that cannot be read; `numbers.complaint` says it.
     """
 
     kind: str
     numbers: Floats | None = None
     texts: Texts | None = None
+    signs: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    problem: tuple[str, int, str] | None = None
 
     def __len__(self) -> int:
         return len(self.spelled if self.numbers is None else self.numbers)
@@ -123,52 +130,59 @@ def _spell_as(kind: str, value: float) -> str:
     return ("true" if value else "false") if kind == "boolean" else spell(value)
 
 
-def from_numbers(values: Any, missing: Missing, *, source: str, name: str, boolean: bool = False) -> Column:
-    """A column of numbers. NaN and the values `missing` are missing; Inf is an `InputError` that names the row."""
+def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **about: Any) -> Column:
+    """A column of numbers. NaN and the values `missing` are missing; `about`: further attributes of the column."""
     numbers = np.array(values, dtype=np.float64)
     for code in missing:
-        number = _number(code)
-        if number is not None:
-            numbers[numbers == number] = np.nan
-    _no_infinity(numbers, source, name)
+        value = number(code)
+        if value is not None:
+            numbers[numbers == value] = np.nan
+    wild = np.flatnonzero(np.isinf(numbers))
+    if len(wild):
+        about["problem"] = ("infinite", int(wild[0]) + 1, str(numbers[wild[0]]))
     if np.isnan(numbers).all():
-        return Column("empty", numbers)
-    return Column("boolean" if boolean else "number", numbers)
+        return Column("empty", numbers, **about)
+    return Column("boolean" if boolean else "number", numbers, **about)
 
 
-def from_texts(
-    cells: Sequence[str | None],
-    missing: Missing,
-    *,
-    source: str,
-    name: str,
-    comma: bool = False,
-    category: bool = False,
-) -> Column:
+def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = "", category: bool = False) -> Column:
     """A column of cells: numbers if all that are not missing are numbers, then booleans, dates, else texts.
 
-    `comma`: the file may write decimals with a comma. `category`: texts whatever they look like. A number that is Inf
-    is an `InputError` that names the row.
+    `comma`: what a comma in a number means. `category`: texts whatever they look like.
     """
     codes = {str(code) for code in missing}
     if not category:
         quick = _quick_numbers(cells, codes)
         if quick is not None:
-            return from_numbers(quick, missing, source=source, name=name)
+            return from_numbers(quick, missing)
     meaning = {cell: _clean(cell, codes) for cell in set(cells)}
     texts = np.empty(len(cells), dtype=object)
     texts[:] = [meaning[cell] for cell in cells]
     distinct = {text for text in meaning.values() if text is not None}
     if category or not distinct:
         return Column("text" if distinct else "empty", None, texts)
-    for boolean, values in (
-        (False, {text: _number(text, comma) for text in distinct}),
-        (True, {text: _BOOLEAN.get(text.lower()) for text in distinct}),
-    ):
-        if None not in values.values():
-            numbers = [np.nan if text is None else values[text] for text in texts]
-            return from_numbers(numbers, missing, source=source, name=name, boolean=boolean)
-    return Column("date" if all(map(_DATE.fullmatch, distinct)) else "text", None, texts)
+    unknown = {text for text in distinct if text.lower() in UNKNOWN}
+    known = distinct - unknown
+    if not known:
+        return Column("text", None, texts, unknown=tuple(sorted(unknown)))
+    booleans = {text: _BOOLEAN.get(text.lower()) for text in known}
+    if None not in booleans.values():
+        return from_numbers(
+            [booleans.get(text, np.nan) for text in texts], missing, boolean=True, unknown=tuple(sorted(unknown))
+        )
+    read = {text: written(text, comma) for text in known}
+    signs = {value.signs for value in read.values() if value is not None}
+    if None not in read.values() and len({tuple(s for s in some if s != ",") for some in signs}) == 1:
+        values = {text: value.value for text, value in read.items() if value is not None}
+        return from_numbers(
+            [values.get(text, np.nan) for text in texts],
+            missing,
+            signs=tuple(sorted({sign for some in signs for sign in some})),
+            unknown=tuple(sorted(unknown)),
+        )
+    if all(map(_DATE.fullmatch, known)):
+        return Column("date", None, texts)
+    return Column("text", None, texts, problem=problem(texts.tolist(), read))
 
 
 def _clean(cell: str | None, codes: set[str]) -> str | None:
@@ -186,25 +200,3 @@ def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | Non
     except ValueError:
         return None
     return None if "_" in "".join(str(cell) for cell in plain) else numbers
-
-
-def _number(cell: str | float, comma: bool = False) -> float | None:
-    """The number that `cell` writes, or None. Python's `1_000` is no number: it is somebody's code."""
-    text = str(cell)
-    if comma and re.fullmatch(r"[+-]?\d+,\d+", text):
-        text = text.replace(",", ".")
-    if "_" in text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _no_infinity(numbers: Floats, source: str, name: str) -> None:
-    bad = np.flatnonzero(np.isinf(numbers))
-    if len(bad):
-        raise InputError(
-            f"{source}: column {name!r} is {numbers[bad[0]]} in data row {bad[0] + 1}; "
-            "give a finite number or leave the cell empty"
-        )

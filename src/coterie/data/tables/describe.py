@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.data.tables.recipe import MANY_CATEGORIES, Description, Recipe, spelled_threshold
+from coterie.data.tables.numbers import complaint, with_signs
+from coterie.data.tables.recipe import ENOUGH_TO_TELL, MANY_CATEGORIES, Description, Recipe, spelled_threshold
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
-from coterie.data.tables.spelling import alike, fold, listing, quoted, variants
+from coterie.data.tables.spelling import alike, fold, listing, names_rows, quoted, variants
 
 __all__ = ["draft_recipe"]
 
@@ -36,16 +37,15 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
     _refuse_near_names(said, everywhere - set(settings.dropped))
     columns: list[dict[str, Any]] = []
     left_out: dict[str, list[str]] = {"as asked": sorted(settings.dropped)} if settings.dropped else {}
-    notes: list[str] = []
+    remarks: dict[str, list[str]] = {}
     first = next(iter(said.values()))["columns"]
     ordered = [c for c in first if c in everywhere] + sorted(everywhere - set(first))
     for column in (c for c in ordered if c not in settings.dropped):
-        spec, reason = _column(column, said, column in settings.categorical)
-        if spec is None:
-            left_out.setdefault(reason, []).append(column)
-        else:
+        spec, notes = _column(column, said, column in settings.categorical)
+        if spec is not None:
             columns.append(spec)
-            notes += [reason] if reason else []
+        for note in notes:
+            (remarks if spec else left_out).setdefault(note, []).append(column)
     label = _label(said, settings)
     return {
         "version": 2,
@@ -55,7 +55,8 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
         "missing": {k: list(v) for k, v in sorted(settings.missing.items())},
         "rename": {old: new for few in settings.rename.values() for old, new in few.items()},
         "training_rows": {name: client["rows"] for name, client in said.items()},
-        "notes": [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()] + notes,
+        "notes": [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
+        + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
 
 
@@ -73,17 +74,30 @@ def _refuse_near_names(said: Told, columns: set[str]) -> None:
                 )
 
 
-def _column(column: str, said: Told, chosen: bool) -> tuple[dict[str, Any] | None, str]:
-    """What `column` becomes and a note on it, or None and the reason to leave it out."""
+Drafted = tuple[dict[str, Any] | None, list[str]]
+"""What a column becomes and remarks on it, or None and the one reason to leave it out."""
+
+
+def _column(column: str, said: Told, chosen: bool) -> Drafted:
     have = {name: client["columns"][column] for name, client in said.items() if column in client["columns"]}
     if len(have) < len(said):
         few, word = (list(have), "only at") if 2 * len(have) <= len(said) else (sorted(set(said) - set(have)), "not at")
-        return None, f"{word} {listing(few)}"
-    kinds = {about["kind"] for about in have.values()} - {"empty"}
+        return None, [f"{word} {listing(few)}"]
+    for name, about in have.items():
+        if "problem" in about:
+            raise InputError(
+                f"{said[name]['source']}: column {column!r} {complaint(about['problem'], *about['example'])}"
+            )
+    have = {name: about for name, about in have.items() if about["kind"] != "empty"}
+    kinds = {about["kind"] for about in have.values()}
     if not kinds:
-        return None, "missing at every client"
+        return None, ["missing at every client"]
     if "date" in kinds:
-        return None, "dates; turn them into numbers, such as days since a start, to use them"
+        return None, ["dates; turn them into numbers, such as days since a start, to use them"]
+    if "text" in kinds and len(kinds) > 1 and not chosen:
+        # A column of which a client knows nothing, but writes "unknown", is empty there.
+        have = {name: about for name, about in have.items() if about["kind"] != "text" or not about["unknown"]}
+        kinds = {about["kind"] for about in have.values()}
     if "text" in kinds and len(kinds) > 1 and not chosen:
         texts = next(n for n, about in have.items() if about["kind"] == "text")
         other = next(n for n, about in have.items() if about["kind"] in ("number", "boolean"))
@@ -93,27 +107,55 @@ def _column(column: str, said: Told, chosen: bool) -> tuple[dict[str, Any] | Non
             f"at {other!r}; correct that cell, list its code under missing, or name the column in categorical or drop"
         )
     if kinds <= {"number", "boolean"} and not chosen:
-        if all(about.get("identifier") for about in have.values()):
-            return None, "whole numbers that never repeat under such a name: an identifier"
-        return {"name": column, "kind": "number"}, ""
+        return _numbers(column, said, have)
     return _category(column, have, chosen)
 
 
-def _category(column: str, have: Told, chosen: bool) -> tuple[dict[str, Any] | None, str]:
-    texts = [about for about in have.values() if about["kind"] != "empty"]
+def _numbers(column: str, said: Told, have: Told) -> Drafted:
+    signs = _signs(f"column {column!r}", said, have)
+    rows = sum(said[name]["rows"] for name in have)
+    if rows >= ENOUGH_TO_TELL and names_rows(column) and all(about.get("hardly_repeats") for about in have.values()):
+        return None, ["whole numbers that hardly ever repeat under such a name: an identifier"]
+    remarks = []
+    for key, words in (("signs", "read as numbers, without the {}"), ("unknown", "{} taken as missing")):
+        what = {value for about in have.values() for value in about[key]}
+        if what:
+            listed = (
+                with_signs(sorted(what)).removeprefix("with ") if key == "signs" else listing(sorted(map(repr, what)))
+            )
+            remarks.append(f"{words.format(listed)} ({listing([n for n, about in have.items() if about[key]])})")
+    if rows >= ENOUGH_TO_TELL and all(about.get("unique") for about in have.values()):
+        remarks.append("whole numbers that never repeat, kept as numbers (drop what only identifies rows)")
+    return {"name": column, "kind": "number", **({"signs": signs} if signs else {})}, remarks
+
+
+def _signs(what: str, said: Told, have: Told) -> list[str]:
+    """The signs of a column of numbers, the same at all clients, thousands commas apart. Raises `InputError` if they differ."""
+    by_client = {name: sorted({*about["signs"]} - {","}) for name, about in have.items()}
+    first = next(iter(by_client))
+    for name, signs in by_client.items():
+        if signs != by_client[first]:
+            raise InputError(
+                f"{said[name]['source']}: {what} has numbers {with_signs(signs)} but {with_signs(by_client[first])} at {first!r}; "
+                "write it the same way in all files"
+            )
+    return by_client[first]
+
+
+def _category(column: str, have: Told, chosen: bool) -> Drafted:
     if not chosen:
-        if any(about["identifier"] for about in texts) or all(about["unique"] for about in texts):
-            return None, "every row has its own text: an identifier"
-        most = max(about["distinct"] for about in texts)
+        if any(about["identifier"] for about in have.values()) or all(about["unique"] for about in have.values()):
+            return None, ["every row has its own text: an identifier"]
+        most = max(about["distinct"] for about in have.values())
         if most > MANY_CATEGORIES:
-            return None, f"{most} different texts at one client; name it in categorical to keep it"
-    spelled = {c for about in texts for c in about["categories"]}
+            return None, [f"{most} different texts at one client; name it in categorical to keep it"]
+    spelled = {c for about in have.values() for c in about["categories"]}
     if not spelled:
-        return None, "no value in any client's training rows"
+        return None, ["no value in any client's training rows"]
     several = variants(spelled)
     one = {text: fold(text) for group in several for text in group}
-    note = "; ".join(f"{column}: {', '.join(map(repr, group))} are one category" for group in several)
-    return {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}, note
+    remarks = [f"{', '.join(map(repr, group))} are one category" for group in several]
+    return {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}, remarks
 
 
 def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
@@ -128,6 +170,7 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
             f"({said[there]['source']}); write it the same way in all files"
         )
     kind = next(iter(kinds))
+    signs = _signs(f"label {name!r}", said, about)
     values = sorted({v for a in about.values() for v in a["values"]})
     _refuse_variants(name, about)
     distinct = max([len(values), *(a["distinct"] for a in about.values())])
@@ -140,6 +183,7 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
         "values": [],
         "classes": [],
         **({"spellings": dict(settings.spellings)} if settings.spellings else {}),
+        **({"signs": signs} if signs else {}),
     }
     if settings.above is not None:
         require(kind == "number", f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")

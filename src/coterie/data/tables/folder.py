@@ -18,6 +18,7 @@ from coterie.data.split_table import Split
 from coterie.data.tables.arrays import from_array_files, is_array_file
 from coterie.data.tables.columns import Column, Reading, Table
 from coterie.data.tables.describe import draft_recipe
+from coterie.data.tables.numbers import complaint
 from coterie.data.tables.read import SUFFIXES, read, read_frame
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, settings_of
@@ -54,8 +55,11 @@ def from_folder(
     The clients use the columns that all share; the others, dates, identifiers and columns without a value are left out,
     and `notes` says so. Two columns whose names are nearly the same, and two values of the label that differ only in
     capitals or blanks, are refused unless `rename`, `drop` or `classes` say what they are; categories that differ so
-    are one, with a note. Numbers are imputed with the pooled mean and scaled; texts become one column per category (a
-    missing one is all zeros). All of that is fitted on training rows only and lies in `recipe`.
+    are one, with a note. Percent signs, currencies and (in files with commas between cells) thousands commas are left out
+    of numbers, with a note; `<5`, units and slips among numbers are refused, and so are signs that not all clients write.
+
+    Numbers are imputed with the pooled mean and scaled; texts become one column per category (a missing one is all zeros).
+    All of that is fitted on training rows only and lies in `recipe`.
 
     Args:
         path: the folder. Other files in it are ignored.
@@ -240,6 +244,8 @@ def ready_tables(
 
 def _labelled(table: Table, label: str, unlabelled: str) -> tuple[Table, list[str]]:
     """`table` without the rows that have no label, and a note; refused unless the user asked to drop them."""
+    wrong = table.columns[label].problem
+    require(wrong is None, f"{table.source}: label {label!r} {complaint(*wrong) if wrong else ''}")
     present = table.columns[label].present
     if present.all():
         return table, []
@@ -274,7 +280,7 @@ def _rows(column: Column, keep: NDArray[np.bool_]) -> Column:
     numbers = None if column.numbers is None else column.numbers[keep]
     texts = None if column.texts is None else column.texts[keep]
     empty = numbers is not None and bool(np.isnan(numbers).all())
-    return Column("empty" if empty else column.kind, numbers, texts)
+    return replace(column, kind="empty" if empty else column.kind, numbers=numbers, texts=texts)
 
 
 def _split(table: Table, settings: TableSettings, split: Split, seed: int, split_column: str | None) -> Table:

@@ -12,6 +12,7 @@ import numpy as np
 
 from coterie.core.errors import InputError, require
 from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
+from coterie.data.tables.numbers import Comma
 
 __all__ = ["SUFFIXES", "read", "read_arrays", "read_frame"]
 
@@ -90,9 +91,10 @@ def _csv(path: Path, reading: Reading) -> Columns:
         raise InputError(f"{path}: line {reader.line_num} cannot be read as CSV ({error}); mend that line") from error
     require(bool(header), f"{path} is empty; give it a header line and rows, or remove it")
     cells = list(zip(*rows, strict=True)) if rows else [()] * len(header)
+    comma: Comma = "decimal" if separator == ";" else "thousands" if separator == "," else ""
 
     def column(i: int, key: str) -> Column:
-        return _texts(cells[i], key, reading, str(path), comma=separator == ";")
+        return _texts(cells[i], key, reading, comma=comma)
 
     return header, column
 
@@ -126,14 +128,14 @@ def _parquet(path: Path, reading: Reading) -> Columns:
         kind, values = table.schema.field(i).type, table.column(i)
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or _is_bool(kind):
             numbers = (values.cast(pa.int8()) if _is_bool(kind) else values).cast(pa.float64(), safe=False)
-            return _numbers(numbers.to_numpy(), key, reading, str(path), boolean=_is_bool(kind))
+            return _numbers(numbers.to_numpy(), key, reading, boolean=_is_bool(kind))
         if pa.types.is_temporal(kind):
             return _dates(len(values))
         if pa.types.is_nested(kind) or pa.types.is_binary(kind):
             raise InputError(f"{path}: column {key!r} holds {kind}, not one number or text per row; drop it")
         # A dictionary holds categories on purpose, even where they are written as numbers.
         cells = [None if v is None else str(v) for v in values.to_pylist()]
-        return _texts(cells, key, reading, str(path), chosen=pa.types.is_dictionary(kind))
+        return _texts(cells, key, reading, chosen=pa.types.is_dictionary(kind))
 
     return table.column_names, column
 
@@ -146,15 +148,14 @@ def _first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _numbers(values: Any, key: str, reading: Reading, source: str, *, boolean: bool = False) -> Column:
-    return from_numbers(values, reading.missing.get(key, ()), source=source, name=key, boolean=boolean)
+def _numbers(values: Any, key: str, reading: Reading, *, boolean: bool = False) -> Column:
+    return from_numbers(values, reading.missing.get(key, ()), boolean=boolean)
 
 
 def _texts(
-    cells: Sequence[str | None], key: str, reading: Reading, source: str, *, comma: bool = False, chosen: bool = False
+    cells: Sequence[str | None], key: str, reading: Reading, *, comma: Comma = "", chosen: bool = False
 ) -> Column:
-    category = chosen or key in reading.categorical
-    return from_texts(cells, reading.missing.get(key, ()), source=source, name=key, comma=comma, category=category)
+    return from_texts(cells, reading.missing.get(key, ()), comma=comma, category=chosen or key in reading.categorical)
 
 
 def _dates(n: int) -> Column:
@@ -195,11 +196,11 @@ def _npz(path: Path, reading: Reading) -> Columns:
 
 def _array(values: np.ndarray[Any, Any], key: str, reading: Reading, source: str) -> Column:
     if values.dtype.kind in "biuf":
-        return _numbers(values, key, reading, source, boolean=values.dtype.kind == "b")
+        return _numbers(values, key, reading, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
         return _dates(len(values))
     require(values.dtype.kind in "US", f"{source}: array {key!r} holds {values.dtype}; give numbers or texts")
-    return _texts(values.astype(str).tolist(), key, reading, source)
+    return _texts(values.astype(str).tolist(), key, reading)
 
 
 def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source: str | None = None) -> Table:
@@ -209,17 +210,17 @@ def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source:
         frame = frame.to_pandas()
     require(hasattr(frame, "iloc") and hasattr(frame, "columns"), f"{source} is no data frame; give a pandas DataFrame")
     header = [str(key).strip() for key in frame.columns]
-    return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, how, source)), how)
+    return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, how)), how)
 
 
-def _series(series: Any, key: str, reading: Reading, source: str) -> Column:
+def _series(series: Any, key: str, reading: Reading) -> Column:
     kind = getattr(series.dtype, "kind", "O")
     if kind in "mM":
         return _dates(len(series))
     if kind in "biuf":  # numpy's types and pandas' own nullable ones
         numbers = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return _numbers(numbers, key, reading, source, boolean=kind == "b")
+        return _numbers(numbers, key, reading, boolean=kind == "b")
     gone = series.isna().to_numpy()
     cells = [None if g else str(v) for v, g in zip(series.tolist(), gone, strict=True)]
     chosen = str(series.dtype) == "category"  # categories on purpose, even where they are written as numbers
-    return _texts(cells, key, reading, source, chosen=chosen)
+    return _texts(cells, key, reading, chosen=chosen)

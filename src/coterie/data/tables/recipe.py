@@ -28,6 +28,7 @@ from torch import Tensor
 from coterie.core.errors import InputError, require
 from coterie.core.task import task
 from coterie.data.tables.columns import Column, Table
+from coterie.data.tables.numbers import complaint, with_signs
 from coterie.data.tables.spelling import fold, listing, spell
 
 __all__ = [
@@ -44,8 +45,8 @@ __all__ = [
 MANY_CATEGORIES = 100
 """A column of texts with more distinct values at one client is left out, unless it is named as categorical."""
 
-_ENOUGH_TO_TELL = 10  # values from which on "all distinct" means an identifier and not a small sample
-_ID_NAME = re.compile(r"(.*[\W_])?(id|idx|index|key|uuid|mrn|nr|no|number)|(unnamed.*)|row", re.IGNORECASE)
+ENOUGH_TO_TELL = 10
+"""Values from which on "all distinct" means an identifier and not a small sample."""
 
 Recipe = dict[str, Any]
 
@@ -105,6 +106,7 @@ def _describe(table: Table, label: str, categorical: set[str]) -> dict[str, Any]
         "label": {
             "kind": target.kind,
             "whole": target.numbers is not None and bool((target.numbers % 1 == 0).all()),
+            "signs": list(target.signs),
             "distinct": len(values),
             "values": sorted(values) if len(values) <= MANY_CATEGORIES else [],
         },
@@ -112,23 +114,29 @@ def _describe(table: Table, label: str, categorical: set[str]) -> dict[str, Any]
 
 
 def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen: bool) -> dict[str, Any]:
-    out: dict[str, Any] = {"kind": column.kind}
-    if column.kind == "number" and not chosen:
+    out: dict[str, Any] = {"kind": column.kind, "signs": list(column.signs), "unknown": list(column.unknown)}
+    if column.problem is not None:
+        out["problem"], *out["example"] = column.problem
+    elif column.kind == "number" and not chosen:
         numbers = (column.numbers if column.numbers is not None else np.zeros(0))[train]
         numbers = numbers[~np.isnan(numbers)]
-        distinct = len(np.unique(numbers)) == len(numbers) >= _ENOUGH_TO_TELL
-        out["identifier"] = bool(distinct and (numbers % 1 == 0).all() and _ID_NAME.fullmatch(name))
+        distinct, whole = len(np.unique(numbers)), bool((numbers % 1 == 0).all())
+        # How far numbers look like names of rows; what they are called decides.
+        out["unique"], out["hardly_repeats"] = (
+            whole and distinct == len(numbers),
+            whole and 2 * distinct >= len(numbers),
+        )
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         present = [str(t) for t in column.spelled[train] if t is not None]
         categories = sorted(set(present))
         unique = len(categories) == len(present)
-        out["identifier"] = unique and len(present) >= _ENOUGH_TO_TELL
+        out["identifier"] = unique and len(present) >= ENOUGH_TO_TELL
         out["unique"] = unique
         hidden = not chosen and (out["identifier"] or len(categories) > MANY_CATEGORIES)
         out["categories"] = [] if hidden else categories
         out["distinct"] = len(categories)
         if column.kind == "text" and not chosen:
-            out["example"] = _example(column)
+            out.setdefault("example", _example(column))
     return out
 
 
@@ -236,7 +244,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
             )
         column = table.columns[name]
         if spec["kind"] == "number":
-            inputs[:, at] = _scaled(_numbers_of(column, name, table.source), spec, table.source)
+            inputs[:, at] = _scaled(_numbers_of(column, spec, table.source), spec, table.source)
             at += 1
         else:
             notes += _one_hot(column, spec, inputs[:, at : at + len(spec["categories"])], table.source)
@@ -257,13 +265,21 @@ def _scaled(numbers: NDArray[np.float64], spec: dict[str, Any], source: str) -> 
     return scaled
 
 
-def _numbers_of(column: Column, name: str, source: str) -> NDArray[np.float64]:
-    if column.numbers is not None:
-        return column.numbers
-    if not column.present.any():
-        return np.full(len(column), np.nan)
-    row, text = _example(column)
-    raise InputError(f"{source}: column {name!r} needs numbers but has {text!r} in data row {row}; correct that cell")
+def _numbers_of(column: Column, spec: dict[str, Any], source: str) -> NDArray[np.float64]:
+    where = f"{source}: column {spec['name']!r}"
+    if column.problem is not None:
+        raise InputError(f"{where} {complaint(*column.problem)}")
+    if column.numbers is None:
+        if column.unknown or not column.present.any():
+            return np.full(len(column), np.nan)
+        row, text = _example(column)
+        raise InputError(f"{where} needs numbers but has {text!r} in data row {row}; correct that cell")
+    units = [sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", ()))]
+    require(
+        units[0] == units[1] or column.kind == "empty",
+        f"{where} has numbers {with_signs(units[0])}, but the model was trained on numbers {with_signs(units[1])}; write them so",
+    )
+    return column.numbers
 
 
 def _one_hot(column: Column, spec: dict[str, Any], out: NDArray[np.float32], source: str) -> list[str]:
@@ -302,12 +318,16 @@ def _labels(table: Table, spec: dict[str, Any], need: bool) -> tuple[Tensor | No
             f"{table.source}: label {name!r} is {texts[row]!r} in data row {row + 1}, which is none of "
             f"{', '.join(spec['values'][:10])}"
         )
+    elif column.problem is not None:
+        problem = f"{table.source}: label {name!r} {complaint(*column.problem)}"
     elif column.numbers is None:
         problem = f"{table.source}: label {name!r} is text in data row {_example(column)[0]} but must be a number"
     elif spec["above"] is not None:
         return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
     else:
-        stored = _scaled(column.numbers, {"name": name, **spec}, table.source)
+        stored = _scaled(
+            _numbers_of(column, {"name": name, **spec}, table.source), {"name": name, **spec}, table.source
+        )
         return torch.from_numpy(stored.astype(np.float32)), []
     require(not need, f"{problem}; correct the file")
     return None, [f"{problem}: no labels were read"] if column is not None else []

@@ -7,10 +7,17 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["alike", "fold", "listing", "quoted", "spell", "variants"]
+__all__ = ["alike", "fold", "listing", "names_rows", "quoted", "spell", "variants"]
 
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
+
+_NUMBERS = frozenset({"id", "idx", "index", "key", "uuid", "guid", "mrn", "nr", "no", "num", "number"})
+_SUBJECTS = frozenset(
+    {"patient", "case", "record", "subject", "participant", "person", "sample", "specimen", "encounter", "admission"}
+    | {"accession", "study", "row", "unnamed"}
+)
+"""Words for whom or what a row is about, and for its number among others."""
 
 
 def spell(value: float) -> str:
@@ -56,6 +63,19 @@ def alike(one: str, other: str) -> bool:
         return False
     match = difflib.SequenceMatcher(None, plain, compared)
     return match.real_quick_ratio() >= _ALIKE and match.quick_ratio() >= _ALIKE and match.ratio() >= _ALIKE
+
+
+def names_rows(column: str) -> bool:
+    """Whether a column of this name says which row, patient or case it is.
+
+    >>> [names_rows(name) for name in ("PatientID", "case", "record number", "Unnamed: 0", "id_ratio", "caseload")]
+    [True, True, True, True, False, False]
+    """
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+", column)]
+    if not words:
+        return False
+    joined = any(words[-1] == subject + "id" for subject in _SUBJECTS)
+    return words[-1] in _NUMBERS or joined or all(word in _SUBJECTS for word in words)
 
 
 def quoted(name: str) -> str:
