@@ -24,12 +24,18 @@ class Context:
         seed, round: of the run.
         attempt: drawn anew when a run starts, resumes or repeats a round.
         ask: number of the ask since this process started.
+        number: of the ask in its round, which a resumed run counts alike.
+        stream: how many asks of the same task came before in the round; a repeated ask has that of the first.
+        label: of the method.
     """
 
     seed: int
     round: int
     attempt: int
     ask: int
+    number: int = 0
+    stream: int = 0
+    label: str = ""
 
 
 @envelope
@@ -43,6 +49,7 @@ class Ask:
         payload: its arguments; the rows of an `PerClient` are in the order of `names`.
         context: where in the run it stands.
         counted: by key of client memory, the round of each client's value that the server counted, in the order of `names`; -1: none.
+        filters: what the replies pass through at the clients, in this order.
     """
 
     names: tuple[str, ...]
@@ -50,6 +57,7 @@ class Ask:
     payload: Mapping[str, Any]
     context: Context
     counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    filters: tuple[Any, ...] = ()
 
     @property
     def function(self) -> Task[Any]:
@@ -101,8 +109,18 @@ class Block:
         return self.rows([i for i, n in enumerate(self.names) if n not in left_out])
 
 
+@envelope
+@dataclass(frozen=True)
+class Packed:
+    """A field of a reply in the form in which a filter sends it: tensors [n, ...] by name."""
+
+    parts: Mapping[str, Tensor]
+
+
 def pick(value: Any, kept: list[int]) -> Any:
     """The rows of a field at these positions."""
+    if isinstance(value, Packed):
+        return Packed({name: part[kept] for name, part in value.parts.items()})
     return value[kept] if isinstance(value, Tensor) else tuple(value[i] for i in kept)
 
 

@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from torch import Tensor, nn
 
 from coterie.core.checks import misfits, not_finite, outliers
-from coterie.core.envelopes import Answer, Ask, Block, ClientCost, Context
+from coterie.core.envelopes import Answer, Ask, Block, ClientCost, Context, Packed
 from coterie.core.errors import InputError, RunError, nearest, require
+from coterie.core.filters import Filter, unpacked
 from coterie.core.memory import NEVER
 from coterie.core.replies import Replies, stack
 from coterie.core.task import Task
@@ -98,6 +99,7 @@ class Session:
         largest_update: whose update of the last ask was the longest, and its norm.
         known: all names that can be asked.
         counted: by key of client memory and client, the round of the value behind the last reply that was accepted.
+        asked: round, its attempt, and how often each task was asked in it.
     """
 
     asks: list[AskRecord] = field(default_factory=list)
@@ -106,6 +108,13 @@ class Session:
     largest_update: tuple[str, float] | None = None
     known: frozenset[str] = frozenset()
     counted: dict[str, dict[str, int]] = field(default_factory=dict)
+    asked: tuple[int, int, Counter[str]] = field(default_factory=lambda: (0, 0, Counter()))
+
+    def standing(self, round: int, attempt: int) -> Counter[str]:
+        """How often each task was asked in this round so far."""
+        if self.asked[:2] != (round, attempt):
+            self.asked = round, attempt, Counter()
+        return self.asked[2]
 
 
 @dataclass(frozen=True)
@@ -120,6 +129,8 @@ class Federation:
         strict_wire: encode and decode every payload and reply also where nothing is sent, so that no live reference slips through.
         max_norm: an update or gradient is refused if its norm exceeds this many times the round's median (n >= 3).
         clients_per_round: of the run, for methods that choose their clients themselves; None: everybody.
+        filters: what replies pass through at the clients, in their order (`core.filters`).
+        label: of the method, which names the random streams of filters and attacks.
     """
 
     engine: Engine
@@ -131,6 +142,8 @@ class Federation:
     strict_wire: bool = False
     max_norm: float = 1e6
     clients_per_round: int | None = None
+    filters: tuple[Filter, ...] = ()
+    label: str = ""
 
     @property
     def everyone(self) -> tuple[str, ...]:
@@ -188,13 +201,18 @@ class Federation:
         order = sorted(range(len(given)), key=given.__getitem__)
         names = tuple(given[i] for i in order)
         self._check_names(names)
-        context = Context(self.seed, self.round, self.attempt, len(self.session.asks))
+        asked = self.session.standing(self.round, self.attempt)
+        context = Context(
+            self.seed, self.round, self.attempt, len(self.session.asks), asked.total(), asked[task.name], self.label
+        )
         counted = {key: tuple(by.get(n, NEVER) for n in names) for key, by in self.session.counted.items()}
-        ask = Ask(names, task.name, {k: _reorder(k, v, order) for k, v in payload.items()}, context, counted)
+        ask = Ask(
+            names, task.name, {k: _reorder(k, v, order) for k, v in payload.items()}, context, counted, self.filters
+        )
         replies, answer = self._once(ask, task)
         least = len(names) if need == "all" else need * len(names)
         if len(replies) < least and replies.failed:
-            once_more = replace(context, ask=context.ask + 1)
+            once_more = replace(context, ask=context.ask + 1, number=context.number + 1)
             again, more = self._once(replace(ask.to(tuple(replies.failed)), context=once_more), task)
             # Checked together: an outlier that is asked again must still stand beside the others.
             both = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
@@ -219,12 +237,18 @@ class Federation:
 
     def _once(self, ask: Ask, task: Task[R]) -> tuple[Replies[R], Answer]:
         started = time.perf_counter()
+        self.session.standing(self.round, self.attempt)[task.name] += 1
         down = nbytes(ask.payload)
         if self.strict_wire:
             ask = decode(encode({"ask": ask}))["ask"]
         answer = self.engine.ask(ask)
         for kind, count in answer.spent.items():
             self.session.spent[kind] = self.session.spent.get(kind, 0) + count
+        if self.strict_wire:
+            answer = replace(decode(encode({"answer": answer}))["answer"], costs=answer.costs)
+        sent = sum(_row_bytes(v) for v in answer.blocks[0].values.values()) if answer.blocks else 0
+        blocks, unreadable = unpacked(answer.blocks, ask, task, self.layout)
+        answer = replace(answer, blocks=tuple(blocks), failed={**answer.failed, **unreadable})
         replies: Replies[R] = self._checked(ask.names, task, answer)
         self.session.asks.append(
             AskRecord(
@@ -234,7 +258,7 @@ class Federation:
                 len(ask.names),
                 len(replies.failed),
                 down,
-                sum(_row_bytes(v) for v in replies.fields.values()),
+                sent,
                 time.perf_counter() - started,
                 answer.costs,
             )
@@ -243,9 +267,8 @@ class Federation:
 
     def _checked(self, names: tuple[str, ...], task: Task[R], answer: Answer) -> Replies[R]:
         """The replies that are fit to be used; why the others are refused is in `failed`."""
-        blocks = decode(encode({"answer": answer}))["answer"].blocks if self.strict_wire else answer.blocks
-        refused = misfits(blocks, task, self.layout)
-        kept = [block for b in blocks if (block := b.without(refused)).names]
+        refused = misfits(answer.blocks, task, self.layout)
+        kept = [block for b in answer.blocks if (block := b.without(refused)).names]
         replies: Replies[R] = stack(names, kept, {**answer.failed, **refused})
         lost, norms = not_finite(task, replies, self.dim)
         if lost:
@@ -291,6 +314,9 @@ def _reorder(name: str, value: Any, order: list[int]) -> Any:
 
 
 def _row_bytes(value: Any) -> int:
+    """Bytes of the first client's row."""
+    if isinstance(value, Packed):
+        return sum(_row_bytes(part) for part in value.parts.values())
     if isinstance(value, Tensor):
         return value[:1].numel() * value.element_size()
     return len(str(value[0])) if len(value) else 0

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.core.errors import InputError, require
 from coterie.core.federation import Federation
+from coterie.core.filters import Filter
 from coterie.core.rng import Rng
 
 if TYPE_CHECKING:
@@ -161,18 +162,6 @@ class Attack:
     def on_rows(self, clients: Clients, names: Collection[str]) -> Clients:
         """The clients with other rows at `names`, before training."""
         return clients
-
-
-class Filter:
-    """Changes a reply at the client, between the task and the wire. A filter is a frozen dataclass, registered with `@wire_type`.
-
-    It sees declared fields of a reply (`Update`, `Gradient`, `Gap`, others) and never a method.
-    """
-
-    @property
-    def lossy(self) -> bool:
-        """Whether the server receives something else than the task replied; methods that need exact uploads refuse it."""
-        return False
 
 
 def overrides(given: object, base: type[Any], hook: str) -> bool:

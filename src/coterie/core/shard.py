@@ -9,6 +9,7 @@ from coterie.core.checks import well_formed
 from coterie.core.cohort import Cohort
 from coterie.core.envelopes import Answer, Ask, Block
 from coterie.core.errors import InputError
+from coterie.core.filters import filtered
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Clients
 from coterie.core.workspace import Workspace
@@ -89,7 +90,7 @@ class Shard:
             well_formed(v, task.kinds[k], len(names), layout) for k, v in block.values.items()
         ):
             raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
-        return block
+        return filtered(block, ask, task, layout, view)
 
 
 def _sorted(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:

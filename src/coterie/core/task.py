@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.errors import InputError
 
-__all__ = ["Gap", "Gradient", "Task", "Update", "adopt_task", "find_task", "known_tasks", "task"]
+__all__ = ["Count", "Gap", "Gradient", "Task", "Update", "adopt_task", "find_task", "known_tasks", "task"]
 
 Update = Annotated[Tensor, "update"]
 """[n, ..., d + b]: local model minus received model; the server adds it."""
@@ -18,6 +18,9 @@ Gradient = Annotated[Tensor, "gradient"]
 """[n, ..., d + b]: points uphill; the server subtracts it."""
 Gap = Annotated[Tensor, "gap"]
 """[n]: a loss minus what the client requires; positive means not good enough."""
+
+Count = Annotated[Tensor, "count"]
+"""[n, ...]: numbers of rows."""
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -30,7 +33,7 @@ class Task(Generic[R]):
     Attributes:
         name: `module:function`.
         reply: the NamedTuple that it returns.
-        kinds: for each field of the reply `update`, `gradient`, `gap` or `other`, as declared by its type.
+        kinds: for each field of the reply `update`, `gradient`, `gap`, `count` or `other`, as declared by its type.
     """
 
     def __init__(self, function: Callable[..., R]) -> None:
@@ -69,7 +72,7 @@ class Task(Generic[R]):
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """`update`, `gradient`, `gap` or `other` for each field of the reply."""
+        """`update`, `gradient`, `gap`, `count` or `other` for each field of the reply."""
         if self._kinds is None:
             hints = get_type_hints(self.reply, include_extras=True)
             self._kinds = {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}

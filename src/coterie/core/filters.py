@@ -1,0 +1,182 @@
+"""The pipeline of a reply: at the client filters change it between the task and the wire, and the server undoes what must be undone.
+
+Filters run after the task and before client memory is committed, in the order of `STAGES`. They see the declared fields of a reply, and
+of updates and gradients the d parameters alone: float buffers behind them are sent as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.core.checks import VECTORS, well_formed
+from coterie.core.envelopes import Ask, Block, Context, Packed
+from coterie.core.errors import InputError, nearest, require
+from coterie.core.memory import MemoryView
+from coterie.core.rng import Rng
+from coterie.core.task import Task
+from coterie.core.vector import Layout
+from coterie.core.wire import to_json
+
+if TYPE_CHECKING:
+    from coterie.core.method import Method
+
+__all__ = ["STAGES", "Filter", "Passage", "filtered", "in_order", "unpacked"]
+
+STAGES = ("clipping", "noise", "compression", "attack", "masks")
+"""The order of filters: attackers change what they would have sent, and a mask hides whatever is sent."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A field of the replies of some clients on its way out.
+
+    Attributes:
+        names: of the n clients.
+        field, kind: name of the field and what it is: `update`, `gradient`, `gap` or `count`.
+        task: name of the task.
+        context: where in the run the ask stands.
+    """
+
+    names: tuple[str, ...]
+    field: str
+    kind: str
+    task: str
+    context: Context
+    memory: MemoryView
+    position: int
+
+    def rngs(self, purpose: str = "filter") -> list[Rng]:
+        """A random stream for each client; it depends neither on where a task is defined nor on who shares the cohort."""
+        at = self.context
+        where = (at.seed, at.round, purpose, at.label, self.field, at.number)
+        return [Rng.named(*where, name) for name in self.names]
+
+    def residual(self, like: Tensor) -> Tensor:
+        """What earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
+        none = torch.zeros_like(like[0])
+        kept = [self.memory.only((name,)).get(self._key, none)[0] for name in self.names]
+        return torch.stack([own if own.shape == none.shape else none for own in kept])
+
+    def leave(self, residual: Tensor) -> None:
+        """Keep what this reply leaves out, [n, ...], until the next reply of this field."""
+        self.memory.put(self._key, residual)
+
+    @property
+    def _key(self) -> str:
+        task = self.task.replace("/", ".")
+        return f"filter {self.position} {task} {self.field} {self.context.stream}"
+
+
+class Filter:
+    """Changes a reply at the client, between the task and the wire. A filter is a frozen dataclass, registered with `@wire_type`.
+
+    It sees declared fields of a reply, of updates and gradients their d parameters, and never a method. Evaluation is never filtered.
+
+    Attributes:
+        stage: when it runs; filters run in the order of `STAGES`.
+        kinds: of the fields that it changes: `update`, `gradient`, `gap`, `count`.
+        lossy: whether the server receives something else than the task replied; methods that need exact uploads refuse it.
+        packs: whether updates or gradients are sent in another form (`pack`); one filter of a run at most.
+    """
+
+    stage: ClassVar[str] = "compression"
+    kinds: ClassVar[tuple[str, ...]] = ("update",)
+    lossy: ClassVar[bool] = True
+    packs: ClassVar[bool] = False
+
+    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
+        """What is sent in place of `rows` [n, ...], in the same form; called where the clients are."""
+        return rows
+
+    def pack(self, rows: Tensor) -> Mapping[str, Tensor]:
+        """The form in which `rows` [n, ..., d] are sent, where filters of all stages have changed them: tensors [n, ...] by name."""
+        raise NotImplementedError
+
+    def unpack(self, parts: Mapping[str, Tensor], dim: int) -> Tensor:
+        """Undo `pack` at the server: [n, ..., dim]. Whatever it raises for parts of another form is this client's failure."""
+        raise NotImplementedError
+
+
+def in_order(filters: Iterable[Any], method: Method[Any]) -> tuple[Filter, ...]:
+    """The filters of a run in the order in which they run.
+
+    Raises `InputError` for what is no filter or cannot travel, for two that pack, and for a lossy one where the method needs exact
+    uploads.
+    """
+    given = tuple(filters)
+    for one in given:
+        own = type(one).__name__
+        require(isinstance(one, Filter), f"a filter must be one such as TopK(0.01); got {one!r}")
+        require(one.stage in STAGES, f"{own}.stage is {one.stage!r}; {nearest(one.stage, STAGES)}")
+        try:
+            to_json(one)
+        except InputError as error:
+            raise InputError(f"{own} must be a frozen dataclass registered with @wire_type: {error}") from error
+        require(
+            not (one.lossy and method.needs_exact_uploads),
+            f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {own}",
+        )
+        good = not one.packs or set(one.kinds) <= set(VECTORS)
+        require(good, f"{own}.kinds is {one.kinds!r}; only updates and gradients can be sent in another form")
+    packing = [type(one).__name__ for one in given if one.packs]
+    require(
+        len(packing) < 2, f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
+    )
+    return tuple(sorted(given, key=lambda one: STAGES.index(one.stage)))
+
+
+def filtered(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:
+    """The replies of some clients as they are sent; fields of a wrong form stay as they are, and are refused by the server."""
+    if not ask.filters:
+        return block
+    values = dict(block.values)
+    for field, kind in task.kinds.items():
+        if kind != "other" and well_formed(values[field], kind, len(block.names), layout):
+            values[field] = _filtered(values[field], field, kind, ask, layout.dim if kind in VECTORS else None, memory)
+    return Block(block.names, values)
+
+
+def _filtered(value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, memory: MemoryView) -> Tensor | Packed:
+    rows, changed = value if dim is None else value[..., :dim], False
+    packing: Filter | None = None
+    for position, one in enumerate(ask.filters):
+        if kind in one.kinds:
+            rows = one.apply(rows, Passage(ask.names, field, kind, ask.task, ask.context, memory, position))
+            changed, packing = True, one if one.packs else packing
+    if not changed:
+        return value
+    buffers = rows[..., :0] if dim is None else value[..., dim:]
+    if packing is not None:
+        return Packed({**packing.pack(rows), _BUFFERS: buffers.contiguous()})
+    return rows if dim is None else torch.cat([rows, buffers], dim=-1)
+
+
+_BUFFERS = "buffers"
+
+
+def unpacked(blocks: Iterable[Block], ask: Ask, task: Task[Any], layout: Layout) -> tuple[list[Block], dict[str, str]]:
+    """The blocks with every field in its own form, and why the replies of others cannot be unpacked, by client."""
+    packing = next((one for one in ask.filters if one.packs), None)
+    done: list[Block] = []
+    failed: dict[str, str] = {}
+    for block in blocks:
+        try:
+            values = {k: _unpacked(v, packing, task.kinds.get(k, ""), layout) for k, v in block.values.items()}
+            done.append(Block(block.names, values))
+        except Exception as error:  # it may come from elsewhere
+            failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))
+    return done, failed
+
+
+def _unpacked(value: Any, packing: Filter | None, kind: str, layout: Layout) -> Any:
+    if not isinstance(value, Packed):
+        return value
+    if packing is None or kind not in packing.kinds:
+        raise InputError("it is packed, which nobody asked for")
+    parts = {k: v for k, v in value.parts.items() if k != _BUFFERS}
+    return torch.cat([packing.unpack(parts, layout.dim), value.parts[_BUFFERS]], dim=-1)
