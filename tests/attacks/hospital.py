@@ -1,0 +1,102 @@
+"""One site to attack: its half of the protocol without processes or transport, and a server that says whatever a test wants."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import tomli_w
+import torch
+
+import coterie.algorithms
+import coterie.core.metrics  # noqa: F401 - both register their tasks
+from coterie.core.training import LocalSGD, Steps
+from coterie.core.wire import decode, encode
+from coterie.data.sets.heart_disease import FOLDER
+from coterie.data.tables.folder import agree
+from coterie.models import build_shape, outputs_of
+from coterie.run.experiment import preset
+
+FEDAVG = {"name": "fedavg", "local": {"steps": 2, "batch_size": 16, "minimum_batch": 8}}
+
+
+def local(**changed):
+    """The local settings of the plan, some of them changed."""
+    plain = {"lr": 0.1, "steps": Steps(2), "batch_size": 16, "weight_decay": 1e-3, "minimum_batch": 8}
+    return LocalSGD(**{**plain, **changed})
+
+
+def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=None, local=None, deploy=None):
+    """Write a plan for hungary alone."""
+    tables = preset("heart-disease")
+    tables.pop("tune", None)
+    tables["data"] |= data or {}
+    tables["local"] = {**tables.get("local", {}), "minimum_batch": 8, **(local or {})}
+    tables["methods"] = list(methods)
+    tables["run"] = {"rounds": rounds, "seeds": seeds, "metrics": ["accuracy", "auc"], **(run or {})}
+    tables["deploy"] = {"sites": ["hungary"], **(deploy or {})}
+    path = Path(folder) / "plan.toml"
+    path.write_text(tomli_w.dumps(tables))
+    return path
+
+
+def settings_file(folder, **settings):
+    """Write the site's own settings."""
+    path = Path(folder) / "coterie.toml"
+    path.write_text(tomli_w.dumps({"site": {"data": str(FOLDER / "hungary.csv"), **settings}}))
+    return path
+
+
+class Hospital:
+    """A site that has approved a plan, and the server's half of a conversation with it."""
+
+    def __init__(self, folder, settings=None, **plan):
+        from coterie.sites.approval import approve
+        from coterie.sites.rows import SiteRows
+        from coterie.sites.settings import read_settings
+
+        self.folder, self.plan = Path(folder), plan_file(folder, **plan)
+        self.settings_file = settings_file(folder, **(settings or {}))
+        self.settings = read_settings(self.settings_file)
+        self.approved = approve(self.plan, self.settings_file)
+        self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
+        self.serial = 0
+
+    def say(self, do, **values):
+        """One message over the wire, and the reply."""
+        self.serial += 1
+        message = {"do": do, "plan": self.approved.hash, "run": "run", "serial": self.serial, "undo": None, **values}
+        return decode(encode(self.rows.answer(decode(encode(message)))))
+
+    def ask(self, task, *, seed=0, round=1, ask=None, **payload):
+        """One task; the fields of the reply."""
+        self.serial += 1
+        reply = self.say(
+            "task", task=task.name, names=("hungary",), context=(seed, round, 1, self.serial if ask is None else ask),
+            **{f"payload/{k}": v for k, v in payload.items()},
+        )  # fmt: skip
+        return {k.removeprefix("0/"): v for k, v in reply.items() if k.startswith("0/")} or reply
+
+    def recipe(self, **settings):
+        """What an honest server makes of the site's statistics."""
+        from coterie.sites.tables import table_settings
+
+        class Told:
+            def __init__(self, fields):
+                self.__dict__.update(fields)
+
+        settings = table_settings({**self.rows.options, **settings})
+        return agree(("hungary",), settings, lambda task, **payload: Told(self.ask(task, **payload)))
+
+    def begin(self, seed=0, pair="fedavg-0", recipe=None, **prepare):
+        """What an honest server does before the first round."""
+        self.say("open", seed=seed)
+        self.say("encode", recipe=json.dumps(recipe or self.recipe()))
+        spec, inputs = self.rows.experiment.build_model(), self.rows.clients.train.inputs
+        outputs = outputs_of(self.rows.clients)
+        module = build_shape(spec, tuple(inputs.shape[1:]), outputs)
+        state = {f"state/{k}": torch.zeros_like(v) for k, v in module.state_dict().items()}
+        about = {"outputs": outputs, "dtype": "float32", "frozen": (), "fold": True, "keep": False, "resume": False}
+        self.say("prepare", pair=pair, **{**about, **prepare}, **state)
+        self.x = torch.zeros(self.rows.shard.workspace.layout.size)
+        return self

@@ -1,0 +1,142 @@
+"""A malicious server asks what the approved plan does not say: each request is refused, and the site's own copy decides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hospital import FEDAVG, Hospital, local, plan_file, settings_file
+
+from coterie.algorithms.fedavg import local_update
+from coterie.algorithms.isfl import class_counts
+from coterie.algorithms.meritfed import target_gradient
+from coterie.core.errors import InputError
+from coterie.core.metrics import evaluate
+from coterie.core.training import Steps
+
+pytestmark = pytest.mark.xfail(strict=True, reason="a site runs whatever the server says")
+
+
+@pytest.fixture
+def hospital(tmp_path):
+    return Hospital(tmp_path).begin()
+
+
+def refused(said, call, *args, **values):
+    from coterie.sites.allowed import RefusedError
+
+    with pytest.raises(RefusedError, match=said):
+        call(*args, **values)
+
+
+def test_what_the_plan_says_is_answered(hospital):
+    reply = hospital.ask(local_update, x=hospital.x, local=local())
+    assert torch.isfinite(reply["delta"]).all()
+    assert hospital.ask(evaluate, x=hospital.x, part="test", metrics="accuracy,auc")["rows"].item() > 0
+
+
+def test_a_task_of_another_method_is_refused(hospital):
+    refused("does not ask 'isfl:class_counts'", hospital.ask, class_counts)
+    refused("does not ask", hospital.ask, target_gradient, x=hospital.x, rows="train", batch=None, step=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"lr": 0.2}, {"steps": Steps(1)}, {"batch_size": 1}, {"minimum_batch": 1}, {"clip": 1.0}, {"momentum": 0.9}],
+)
+def test_other_local_settings_are_refused(hospital, change):
+    refused("does not allow this 'local'", hospital.ask, local_update, x=hospital.x, local=local(**change))
+
+
+def test_other_fields_metrics_and_parts_are_refused(hospital):
+    refused("has no field 'extra'", hospital.ask, local_update, x=hospital.x, local=local(), extra=1)
+    refused("this 'metrics'", hospital.ask, evaluate, x=hospital.x, part="test", metrics="balanced_accuracy")
+    refused("this 'part'", hospital.ask, evaluate, x=hospital.x, part="all", metrics="auc")
+    refused("this 'x'", hospital.ask, evaluate, x="a text", part="test", metrics="auc")
+
+
+@pytest.mark.parametrize("where", [{"round": 6}, {"round": -1}, {"seed": 7}])
+def test_rounds_and_seeds_beyond_the_plan_are_refused(hospital, where):
+    refused("has no round", hospital.ask, local_update, x=hospital.x, local=local(), **where)
+
+
+def test_another_seed_method_or_plan_is_refused(hospital):
+    refused("no such method and seed", hospital.say, "prepare", pair="meritfed-0", keep=False, fold=True)
+    refused("another plan than the one", hospital.say, "open", seed=0, plan="0" * 64)
+    refused("has the seeds 0 and no other", hospital.say, "open", seed=1)
+    refused("answers open, encode, prepare and task", hospital.say, "memory")
+
+
+def test_another_label_or_other_columns_are_refused(hospital):
+    from coterie.data.tables.recipe import describe, moments
+
+    refused("another label", hospital.ask, describe, label="age")
+    refused("another label", hospital.ask, describe, label="num", categorical='["age"]')
+    refused("sums are given of", hospital.ask, moments, schema='["num"]')
+    refused("sums are given of", hospital.ask, moments, schema='["age"]', more=1)
+
+
+def test_a_recipe_of_other_features_is_refused(hospital):
+    import json
+
+    recipe = hospital.recipe()
+    other = {**recipe, "label": {**recipe["label"], "column": "age"}}
+    refused("another label", hospital.say, "encode", recipe=json.dumps(other))
+    for column in recipe["columns"]:
+        if column["name"] == "age":
+            column.update(kind="category", categories=["28"])
+    refused("uses column 'age' otherwise", hospital.say, "encode", recipe=json.dumps(recipe))
+
+
+def test_a_site_that_has_approved_nothing_or_another_plan_answers_nothing(tmp_path):
+    from coterie.sites.approval import approve, read_approved
+
+    settings = settings_file(tmp_path)
+    with pytest.raises(InputError, match="has not approved a plan"):
+        read_approved(settings)
+    first = approve(plan_file(tmp_path), settings)
+    assert read_approved(settings).hash == first.hash
+    assert approve(plan_file(tmp_path, rounds=6), settings).hash != first.hash
+
+
+def test_the_budget_counts_distinct_requests_and_outlives_a_restart(tmp_path):
+    from coterie.sites.log import Log
+    from coterie.sites.rows import SiteRows
+
+    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 2}).begin()
+    assert hospital.approved.budget == 4
+    log = Log(tmp_path / "asks.jsonl")
+    for number in range(4):
+        hospital.ask(local_update, x=hospital.x, local=local(), ask=number)
+        log.write(plan=hospital.approved.hash, run="run", round=1, ask=number, **hospital.rows.about)
+    hospital.ask(local_update, x=hospital.x, local=local(), ask=3)  # the same again
+    refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x + 1, local=local(), ask=3)
+    refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=4)
+    hospital.rows = SiteRows("hungary", hospital.settings, tmp_path / "kept", hospital.approved)
+    hospital.begin()
+    refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=4)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "meritfed", "varsel", "maxfl", "isfl", "scaffold", "perfedavg", "mwfed"])
+def test_the_tasks_of_a_method_are_found_in_its_code(name):
+    from coterie.algorithms import ALGORITHMS
+    from coterie.core.task import known_tasks
+    from coterie.sites.allowed import tasks_of
+
+    fields = {"varsel": {"internal": ("a",)}}.get(name, {})
+    found = {task.name for task in tasks_of(ALGORITHMS[name](**fields))}
+    own = {t for t in known_tasks() if t.startswith(f"coterie.algorithms.{name}:")}
+    assert own <= found
+    assert not any("describe" in t or "moments" in t for t in found)
+
+
+def test_the_approval_says_in_words_what_is_asked_and_what_leaves(tmp_path):
+    from coterie.sites.approval import in_words
+
+    hospital = Hospital(tmp_path, methods=[FEDAVG, {"name": "meritfed", "targets": "all"}])
+    said = "\n".join(in_words(hospital.approved, hospital.settings))
+    for words in (
+        hospital.approved.hash, "it alone may ask", "predicts  num", "by seed 0", "fedavg: 5 rounds",
+        "2 steps with 16 rows each", "delta (a local model minus the one received)", "meritfed:target_descent leaves: weights, gap",
+        "budget    ", "never     rows, identifiers", "of fewer than 8 rows",
+    ):  # fmt: skip
+        assert words in said, said

@@ -1,0 +1,238 @@
+"""Ways from answers to rows, which all worked once: identifiers, single cells, sums of many splits, batches and parts of one."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+import torch
+from hospital import FEDAVG, Hospital, local
+from test_a_site_obeys_its_plan import refused
+
+from coterie.algorithms.fedavg import local_update
+from coterie.core.metrics import baselines, evaluate
+from coterie.core.rng import Rng, batches
+from coterie.core.training import Steps
+from coterie.data.sets.heart_disease import FOLDER
+from coterie.data.tables.recipe import describe, moments
+
+pytestmark = pytest.mark.xfail(strict=True, reason="answers lead to rows")
+
+ROWS = list(csv.DictReader((FOLDER / "hungary.csv").read_text().splitlines()))
+
+
+def table(folder, rows, **columns):
+    """Write rows with more columns, each a function of the row's number; the settings that name the file."""
+    path = folder / "own.csv"
+    made = [{**row, **{k: f(i) for k, f in columns.items()}} for i, row in enumerate(rows)]
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, made[0])
+        writer.writeheader()
+        writer.writerows(made)
+    return {"data": str(path)}
+
+
+def described(hospital):
+    categorical = json.dumps(sorted(hospital.rows.options["categorical"]))
+    return json.loads(hospital.ask(describe, label="num", categorical=categorical)["text"][0])
+
+
+def test_identifiers_never_leave_chosen_or_not(tmp_path):
+    names = table(tmp_path, ROWS, name=lambda i: f"Kovács {i}", record_number=lambda i: 10_000 + i)
+    chosen = {"categorical": ["cp", "restecg", "name", "record_number"]}
+    hospital = Hospital(tmp_path, names, data=chosen)
+    hospital.say("open", seed=0)
+    told = hospital.say(
+        "task", task=describe.name, names=("hungary",), context=(0, 0, 0, 1),
+        **{"payload/label": "num", "payload/categorical": json.dumps(sorted(chosen["categorical"]))},
+    )  # fmt: skip
+    said = told["0/text"][0]
+    assert "Kov" not in said
+    assert "1000" not in said
+    assert not {"name", "record_number"} & set(json.loads(said)["columns"])
+
+
+def test_rare_categories_stay_at_the_site_and_leave_no_trace_in_its_features(tmp_path):
+    rare = table(tmp_path, ROWS, ward=lambda i: "isolation" if i < 9 else "general" if i % 2 else "surgery")
+    hospital = Hospital(tmp_path, rare)
+    hospital.say("open", seed=0)
+    assert described(hospital)["columns"]["ward"]["categories"] == ["general", "surgery"]
+    recipe = hospital.recipe()
+    ward = next(c for c in recipe["columns"] if c["name"] == "ward")
+    ward["categories"] = ["isolation"]  # a server that has guessed the word
+    recipe["features"] = [f for f in recipe["features"] if "ward=" not in f] + ["ward=isolation"]
+    recipe["columns"] = [c for c in recipe["columns"] if c["name"] != "ward"] + [ward]
+    hospital.say("encode", recipe=json.dumps(recipe))
+    assert not hospital.rows.clients.train.inputs[:, -1].any()
+
+
+def test_a_column_that_few_rows_have_has_no_sum(tmp_path):
+    few = table(tmp_path, ROWS, viral_load=lambda i: 777 if i < 5 else "")
+    hospital = Hospital(tmp_path, few)
+    hospital.say("open", seed=0)
+    assert described(hospital)["columns"]["viral_load"]["kind"] == "empty"
+    got = hospital.ask(moments, schema='["viral_load"]')
+    assert not any(got[field].any() for field in ("counts", "totals", "squares"))
+
+
+def test_a_class_of_few_rows_is_not_spoken_of(tmp_path):
+    few = table(tmp_path, ROWS)
+    text = (tmp_path / "own.csv").read_text().splitlines()
+    lines = [text[0], *(f"{line.rpartition(',')[0]},{9 if i < 4 else i % 2}" for i, line in enumerate(text[1:]))]
+    (tmp_path / "own.csv").write_text("\n".join(lines))
+    data = {"name": None, "folder": "x", "label": "num", "categorical": ["cp"]}
+    hospital = Hospital(tmp_path, few, data={k: v for k, v in data.items() if v})
+    hospital.rows.options = {"label": "num", "categorical": ["cp"]}
+    refused("one of its classes has fewer than the 10 rows", hospital.say, "open", seed=0)
+    assert hospital.rows.table is None
+
+
+def test_the_values_of_a_label_of_numbers_stay_at_the_site(tmp_path):
+    hospital = Hospital(tmp_path)
+    hospital.say("open", seed=0)
+    assert described(hospital)["label"]["values"] == []  # cut at 0: nobody needs them
+
+
+def test_a_split_is_the_same_whenever_it_is_opened_and_many_seeds_are_refused(tmp_path):
+    hospital = Hospital(tmp_path, seeds=3)
+    first = [hospital.say("open", seed=seed) and hospital.rows.table.parts["train"] for seed in (0, 1)]
+    again = [hospital.say("open", seed=seed) and hospital.rows.table.parts["train"] for seed in (0, 1)]
+    assert all((a == b).all() for a, b in zip(first, again, strict=True))
+    assert (first[0] != first[1]).any()
+    (tmp_path / "many").mkdir()
+    many = Hospital(tmp_path / "many", seeds=104)
+    refused("the plan has 104 seeds", many.say, "open", seed=0)
+
+
+def test_sums_of_all_seeds_do_not_solve_for_rows(tmp_path):
+    """Three sums of each allowed seed are far fewer equations than rows; asking again, about any centre, adds none."""
+    hospital = Hospital(tmp_path, seeds=5)
+    equations = []
+    for seed in range(5):
+        hospital.say("open", seed=seed)
+        member = torch.zeros(len(ROWS), dtype=torch.float64)
+        member[hospital.rows.table.parts["train"]] = 1
+        equations.append(member)
+        one = hospital.ask(moments, schema='["age"]')
+        two = hospital.ask(moments, schema='["age"]', centre=torch.tensor([50.0], dtype=torch.float64))
+        assert two["totals"].item() == pytest.approx(one["totals"].item() - 50 * one["counts"].item())
+    assert torch.linalg.matrix_rank(torch.stack(equations)) <= 5 < len(ROWS) / 10
+
+
+def test_a_batch_of_few_rows_is_refused_even_if_the_plan_allows_it(tmp_path):
+    one = {"name": "fedavg", "local": {"steps": 1, "batch_size": 1, "minimum_batch": 1}}
+    hospital = Hospital(tmp_path, methods=[one]).begin()
+    with pytest.raises(ValueError, match="computes nothing of fewer than 8 different rows"):
+        hospital.ask(local_update, x=hospital.x, local=local(steps=Steps(1), batch_size=1, minimum_batch=1))
+
+
+def test_a_sampler_cannot_draw_one_row_many_times(tmp_path):
+    from types import SimpleNamespace
+
+    import numpy as np
+
+    hospital = Hospital(tmp_path).begin()
+    same = SimpleNamespace(rows=lambda cohort, i, rng, steps, size: np.zeros((steps, size), dtype=np.int64))
+    from coterie.core.cohort import Cohort
+    from coterie.core.memory import MemoryView
+
+    shard = hospital.rows.shard
+    view = MemoryView(shard.memory, ("hungary",))
+    spent = {"row_gradients": 0, "row_losses": 0}
+    cohort = Cohort(("hungary",), shard.workspace, shard.clients, (0,), view, 0, 1, spent)
+    with pytest.raises(ValueError, match="fewer than 8 different rows"):
+        cohort.train(hospital.x, local(), sampler=same)
+
+
+def test_a_small_last_batch_is_left_out_as_in_one_process(tmp_path):
+    long = {"name": "fedavg", "local": {"steps": 30, "batch_size": 16, "minimum_batch": 8}}
+    hospital = Hospital(tmp_path, methods=[long]).begin()
+    rows = hospital.rows.shard.clients.sizes("train")["hungary"]
+    assert 0 < rows % 16 < 8
+    reply = hospital.ask(local_update, x=hospital.x, local=local(steps=Steps(30)))  # more than two epochs
+    assert torch.isfinite(reply["delta"]).all()
+    assert hospital.rows.about["rows"] == 30 * 16
+    sizes = [len(b) for b in batches(Rng.named(0, "a"), rows, 16, epochs=1, smallest=8)]
+    assert set(sizes) == {16}
+
+
+def test_a_part_of_few_rows_has_no_loss_no_metric_and_no_size(tmp_path):
+    parts = {"train": 280 / 294, "test": 14 / 294}
+    hospital = Hospital(tmp_path, {"minimum_cell": 20}, run={"evaluate": 1})
+    hospital.rows.experiment.split.update(parts=parts)
+    hospital.begin()
+    assert hospital.rows._facts(hospital.rows.clients).sizes["test"] == 0
+    got = hospital.ask(evaluate, x=hospital.x, part="test", metrics="accuracy,auc")
+    assert (got["rows"].item(), got["loss"].item(), got["defined"].tolist()) == (0, 0, [[False, False]])
+
+
+def test_a_metric_that_rests_on_a_class_of_few_rows_is_undefined(tmp_path):
+    hospital = Hospital(tmp_path, {"minimum_cell": 10}).begin()
+    labels = hospital.rows.shard.clients.test.labels
+    labels[:] = 0
+    labels[:5] = 1
+    got = hospital.ask(evaluate, x=hospital.x, part="test", metrics="accuracy,auc")
+    assert got["defined"].tolist() == [[True, False]]
+    assert got["values"][0, 1] == 0
+    got = hospital.ask(baselines, part="test")
+    assert (got["majority"].item(), got["majority_loss"].item()) == (-1, -1)
+
+
+def test_too_few_training_rows_refuse_everything_whatever_failed_before(tmp_path):
+    hospital = Hospital(tmp_path, {"minimum_rows": 500})
+    refused("fewer than the 500 training rows", hospital.say, "open", seed=0)
+    refused("were not read yet", described, hospital)
+    refused("were not read yet", hospital.ask, moments, schema='["age"]')
+    refused("were not read yet", hospital.say, "encode", recipe="{}")
+
+
+def test_an_open_that_fails_leaves_no_rows_behind(tmp_path):
+    hospital = Hospital(tmp_path, deploy={"columns": ["age", "pulse"]})
+    refused("has no column pulse", hospital.say, "open", seed=0)
+    refused("were not read yet", described, hospital)
+
+
+def test_a_fingerprint_says_nothing_to_whoever_lacks_the_sites_key(tmp_path):
+    from coterie.sites.rows import site_key
+    from coterie.sites.tables import facts_of
+
+    hospital = Hospital(tmp_path).begin()
+    plain = facts_of(hospital.rows.clients, "hungary").fingerprint
+    keyed = hospital.rows._facts(hospital.rows.clients).fingerprint
+    assert keyed != plain
+    assert hospital.rows._facts(hospital.rows.clients).fingerprint == keyed  # resume knows the rows again
+    (tmp_path / "other").mkdir()
+    other = Hospital(tmp_path / "other").begin()
+    assert other.rows._facts(other.rows.clients).fingerprint != keyed
+    assert (tmp_path / "kept" / "key").stat().st_mode & 0o077 == 0
+    assert site_key(tmp_path / "kept") == (tmp_path / "kept" / "key").read_bytes()
+
+
+def test_sentences_of_errors_quote_no_cell(tmp_path):
+    from coterie.sites.rows import _answered
+
+    odd = table(tmp_path, ROWS)
+    text = (tmp_path / "own.csv").read_text().splitlines()
+    text[7] = ",".join([*text[7].split(",")[:-1], ""])
+    (tmp_path / "own.csv").write_text("\n".join(text))
+    hospital = Hospital(tmp_path, odd)
+    from coterie.core.wire import decode, encode
+
+    message = encode({"do": "open", "seed": 0, "plan": hospital.approved.hash, "run": "r", "serial": 1})
+    reply, about = _answered(message, hospital.rows)
+    assert "data row 7" in about["error"]
+    assert (
+        decode(reply)["failed"]
+        == "its rows or this message do not fit the plan (InputError); the site's own log says more"
+    )
+
+
+def test_plans_that_train_on_small_batches_are_not_approved(tmp_path):
+    from coterie.core.errors import InputError
+    from coterie.sites.approval import fits
+
+    small = {**FEDAVG, "local": {"steps": 2, "batch_size": 16, "minimum_batch": 1}}
+    hospital = Hospital(tmp_path, methods=[small])
+    with pytest.raises(InputError, match="set \\[local\\] minimum_batch in the plan"):
+        fits(hospital.approved, hospital.settings)
