@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import tomli_w
 import torch
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
@@ -20,8 +21,9 @@ from nvflare.recipe import SimEnv
 from benchmarks.engine_work import Sized, Work, echo, methods
 from coterie.core.federation import Federation
 from coterie.data.sets.heart_disease import OPTIONS, export
-from coterie.models import MLP, MODELS, build_model
+from coterie.models import MLP, build_model
 from coterie.run.loop import LoopSettings, run_method
+from coterie.sites.approval import approve, plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.flare.kits import CLASSES
 from coterie.sites.server import Remote
@@ -31,12 +33,10 @@ __all__ = ["Measurer", "measure", "simulate"]
 ROOT = Path(__file__).resolve().parent.parent
 ALSO_AT_SITES = """
 import sys
-if "coterie.sites.site" in sys.orig_argv:
-    from benchmarks.engine_work import Sized
-    from coterie.models import MODELS
-    MODELS["flat"] = Sized
+        keep = method.keeps_validation(clients.names)
+        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0", keep=keep)
 """
-"""No code travels to sites: their processes find the benchmark's own task and model on their path."""
+"""No code travels to sites, and no plan asks the benchmark's own task: its sites find task and model on their path and allow both."""
 
 
 class Measurer:
@@ -58,9 +58,9 @@ class Measurer:
             **{**plan, "floats": {int(k): v for k, v in plan["floats"].items()}, "methods": tuple(plan["methods"])}
         )
         torch.set_num_threads(1)
-        engine = Remote(FlareLink(collab.clients), "benchmark", timeout=300.0)
+        engine = Remote(FlareLink(collab.clients), "benchmark", timeout=300.0, plan=plan_hash(folder / "plan.toml"))
         options = {"folder": str(folder / "hospitals"), **OPTIONS, "server_file": str(folder / "server.csv")}
-        clients = engine.open(options, {}, 0)
+        clients = engine.open(options, 0)
         start = time.time() - begun
         found = {"start": start, "asks": list(_asks(engine, clients, work)), "rounds": _rounds(engine, clients, work)}
         engine.close()
@@ -69,10 +69,9 @@ class Measurer:
 
 def _asks(engine: Remote, clients: Any, work: Work) -> Iterator[float]:
     """Seconds of an ask to one client and to four, for each size."""
-    MODELS["flat"] = Sized
     for floats, repeats in work.floats.items():
         spec = Sized(floats)
-        engine.prepare(build_model(spec, clients, 0), spec, clients, pair="asks")
+        engine.prepare(build_model(spec, clients, 0), clients, pair=f"asks-{floats}")
         x = torch.zeros(floats)
         for asked in (engine.clients[:1], engine.clients):
             seconds = []
@@ -90,7 +89,7 @@ def _rounds(engine: Remote, clients: Any, work: Work) -> dict[str, float]:
         if method.pooled:
             continue
         keep = method.keeps_validation(clients.names)
-        engine.prepare(build_model(MLP(), clients, 0), MLP(), clients, pair=name, keep=keep)
+        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0", keep=keep)
         run = run_method(engine, method, LoopSettings(work.rounds, evaluate=work.rounds, metrics=()))
         found[name] = statistics.median(s[1] for s in run.seconds[1:-1])
     return found
@@ -106,12 +105,27 @@ def measure(work: Work) -> dict[str, Any]:
         plan = {**work._asdict(), "folder": temporary, "begun": time.time()}
         server = Measurer(json.dumps(plan).encode().hex())
         files = {path.stem: path for path in (folder / "hospitals").iterdir()}
-        simulate(server, SiteClient(), files, folder, [folder / "path", ROOT])
+        simulate(server, SiteClient(), files, folder, _plan(folder, sorted(files)), [folder / "path", ROOT])
         found: dict[str, Any] = json.loads((folder / "found.json").read_text(encoding="utf-8"))
     return found
 
 
-def simulate(server: Any, client: Any, files: Mapping[str, Path], folder: Path, path: Sequence[Path] = ()) -> Path:
+def _plan(folder: Path, sites: Sequence[str]) -> Path:
+    """A plan of many requests, for a budget that no measurement reaches."""
+    tables = {
+        "data": {"folder": str(folder / "hospitals"), **OPTIONS, "server_file": str(folder / "server.csv")},
+        "methods": [{"name": "fedavg"}],
+        "run": {"rounds": 10_000, "seeds": 1},
+        "deploy": {"sites": sites},
+    }
+    path = folder / "plan.toml"
+    path.write_text(tomli_w.dumps(tables), encoding="utf-8")
+    return path
+
+
+def simulate(
+    server: Any, client: Any, files: Mapping[str, Path], folder: Path, plan: Path, path: Sequence[Path] = ()
+) -> Path:
     """Run a job in FLARE's simulator.
 
     Args:
@@ -119,6 +133,7 @@ def simulate(server: Any, client: Any, files: Mapping[str, Path], folder: Path, 
         client: the client object of every site.
         files: data file of each site, by name.
         folder: for the simulator's own.
+        plan: that every site has approved. Their minima are 1, since what they give is compared with one process.
         path: folders on whose path its processes find these classes.
 
     Returns:
@@ -129,8 +144,10 @@ def simulate(server: Any, client: Any, files: Mapping[str, Path], folder: Path, 
     local = folder / "sim" / "local"
     local.mkdir(parents=True)
     for name, file in files.items():
-        lines = ["[site]", f"data = {json.dumps(str(file))}", f"log = {json.dumps(str(folder / name))}"]
+        lines = ["[site]", f"data = {json.dumps(str(file))}", f"log = {json.dumps(str(folder / f'{name}.jsonl'))}"]
+        lines += [f"minimum_{what} = 1" for what in ("rows", "cell", "batch")]
         (local / f"{name}.coterie.toml").write_text("\n".join([*lines, ""]))
+        approve(plan, local / f"{name}.coterie.toml")
     ours = [f"{type(o).__module__}.{type(o).__qualname__}" for o in (server, client)]
     allowed = {"format_version": 2, "class_allow_list": sorted({*DEFAULT_CLASS_ALLOW_LIST, *CLASSES, *ours})}
     (local / "resources.json.default").write_text(json.dumps(allowed))

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.data.sets.heart_disease import export
+from coterie.sites.approval import approve
 from coterie.sites.flare.kits import provision
 from coterie.sites.plan import read_plan
 
@@ -103,11 +104,17 @@ class Deployment:
         self.kits = provision(self.plan)
         for name in HOSPITALS:
             self.settings(name)
+            self.approve(name)
         self.processes = {}
 
+    def approve(self, name, plan=None):
+        """What `coterie site approve PLAN --yes` does."""
+        return approve(plan or self.plan, self.kits / name / "local" / "coterie.toml")
+
     def settings(self, name, **more):
-        """Write a site's own settings."""
-        values = {"data": str(self.folder / "hospitals" / f"{name}.csv"), **more}
+        """Write a site's own settings. Minima are 1: one process, with which the numbers are compared, has none."""
+        minima = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
+        values = {"data": str(self.folder / "hospitals" / f"{name}.csv"), **minima, **more}
         lines = [f"{k} = {json.dumps(v)}" for k, v in values.items()]
         (self.kits / name / "local" / "coterie.toml").write_text("\n".join(["[site]", *lines, ""]))
 
@@ -253,6 +260,7 @@ def demo():
         with deployed(folder) as made:
             for name in HOSPITALS:
                 made.coterie("site", "check", made.kits / name)
+                made.coterie("site", "approve", made.kits / name, "--yes")
             made.coterie("run", made.plan, "--out", folder / "here", "--no-report")
             say(f"in one process: done after {time.perf_counter() - begun:.0f} s")
             shown = made.coterie("submit", made.plan, "--out", folder / "there")

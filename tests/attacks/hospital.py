@@ -10,6 +10,7 @@ import torch
 
 import coterie.algorithms
 import coterie.core.metrics  # noqa: F401 - both register their tasks
+from coterie.core.envelopes import Ask, Context
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import decode, encode
 from coterie.data.sets.heart_disease import FOLDER
@@ -70,12 +71,10 @@ class Hospital:
 
     def ask(self, task, *, seed=0, round=1, ask=None, **payload):
         """One task; the fields of the reply."""
-        self.serial += 1
-        reply = self.say(
-            "task", task=task.name, names=("hungary",), context=(seed, round, 1, self.serial if ask is None else ask),
-            **{f"payload/{k}": v for k, v in payload.items()},
-        )  # fmt: skip
-        return {k.removeprefix("0/"): v for k, v in reply.items() if k.startswith("0/")} or reply
+        where = Context(seed, round, 1, self.serial + 1 if ask is None else ask)
+        answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]
+        assert not answer.failed, answer.failed
+        return answer.blocks[0].values
 
     def recipe(self, **settings):
         """What an honest server makes of the site's statistics."""

@@ -9,8 +9,6 @@ from hospital import plan_file, settings_file
 
 from coterie.core.wire import decode, encode
 
-pytestmark = pytest.mark.xfail(strict=True, reason="any site of a job can ask any other")
-
 
 @pytest.fixture
 def site(tmp_path):

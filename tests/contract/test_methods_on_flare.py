@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import tomli_w
 from test_methods import CASES, is_pooled
 
 from coterie.data.sets.heart_disease import OPTIONS, export
@@ -31,6 +32,7 @@ def in_toml(value: Any) -> Any:
 def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     from benchmarks.flare import simulate
 
+    from coterie.sites.approval import plan_hash
     from coterie.sites.flare.client import SiteClient
     from coterie.sites.flare.server import RESULT, Coordinator
 
@@ -47,10 +49,12 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     }
     experiment = Experiment.from_tables(tables, "a test")
     run_experiment(experiment, tmp_path / "here")
-    plan = {"experiment": experiment.tables(), "run": "r", "resume": False, "timeout": 300.0, "columns": []}
+    path = tmp_path / "plan.toml"
+    path.write_text(tomli_w.dumps({**experiment.tables(), "deploy": {"sites": list(HOSPITALS), "asks_per_round": 100}}))
+    plan = {"experiment": experiment.tables(), "run": "r", "resume": False, "timeout": 300.0, "hash": plan_hash(path)}
     text = json.dumps({**plan, "where": "a test", "command": "a test"}).encode().hex()
     files = {path.stem: path for path in (tmp_path / "hospitals").iterdir()}
-    there = next(simulate(Coordinator(text), SiteClient(), files, tmp_path).rglob(RESULT))
+    there = next(simulate(Coordinator(text), SiteClient(), files, tmp_path, path).rglob(RESULT))
     trained = {path.name for path in (there / "models").iterdir()}
     assert all(any(name.startswith(f"{m.label}-") for name in trained) for m in experiment.methods)
     assert not differences(tmp_path / "here", there)

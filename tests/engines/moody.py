@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,25 @@ from coterie.core.wire import decode
 from coterie.models import build_model
 from coterie.run.history import Run
 from coterie.run.loop import LoopSettings, run_method
+from coterie.sites.approval import plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.server import Remote
 
 FOLDER = "MOODS"
 """Variable of the environment: the folder with a file for each site in a mood, and with what the job has found."""
 SETTINGS = LoopSettings(4, 0, None, 2, ("accuracy",))
-METHODS = {"fedavg": ct.FedAvg(local=LOCAL), "meritfed": ct.MeritFed(local=LOCAL, targets="all")}
+METHODS = {"meritfed": ct.MeritFed(local=LOCAL, targets="all")}
 
 
-class StoppedError(Exception):
-    pass
-
-
-def stop(number: int) -> None:
-    if number == 2:
-        raise StoppedError
+APPROVED = {
+    "methods": [
+        {"name": "fedavg", "label": "x"},
+        {"name": "fedavg", "label": "survives"},
+        {"name": "varsel", "label": "ends", "internal": ["cleveland", "hungary"]},
+        {"name": "meritfed", "label": "float64", "targets": "all"},
+    ]
+}
+"""The methods of the plan that the sites have approved, by the names under which this job runs them."""
 
 
 def folder() -> Path:
@@ -62,11 +64,11 @@ class Moody(SiteClient):
         site, name = self._site, collab.site_name
         answer = site._answer
 
-        def moody(about: Any, message: bytes) -> tuple[Any, str]:
-            got, outcome = answer(about, message)
+        def moody(about: Any, message: bytes, caller: str) -> bytes:
+            got = answer(about, message, caller)
             while mood(name) == "slow":
                 time.sleep(0.05)
-            return got, outcome
+            return got
 
         site._answer = moody
 
@@ -87,13 +89,13 @@ class Questions:
 
     @collab.main
     def run(self) -> None:
-        engine = Remote(FlareLink(collab.clients), "questions", timeout=300.0)
+        plan = plan_hash(folder() / "plan.toml")
+        engine = Remote(FlareLink(collab.clients), "questions", timeout=300.0, plan=plan)
         begin(engine)
         found = {
             "garbage": garbage(engine),
             "slow": slow(engine),
             "runs": runs(engine),
-            "resumed": resumed(engine),
             "float64": fitted(engine, METHODS["meritfed"], "float64", double=True),
         }
         engine.close()
@@ -124,15 +126,13 @@ def slow(engine: Remote) -> dict[str, Any]:
     return {"first": first, "second": second, "last": (last.failed, last.delta)}
 
 
-def fitted(
-    engine: Remote, method: Any, pair: str, resume: bool = False, *, double: bool = False, **options: Any
-) -> Run:
+def fitted(engine: Remote, method: Any, pair: str, *, double: bool = False, **options: Any) -> Run:
     plan = experiment([{"name": "fedavg"}])
-    clients = engine.open(plan.data, plan.split, 0)
+    clients = engine.open(plan.data, 0)
     keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
     model = build_model(plan.build_model(), clients, 0).to(torch.float64 if double else torch.float32)
-    engine.prepare(model, plan.build_model(), clients, pair=pair, keep=keep, resume=resume)
-    return run_method(engine, method, SETTINGS, resume=resume, **options)
+    engine.prepare(model, clients, pair=f"{pair}-0", keep=keep)
+    return run_method(engine, method, SETTINGS, **options)
 
 
 def runs(engine: Remote) -> dict[str, Any]:
@@ -156,13 +156,3 @@ def runs(engine: Remote) -> dict[str, Any]:
         ended["all"] = str(error)
     set_mood("hungary", "")
     return {"failures": run.failures, "ended": ended}
-
-
-def resumed(engine: Remote) -> dict[str, Run]:
-    """Leave a checkpoint of half a run for one process, and go on from the one that it left."""
-    done = {}
-    for name, method in METHODS.items():
-        with suppress(StoppedError):
-            fitted(engine, method, f"{name}-left", checkpoint=folder() / f"{name}-of-flare", progress=stop)
-        done[name] = fitted(engine, method, f"{name}-taken", True, checkpoint=folder() / f"{name}-of-one-process")
-    return done

@@ -44,11 +44,14 @@ def plan(deployment, tmp_path):
         text += f'kits = "{deployment.kits}"\n'
         path = tmp_path / "plan.toml"
         path.write_text(text)
+        for name in HOSPITALS:
+            deployment.approve(name, path)
         return path
 
     yield write
     for name in HOSPITALS:
         deployment.settings(name)
+        deployment.approve(name)
 
 
 def failures(run, label="fedavg"):
@@ -73,7 +76,7 @@ def test_five_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_pat
     assert "isfl" in done.stdout
     assert re.search(r"seed 0  fedavg", done.stderr)
     assert not differences(tmp_path / "here", tmp_path / "there")
-    log = (deployment.kits / "long-beach" / "local" / "asks.csv").read_text()
+    log = (deployment.kits / "long-beach" / "local" / "asks.jsonl").read_text()
     assert "coterie.algorithms.varsel:distances" in log
 
 
@@ -226,7 +229,7 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp
     with deployed(tmp_path / "d", {"switzerland": arm}, methods=TWO, rounds=4) as made:
         made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report")
         assert (tmp_path / "killed").exists()
-        log = (made.kits / "switzerland" / "local" / "asks.csv").read_text()
+        log = (made.kits / "switzerland" / "local" / "asks.jsonl").read_text()
     assert (
         "its cohort process ended with exit code -9; it was restarted, and what its clients remembered is lost" in log
     )

@@ -22,17 +22,17 @@ pytest.importorskip(
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 
-def here(method, folder=None, *, double=False, **options):
+def here(method, *, double=False):
     """The same run in one process."""
     import moody
     from test_sites import experiment
 
     run = moody.SETTINGS
-    settings = {"seed": run.seed, "evaluate": run.evaluate, "metrics": run.metrics, "checkpoint": folder}
+    settings = {"seed": run.seed, "evaluate": run.evaluate, "metrics": run.metrics}
     clients = load("heart-disease", seed=0)
     model = build_model(experiment([{"name": "fedavg"}]).build_model(), clients, 0)
     model = model.to(torch.float64 if double else torch.float32)
-    return fit(method, clients, model, run.rounds, **settings, **options)
+    return fit(method, clients, model, run.rounds, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +42,17 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    """What the job has found; before it, half a run of each method in one process."""
+    """What the job has found."""
     import moody
     from benchmarks.flare import simulate
+    from test_sites import plan_in
 
-    for name, method in moody.METHODS.items():
-        with pytest.raises(moody.StoppedError):
-            here(method, folder / f"{name}-of-one-process", progress=moody.stop)
+    plan = plan_in(folder, moody.APPROVED)
     files = {name: FOLDER / f"{name}.csv" for name in HOSPITALS}
     tests = Path(__file__).parents[1]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(moody.FOLDER, str(folder))
-        simulate(moody.Questions(), moody.Moody(), files, folder, [tests / "engines", tests, tests.parent])
+        simulate(moody.Questions(), moody.Moody(), files, folder, plan, [tests / "engines", tests, tests.parent])
     return pickle.loads((folder / "found").read_bytes())
 
 
@@ -87,15 +86,6 @@ def test_a_run_goes_on_without_the_site_or_ends_as_the_quorum_says(found):
     assert "has NaN or Inf" in got["failures"]["hungary"]
     assert re.search("hungary .*has NaN or Inf", got["ended"]["varsel"])
     assert re.search("hungary .*field 'delta' is a str", got["ended"]["all"])
-
-
-@pytest.mark.parametrize("name", ["fedavg", "meritfed"])
-def test_half_a_run_goes_on_on_the_other_engine_with_the_same_bits(found, folder, name):
-    import moody
-
-    whole = here(moody.METHODS[name])
-    assert_same_bits(found["resumed"][name], whole)
-    assert_same_bits(here(moody.METHODS[name], folder / f"{name}-of-flare", resume=True), whole)
 
 
 def test_float64_gives_the_bits_of_one_process(found):

@@ -4,6 +4,7 @@ messages here but function calls; `test_flare.py` has NVIDIA FLARE do it."""
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 
 import coterie.algorithms
@@ -28,11 +30,59 @@ from coterie.run.experiment import Experiment, preset
 from coterie.run.fit import start_from
 from coterie.run.loop import LoopSettings, run_method
 from coterie.run.sweep import initial, metric_names, run_experiment
+from coterie.sites.approval import approve
+from coterie.sites.log import verified
 from coterie.sites.server import Remote
-from coterie.sites.site import Site, SiteSettings, read_settings
+from coterie.sites.settings import read_settings
+from coterie.sites.site import SERVER, Site
 from deployment import HOSPITALS, SAME, differences
 
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)
+
+
+METHODS = [
+    {"name": "fedavg"},
+    {"name": "meritfed", "targets": "all"},
+    {"name": "varsel", "internal": ["cleveland", "hungary"]},
+    {"name": "scaffold"},
+]
+
+PLAN = {
+    "local": {"lr": 0.1, "steps": 2, "batch_size": 16},
+    "methods": [
+        {"name": "fedavg", "label": "x"},
+        {"name": "scaffold", "label": "y"},
+        *({**m, "local": {"steps": 10, "weight_decay": 1e-3}} for m in METHODS),
+    ],
+    "run": {"rounds": 50, "seeds": 2},
+}
+"""What the sites of these tests have approved: METHODS as the preset trains them, and two methods with LOCAL."""
+
+
+def plan_in(folder, changes):
+    """Write PLAN into a folder, some of its tables changed."""
+    tables = {"data": {"name": "heart-disease"}, "model": {"name": "logistic"}, **PLAN, **changes}
+    tables["deploy"] = {"sites": list(HOSPITALS), **tables.get("deploy", {})}
+    (folder / "plan.toml").write_text(tomli_w.dumps(tables))
+    return folder / "plan.toml"
+
+
+def a_site(name, folder, plan=None, **settings):
+    """A site with settings of its own that has approved a plan. Its minima are 1: these tests compare with one process, whose
+    metrics and batches are of any size."""
+    folder.mkdir(parents=True, exist_ok=True)
+    minima = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
+    own = {"data": str(FOLDER / f"{name}.csv"), **minima, **settings}
+    (folder / "coterie.toml").write_text(tomli_w.dumps({"site": own}))
+    approve(plan_in(folder, plan or {}), folder / "coterie.toml")
+    return Site(name, folder / "coterie.toml", folder)
+
+
+def remote(sites, **options):
+    """The server's half, which runs the plan that the sites have approved."""
+    link = sites if isinstance(sites, Direct) else Direct(sites)
+    plan = next(iter(link.sites.values()))._hash if link.sites else ""
+    return Remote(link, "run", plan=plan, **options)
 
 
 class Direct:
@@ -49,18 +99,18 @@ class Direct:
         if name in self.delay:
             done = []
             thread = threading.Thread(
-                target=lambda: (time.sleep(self.delay[name]), done.append(self.sites[name].handle(message)))
+                target=lambda: (time.sleep(self.delay[name]), done.append(self.sites[name].handle(message, SERVER)))
             )
             thread.start()
             thread.join(timeout)
             if not done:
                 raise TimeoutError
             return done[0]
-        got = self.sites[name].handle(message)
+        got = self.sites[name].handle(message, SERVER)
         return self.reply[name](got) if name in self.reply else got
 
     def ping(self, name, timeout):
-        return name not in self.delay and not self.sites[name].busy
+        return name not in self.delay and self.sites[name].is_free(SERVER)
 
 
 class Back:
@@ -70,7 +120,7 @@ class Back:
         self.engine = engine
 
     def load(self, experiment, seed):
-        return self.engine.open(experiment.data, experiment.split, seed)
+        return self.engine.open(experiment.data, seed)
 
     def fit(self, experiment, entry, clients, module, seed, *, checkpoint, resume, progress):
         method, run, start = experiment.build_method(entry), experiment.run, initial(experiment)
@@ -78,7 +128,7 @@ class Back:
             start_from(module, start)
         keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
         pair = f"{entry.label}-{seed}"
-        self.engine.prepare(module, experiment.build_model(), clients, pair=pair, resume=resume, keep=keep)
+        self.engine.prepare(module, clients, pair=pair, resume=resume, keep=keep)
         settings = LoopSettings(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
         return run_method(self.engine, method, settings, checkpoint=checkpoint, resume=resume, progress=progress)
 
@@ -96,9 +146,7 @@ def experiment(methods, rounds=3, seeds=1, **data):
 def started(tmp_path_factory):
     """Four sites with the embedded files, whose processes all tests share: starting one takes longer than a test."""
     folder = tmp_path_factory.mktemp("sites")
-    made = {
-        n: Site(n, SiteSettings(str(FOLDER / f"{n}.csv"), log=str(folder / f"{n}.log")), folder / n) for n in HOSPITALS
-    }
+    made = {n: a_site(n, folder / n) for n in HOSPITALS}
     yield made
     for site in made.values():
         site.close()
@@ -112,8 +160,7 @@ def hospitals(started, tmp_path):
         site._newest = -1
 
     def make(name, **settings):
-        values = {"data": str(FOLDER / f"{name}.csv"), "log": str(tmp_path / f"{name}.log"), **settings}
-        made[name] = Site(name, SiteSettings(**values), tmp_path / name)
+        made[name] = a_site(name, tmp_path / name, **settings)
         other.append(made[name])
         return made
 
@@ -127,17 +174,17 @@ def ready(hospitals):
     """Sites with rows and a model, the engine and a view of the first round."""
     sites, _ = hospitals
     link = Direct(sites)
-    engine = Remote(link, "run", timeout=60)
+    engine = remote(link, timeout=60)
     begin(engine)
     return link, engine, view(engine)
 
 
-def begin(engine, name="fedavg"):
+def begin(engine, name="fedavg", label="x"):
     from coterie.models import build_model
 
     plan = experiment([{"name": name}])
-    clients = engine.open(plan.data, plan.split, 0)
-    engine.prepare(build_model(plan.build_model(), clients, 0), plan.build_model(), clients, pair="x")
+    clients = engine.open(plan.data, 0)
+    engine.prepare(build_model(plan.build_model(), clients, 0), clients, pair=f"{label}-0")
 
 
 def view(engine, round=1):
@@ -150,19 +197,11 @@ def update(federation, **options):
     return federation.ask(federation.clients, local_update, x=federation.engine.x, local=LOCAL, **options)
 
 
-METHODS = [
-    {"name": "fedavg"},
-    {"name": "meritfed", "targets": "all"},
-    {"name": "varsel", "internal": ["cleveland", "hungary"]},
-    {"name": "scaffold"},
-]
-
-
 def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, tmp_path):
     sites, _ = hospitals
     plan = experiment(METHODS, seeds=2)
     run_experiment(plan, tmp_path / "here")
-    run_experiment(plan, tmp_path / "there", backend=Back(Remote(Direct(sites), "run")))
+    run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)))
     assert not differences(tmp_path / "here", tmp_path / "there")
     assert (tmp_path / "there" / SAME[0]).stat().st_size > 1000
     with open(tmp_path / "there" / "asks.csv", newline="") as file:
@@ -176,7 +215,7 @@ def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, t
     assert "MB up" not in write(tmp_path / "here").read_text()
 
 
-def test_a_checkpoint_of_sites_resumes_with_what_they_remember_and_here_with_the_same_fingerprint(hospitals, tmp_path):
+def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_path):
     sites, _ = hospitals
     methods = [{"name": "scaffold"}, {"name": "fedavg"}]
     run_experiment(experiment(methods, rounds=4), tmp_path / "whole")
@@ -190,32 +229,30 @@ def test_a_checkpoint_of_sites_resumes_with_what_they_remember_and_here_with_the
 
     plan = experiment(methods, rounds=4)
     with pytest.raises(StopError):
-        run_experiment(plan, tmp_path / "there", backend=Back(Remote(Direct(sites), "run")), notify=stop)
-    fresh = {n: Site(n, s._settings, s._folder) for n, s in sites.items()}  # workers of another job
+        run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)), notify=stop)
+    fresh = {n: Site(n, s.folder / "coterie.toml", s.folder) for n, s in sites.items()}  # workers of another job
     try:
-        run_experiment(plan, tmp_path / "there", backend=Back(Remote(Direct(fresh), "run")), resume=True)
+        run_experiment(plan, tmp_path / "there", backend=Back(remote(fresh)), resume=True)
     finally:
         for site in fresh.values():
             site.close()
     assert not differences(tmp_path / "whole", tmp_path / "there")
-    run_experiment(plan, tmp_path / "there", resume=True)
 
 
 def test_rows_at_the_server_are_asked_there(tmp_path):
     export(tmp_path / "files", server_rows=90)
-    sites = {
-        n: Site(n, SiteSettings(str(tmp_path / "files" / f"{n}.csv"), log=str(tmp_path / "log")), tmp_path / n)
-        for n in HOSPITALS
-    }
     tables = experiment([{"name": "isfl"}]).tables()
     from coterie.data.sets.heart_disease import OPTIONS
 
     options = {k: list(v) if isinstance(v, tuple) else v for k, v in OPTIONS.items()}
     tables["data"] = {"folder": str(tmp_path / "files"), "server_file": str(tmp_path / "server.csv"), **options}
     plan = Experiment.from_tables(tables, "a test")
+    files = {n: str(tmp_path / "files" / f"{n}.csv") for n in HOSPITALS}
+    approved = {k: tables[k] for k in ("data", "model", "local", "methods", "run")}
+    sites = {n: a_site(n, tmp_path / n, approved, data=file) for n, file in files.items()}
     try:
         run_experiment(plan, tmp_path / "here")
-        run_experiment(plan, tmp_path / "there", backend=Back(Remote(Direct(sites), "run")))
+        run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)))
     finally:
         for site in sites.values():
             site.close()
@@ -228,7 +265,7 @@ def test_rows_at_the_server_are_asked_there(tmp_path):
 def test_a_forbidden_task_is_refused_with_the_name_of_the_site_and_the_task(hospitals):
     _, make = hospitals
     sites = make("hungary", refuse=("fedavg:local_update",))
-    engine = Remote(Direct(sites), "run")
+    engine = remote(sites)
     begin(engine)
     got = update(view(engine))
     assert got.failed == {"hungary": "its site refuses the task 'fedavg:local_update'"}
@@ -238,7 +275,7 @@ def test_a_forbidden_task_is_refused_with_the_name_of_the_site_and_the_task(hosp
 
 def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
     _, make = hospitals
-    engine = Remote(Direct(make("hungary", refuse=("fedavg:local_update",))), "run")
+    engine = remote(make("hungary", refuse=("fedavg:local_update",)))
     run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Back(engine))
     said = (
         "hungary failed under fedavg, seed 0; last in round 2, coterie.algorithms.fedavg:local_update: its site refuses"
@@ -248,16 +285,16 @@ def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
     assert said in write(tmp_path / "run").read_text()
 
 
-def test_a_site_with_too_few_rows_answers_nothing(hospitals):
+def test_a_site_with_too_few_rows_refuses_the_run(hospitals):
     _, make = hospitals
-    engine = Remote(Direct(make("switzerland", minimum_rows=500)), "run")
-    with pytest.raises(QuorumError, match="switzerland \\(it has fewer than the 500 training rows"):
+    engine = remote(make("switzerland", minimum_rows=500))
+    with pytest.raises(RunError, match="switzerland \\(it has fewer than the 500 training rows"):
         begin(engine)
 
 
 def test_a_site_that_offers_another_label_ends_the_run_by_name(hospitals):
     _, make = hospitals
-    engine = Remote(Direct(make("switzerland", label="chol")), "run")
+    engine = remote(make("switzerland", label="chol"))
     with pytest.raises(RunError, match="switzerland \\(the plan predicts 'num', but this site offers only 'chol'"):
         begin(engine)
 
@@ -266,7 +303,10 @@ def test_a_file_that_lacks_a_column_of_the_plan_is_refused_and_its_place_not_tol
     _, make = hospitals
     lines = (FOLDER / "hungary.csv").read_text().splitlines()
     (tmp_path / "secret-place.csv").write_text("\n".join(line.partition(",")[2] for line in lines))
-    engine = Remote(Direct(make("hungary", data=str(tmp_path / "secret-place.csv"))), "run", columns=("age", "sex"))
+    needs = {"deploy": {"columns": ["age", "sex"]}}
+    sites = make("hungary", data=str(tmp_path / "secret-place.csv"), plan=needs)
+    engine = remote(sites)
+    engine._plan = sites["hungary"]._hash
     with pytest.raises(
         RunError, match="hungary \\(its file has no column age, which the plan needs; add it\\)"
     ) as error:
@@ -278,14 +318,20 @@ def test_every_ask_is_written_down_at_the_site(ready):
     link, _, federation = ready
     before = len(link.sent)
     update(federation)
-    with open(link.sites["cleveland"]._settings.log, newline="") as file:
-        rows = list(csv.DictReader(file))
-    last = rows[-1]
-    assert (last["task"], last["round"], last["outcome"]) == ("coterie.algorithms.fedavg:local_update", "1", "answered")
+    path = link.sites["cleveland"]._log.path
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    last = entries[-1]
+    said = {key: last[key] for key in ("caller", "what", "round", "pair", "outcome", "plan")}
+    plan = link.sites["cleveland"]._hash
+    task = "coterie.algorithms.fedavg:local_update"
+    assert said == {"caller": "server", "what": task, "round": 1, "pair": "x-0", "outcome": "answered", "plan": plan}
     sent = next(m for n, m in link.sent[before:] if n == "cleveland")
-    assert int(last["bytes_down"]) == len(sent)
-    assert int(last["bytes_up"]) > 100
-    assert {"open", "encode", "prepare", "coterie.data.tables.recipe:describe"} <= {r["task"] for r in rows}
+    assert last["bytes_down"] == len(sent)
+    assert last["bytes_up"] > 100
+    assert last["rows"] == 2 * 16
+    assert last["settings"]["local"]["fields"]["batch_size"] == 16
+    assert {"open", "encode", "prepare", "coterie.data.tables.recipe:describe"} <= {e["what"] for e in entries}
+    assert verified(path) == (len(entries), last["chain"])
 
 
 def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):
@@ -297,7 +343,7 @@ def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):
     told = []
     link = Direct(sites)
     link.reply["hungary"] = lambda got: told.append(got) or got
-    begin(Remote(link, "run"))
+    begin(remote(link))
     described = next(m for m in told if b'"remark' in m or b"remark" in m)
     about = decode(described)["answer"].blocks[0].values["text"][0]
     assert '"example": [1, "a text"]' in about
@@ -306,15 +352,15 @@ def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "must name the data file"),
+        ("", "data is missing; give the path of a file"),
         ("[site]\ndata = 3", "data must be the path of a file; got 3"),
-        ('[site]\ndata = "a.csv"\nminimum_rows = 0', "minimum_rows must be an int >= 1; got 0"),
+        ('[site]\ndata = "a.csv"\nminimum_rows = 0', "minimum_rows must be an int > 0; got 0"),
         ('[site]\ndata = "a.csv"\nrefuse = ["fedavg:local_updat"]', "did you mean 'fedavg:local_update'"),
         ('[site]\ndata = "a.csv"\nlog = ""', "log must be the path of a file"),
         ('[site]\ndata = "a.csv"\nlabel = 3', "label must be the name of a column; got 3"),
         ('[site]\ndata = "a.csv"\nlabl = "x"', "unknown key 'labl'; did you mean 'label'"),
         ("[sit]\n", "unknown table \\[sit\\]; did you mean 'site'"),
-        ("[site", "is no valid TOML"),
+        ("[site", "is not valid TOML"),
     ],
 )
 def test_settings_of_a_site_are_checked_with_one_sentence(tmp_path, text, said):
@@ -327,9 +373,9 @@ def test_settings_of_a_site_are_checked_with_one_sentence(tmp_path, text, said):
 
 def test_a_site_without_settings_says_so_to_every_ask(hospitals, tmp_path):
     sites, _ = hospitals
-    sites["hungary"] = Site("hungary", "there is no settings file", tmp_path)
-    with pytest.raises(RunError, match="hungary \\(there is no settings file\\)"):
-        begin(Remote(Direct(sites), "run"))
+    sites["hungary"] = Site("hungary", tmp_path / "coterie.toml", tmp_path)
+    with pytest.raises(RunError, match=r"hungary .*coterie\.toml cannot be read"):
+        begin(remote(sites))
 
 
 # ---- failures
@@ -411,20 +457,24 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_comes_back(ready):
     assert site._child._process.pid != first
 
 
-def test_a_task_that_fails_is_that_clients_failure_with_its_message(ready):
+def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_log(ready):
     from coterie.algorithms.fedavg import local_update
 
-    _, _, federation = ready
+    link, _, federation = ready
     short = torch.zeros(3)
-    with pytest.raises(QuorumError, match=r"cleveland \(RuntimeError: .* size"):
+    with pytest.raises(
+        QuorumError, match=r"cleveland \(its task failed \(RuntimeError\); the site's own log says more"
+    ):
         federation.ask(federation.clients, local_update, x=short, local=LOCAL)
+    log = link.sites["cleveland"]._log.path.read_text()
+    assert re.search("RuntimeError: .* size", log)
     assert not update(federation).failed
 
 
 def test_a_slow_site_is_left_out_until_it_answers_a_ping_and_its_late_ask_does_no_harm(hospitals):
     sites, _ = hospitals
     link = Direct(sites)
-    engine = Remote(link, "run", timeout=60)
+    engine = remote(link, timeout=60)
     begin(engine)
     clean = update(view(engine))
     engine._timeout = 0.5
@@ -449,8 +499,8 @@ def test_what_a_late_task_remembered_is_taken_back(hospitals):
 
     sites, _ = hospitals
     link = Direct(sites)
-    engine = Remote(link, "run", timeout=60)
-    begin(engine, "scaffold")
+    engine = remote(link, timeout=60)
+    begin(engine, "scaffold", "y")
 
     def ask():
         """A client whose control of this round is there has not lost it."""
@@ -473,10 +523,10 @@ def test_what_a_late_task_remembered_is_taken_back(hospitals):
 def test_an_ask_that_comes_after_a_later_one_is_refused(hospitals):
     sites, _ = hospitals
     link = Direct(sites)
-    engine = Remote(link, "run")
+    engine = remote(link)
     begin(engine)
     late = next(m for n, m in link.sent if n == "hungary")
-    assert decode(sites["hungary"].handle(late))["failed"] == "a later ask came first"
+    assert decode(sites["hungary"].handle(late, SERVER))["failed"] == "a later ask came first"
 
 
 def test_costs_are_known_for_each_site_and_ask(ready):
@@ -489,13 +539,13 @@ def test_costs_are_known_for_each_site_and_ask(ready):
 
 
 def test_a_label_or_data_set_that_sites_cannot_have_is_refused(hospitals):
-    engine = Remote(Direct(hospitals[0]), "run")
+    engine = remote(hospitals[0])
     with pytest.raises(InputError, match="'digits' has no files at sites"):
-        engine.open({"name": "digits"}, {}, 0)
+        engine.open({"name": "digits"}, 0)
     with pytest.raises(InputError, match="must name the label"):
-        engine.open({"folder": "x"}, {}, 0)
+        engine.open({"folder": "x"}, 0)
     with pytest.raises(InputError, match="no option 'lable'"):
-        engine.open({"folder": "x", "lable": "num"}, {}, 0)
+        engine.open({"folder": "x", "lable": "num"}, 0)
     with pytest.raises(InputError, match="there is no site to ask"):
-        Remote(Direct({}), "run")
+        remote({})
     assert Path(FOLDER).is_dir()

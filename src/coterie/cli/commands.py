@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie.cli.site import SITE_COMMANDS
 from coterie.core.errors import InputError, require
 
 if TYPE_CHECKING:
@@ -160,17 +161,9 @@ def _deploy(args: argparse.Namespace) -> int:
     _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
     for name in deployment.sites:
         kit = kits / name
-        _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, then {kit}/startup/start.sh")
+        _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit} --yes,")
+        _say(f"           then {kit}/startup/start.sh")
     _say(f"  operator {deployment.admin}: coterie submit {path}")
-    return 0
-
-
-def _site_check(args: argparse.Namespace) -> int:
-    from coterie.sites.check import check_site
-
-    settings = None if args.settings is None else Path(args.settings)
-    for line in check_site(Path(args.place), site=args.site, settings_file=settings):
-        _say(line)
     return 0
 
 
@@ -298,7 +291,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "data": _data,
     "show": _show,
     "deploy": _deploy,
-    "site check": _site_check,
+    **SITE_COMMANDS,
     "submit": _submit,
     "report": _report,
     "predict": _predict,

@@ -6,6 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from coterie import __version__
+from coterie.cli.site import add_site_commands
 from coterie.core.errors import InputError, nearest
 
 __all__ = ["build_parser"]
@@ -113,13 +114,8 @@ def _add_site_commands(commands: Any) -> None:
     deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; left out: as [deploy] kits says")
     deploy.set_defaults(command="deploy")
 
-    site = commands.add_parser("site", help="for a site: does its data fit a plan?")
-    jobs = site.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    check = jobs.add_parser("check", help="read the site's file as the plan would, without sending anything")
-    check.add_argument("place", help="the site's kit, or a plan")
-    check.add_argument("--site", metavar="NAME", help="which site of the plan; left out: the kit's")
-    check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; left out: the kit's")
-    check.set_defaults(command="site check")
+    site = commands.add_parser("site", help="for a site: check, approve and audit what a plan asks of it")
+    add_site_commands(site.add_subparsers(title="commands", metavar="COMMAND", required=True))
 
     submit = commands.add_parser("submit", help="run a plan on its sites and bring the run directory back")
     submit.add_argument("plan")

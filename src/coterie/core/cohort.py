@@ -192,7 +192,7 @@ class Cohort:
         for i in range(len(self.names)):
             drawn, size = self._drawn(i, local, sampler)
             last = drawn % size
-            dropped = sampler is None and 0 < last < self.workspace.smallest_batch
+            dropped = sampler is None and 0 < last < self._smallest(size, local)
             counts.append(local.steps.count * (-(-drawn // size) - dropped))
         return torch.tensor(counts)
 
@@ -201,6 +201,16 @@ class Cohort:
         drawn = math.ceil((1.0 if sampler is None else sampler.sample_ratio) * self._size(i, "train"))
         smallest = 1 if sampler is None else self.workspace.smallest_batch
         return drawn, max(smallest, min(local.batch_size or drawn, drawn))
+
+    def _smallest(self, size: int, local: LocalSGD) -> int:
+        """Rows under which a short last batch is left out, if batches have `size` rows."""
+        return max(self.workspace.smallest_batch, min(local.minimum_batch, size))
+
+    def _enough(self, i: int, numbers: NDArray[np.int64] | None, part: str = "train") -> None:
+        """Raise `InputError` if a gradient or a loss would rest on too few different rows (None: all of the part)."""
+        fewest = self.workspace.fewest_rows
+        if fewest > 1 and (self._size(i, part) if numbers is None else len(np.unique(numbers))) < fewest:
+            raise InputError(f"client {self.names[i]!r} computes nothing of fewer than {fewest} different rows")
 
     def _train_batched(
         self,
@@ -291,8 +301,8 @@ class Cohort:
     def _chosen(self, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> list[NDArray[np.int64]]:
         """Row numbers of every step, among the client's own rows."""
         count = self._size(i, "train")
-        smallest = self.workspace.smallest_batch
-        if min(count, local.batch_size or count) < smallest:
+        size = min(count, local.batch_size or count)
+        if size < self.workspace.smallest_batch:
             raise InputError(
                 f"client {self.names[i]!r} has {count} training rows in batches of {local.batch_size}; "
                 "a model with batch norm needs at least 2 in a batch: use group norm or larger batches"
@@ -300,9 +310,15 @@ class Cohort:
         if sampler is not None:
             drawn, size = self._drawn(i, local, sampler)
             steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-drawn // size)
-            return list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
-        many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
-        return list(batches(self.rng(i, purpose), count, local.batch_size, smallest=smallest, **many))
+            chosen = list(sampler.rows(self, i, self.rng(i, purpose), steps, size))
+        else:
+            many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
+            smallest = self._smallest(size, local)
+            chosen = list(batches(self.rng(i, purpose), count, local.batch_size, smallest=smallest, **many))
+        if self.workspace.fewest_rows > 1:
+            for batch in chosen:
+                self._enough(i, batch)
+        return chosen
 
     def _steps(self, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> Iterator[Batch]:
         part, chosen = self.clients.train, self._chosen(i, local, sampler, purpose)
@@ -319,6 +335,7 @@ class Cohort:
 
     def _extra_batch(self, i: int, local: LocalSGD, purpose: str, step: int, number: int) -> Batch:
         order = self.rng(i, f"{purpose}/{step}").child(number).permutation(self._size(i, "train"), local.batch_size)
+        self._enough(i, order)
         return self._gather(self.clients.train, i, order)
 
     # ---- gradients and losses at given models
@@ -576,6 +593,7 @@ class Cohort:
         if share is not None or (batch_size is not None and batch_size < self._size(i, part)):
             chosen = self.rng(i, purpose).child(part).permutation(self._size(i, part), batch_size)
             chosen = chosen if share is None else chosen[share]
+        self._enough(i, chosen, part)
         return self._gather(where, i, chosen)
 
     def _fresh(self, i: int, batch_size: int | None, rng: Rng) -> Part:

@@ -95,6 +95,7 @@ class LocalSGD:
         clip: largest norm of a step's gradient; None: no limit.
         optimiser: `sgd`, `adam` or `adamw` (fresh in every round).
         sampler: chooses the rows of every step; None: epochs without replacement.
+        minimum_batch: the short last batch of an epoch is left out if it has fewer rows; it never leaves out the only one.
 
     >>> LocalSGD(lr=-1)
     Traceback (most recent call last):
@@ -109,6 +110,7 @@ class LocalSGD:
     clip: float | None = None
     optimiser: str = "sgd"
     sampler: Any = None
+    minimum_batch: int = 1
 
     def __post_init__(self) -> None:
         check_fields(self, lr=RATE)
@@ -127,6 +129,8 @@ class LocalSGD:
             self.clip is None or (is_number(self.clip) and self.clip > 0),
             "None or a number > 0",
         )
+        least = self.minimum_batch
+        check_field(self, "minimum_batch", least, type(least) is int and least > 0, "an int > 0")
         check_field(self, "optimiser", self.optimiser, self.optimiser in _OPTIMISERS, " | ".join(_OPTIMISERS))
 
     def rate(self, round: int) -> float:

@@ -27,6 +27,9 @@ class Workspace:
 
     Loading a vector is one copy, and reading the trained model is one too; `torch.func.functional_call` costs a third more per step.
 
+    Attributes:
+        fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
+
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
 
@@ -39,6 +42,7 @@ class Workspace:
         kernel: str = "auto",
     ) -> None:
         self.device = torch.device(device)
+        self.fewest_rows = 1
         self.channels_last = False
         self.model = deepcopy(model).to(self.device)
         self.layout = Layout.of(self.model)

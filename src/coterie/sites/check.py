@@ -8,9 +8,11 @@ from typing import Any
 
 from coterie import __version__
 from coterie.core.errors import InputError, nearest, require
+from coterie.sites.approval import Approved, approved_file, fits, plan_hash
 from coterie.sites.flare.kits import need_flare
-from coterie.sites.plan import PLAN_FILE, read_plan
-from coterie.sites.site import SETTINGS_FILE, SiteSettings, read_settings, short
+from coterie.sites.minima import moments_fit, table_withheld
+from coterie.sites.plan import PLAN_FILE
+from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
 from coterie.sites.tables import read_site, table_options
 
 __all__ = ["check_site"]
@@ -37,7 +39,8 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
         _check_certificate(place / "startup", site)
     else:
         plan_file = place
-    plan = read_plan(plan_file)
+    approved = Approved.read(plan_file)
+    plan = approved.plan
     if site is None or settings_file is None:
         raise InputError(f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE")
     require(site in plan.deployment.sites, f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
@@ -50,7 +53,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     said = [
         f"plan      {plan_file}: {', '.join(m.label for m in plan.experiment.methods)}; predicts {options['label']}"
     ]
-    least = None
+    counts = []
     for seed in plan.experiment.run.seeds:
         table, notes = read_site(settings.data, site, options, seed=seed, split=plan.experiment.split or None)
         missing = sorted(set(plan.deployment.columns) - set(table.columns))
@@ -58,18 +61,24 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
             not missing,
             f"{settings.data} has no column {', '.join(missing)}, which the plan needs; add it (its cells may be empty)",
         )
-        rows = len(table.parts["train"])
-        least = rows if least is None else min(least, rows)
+        counts.append(len(table.parts["train"]))
+    least = min(counts)
     require(
-        least is not None and least >= settings.minimum_rows,
+        least >= settings.minimum_rows,
         f"{settings.data} gives {least} training rows, fewer than minimum_rows = {settings.minimum_rows} of {settings_file}: "
         "this site would not answer; lower that, or stay out",
     )
+    moments_fit(len(plan.experiment.run.seeds), least)
+    table_withheld(table, options, settings.minimum_cell)
+    fits(approved, settings)
     said.append(f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {least} rows to train on")
     said += [f"note      {note}" for note in notes]
     said.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
     said.append(f"versions  coterie {__version__}, torch {torch.__version__}: the operator's must be the same")
-    said.append("this site can join")
+    path = approved_file(settings_file)
+    agreed = path.is_file() and plan_hash(path) == approved.hash
+    said.append("approved  yes" if agreed else f"approved  no: read what it asks with coterie site approve {place}")
+    said.append("this site can join" if agreed else "this site can join once it has approved the plan")
     return said
 
 

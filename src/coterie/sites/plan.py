@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from coterie.core.errors import InputError, check_field, is_number, nearest, require
+from coterie.core.errors import InputError, nearest, require
+from coterie.core.schema import POSITIVE, SIZE, TEXT, Rule, build, list_of, options
 from coterie.models import MODELS
 from coterie.run.experiment import Experiment, read_tables
 from coterie.sites.tables import table_options
@@ -23,7 +24,15 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _ORGANISATION = re.compile(r"[A-Za-z0-9_]+")
 
 
-@dataclass(frozen=True)
+def _like(pattern: re.Pattern[str], allowed: str) -> Rule:
+    return Rule(lambda v: isinstance(v, str) and bool(pattern.fullmatch(v)), allowed)
+
+
+_SITES = list_of(_like(_SITE, ""), "a list of names of letters, digits, - and _")
+_COLUMNS = list_of(Rule(lambda v: isinstance(v, str), ""), "a list of names of columns", empty=True)
+
+
+@options
 class Deployment:
     """The [deploy] table of a plan.
 
@@ -35,38 +44,25 @@ class Deployment:
         kits: folder for the kits, one per site, one for the server and one for the operator.
         timeout: seconds that a site has to answer an ask.
         columns: columns that every site must have; left out: those that all share are used.
+        runs: how often the plan may be run from its beginning; sites count the requests.
+        asks_per_round: requests to a site in a round of one method, at most.
     """
 
-    sites: tuple[str, ...]
-    server: str = "localhost"
-    port: int = 8002
-    organisation: str = "coterie"
-    kits: str = "kits"
-    timeout: float = 600.0
-    columns: tuple[str, ...] = ()
+    sites: Annotated[tuple[str, ...], _SITES]
+    server: Annotated[str, _like(_HOST, "a host name")] = "localhost"
+    port: Annotated[int, Rule(lambda v: type(v) is int and 0 < v < 65536, "a port from 1 to 65535")] = 8002
+    organisation: Annotated[str, _like(_ORGANISATION, "a name of letters, digits and _")] = "coterie"
+    kits: Annotated[str, Rule(TEXT.test, "a folder")] = "kits"
+    timeout: Annotated[float, Rule(POSITIVE.test, "a number of seconds > 0")] = 600.0
+    columns: Annotated[tuple[str, ...], _COLUMNS] = ()
+    runs: Annotated[int, SIZE] = 3
+    asks_per_round: Annotated[int, SIZE] = 32
 
     def __post_init__(self) -> None:
-        good = isinstance(self.sites, tuple) and bool(self.sites)
-        good = good and all(isinstance(s, str) and bool(_SITE.fullmatch(s)) for s in self.sites)
-        check_field(self, "sites", self.sites, good, "a list of names of letters, digits, - and _")
         twice = [s for s in self.sites if self.sites.count(s) > 1]
-        require(not twice, f"Deployment.sites names {twice[0] if twice else ''!r} twice; name each site once")
-        reserved = {"server", self.server}
-        taken = next((s for s in self.sites if s in reserved), None)
-        require(taken is None, f"Deployment.sites names {taken!r}, which is the server's own name; rename that site")
-        for name, pattern in (("server", _HOST), ("organisation", _ORGANISATION)):
-            value = getattr(self, name)
-            good = isinstance(value, str) and bool(pattern.fullmatch(value))
-            check_field(
-                self, name, value, good, "a name of letters, digits and _" if name != "server" else "a host name"
-            )
-        check_field(self, "port", self.port, type(self.port) is int and 0 < self.port < 65536, "a port from 1 to 65535")
-        check_field(self, "kits", self.kits, isinstance(self.kits, str) and bool(self.kits), "a folder")
-        check_field(
-            self, "timeout", self.timeout, is_number(self.timeout) and self.timeout > 0, "a number of seconds > 0"
-        )
-        good = isinstance(self.columns, tuple) and all(isinstance(c, str) for c in self.columns)
-        check_field(self, "columns", self.columns, good, "a list of names of columns")
+        require(not twice, f"sites names {twice[0] if twice else ''!r} twice; name each site once")
+        taken = next((s for s in self.sites if s in {"server", self.server}), None)
+        require(taken is None, f"sites names {taken!r}, which is the server's own name; rename that site")
 
     @property
     def admin(self) -> str:
@@ -93,15 +89,7 @@ def read_plan(path: Path) -> Plan:
     table = tables.pop("deploy", None)
     if not isinstance(table, dict):
         raise InputError(f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")
-    known = [f.name for f in fields(Deployment)]
-    for key in table:
-        require(key in known, f"{path}, [deploy]: unknown key {key!r}; {nearest(key, known)}")
-    require("sites" in table, f"{path}, [deploy]: sites is missing; give a list of names")
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
-    try:
-        deployment = Deployment(**values)
-    except InputError as error:
-        raise InputError(f"{path}, [deploy]: {str(error).removeprefix('Deployment.')}") from error
+    deployment = build(Deployment, table, f"{path}, [deploy]", named="deploy")
     return Plan(_deployable(Experiment.from_tables(tables, str(path)), path), deployment)
 
 

@@ -6,28 +6,27 @@ a serial number that its reply repeats: a reply to another message is dropped, a
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.envelopes import Answer, Ask, ClientCost, Saved, answer_in
+from coterie.core.envelopes import Answer, Ask, ClientCost, answer_in
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.federation import Federation
-from coterie.core.memory import of_clients, owners
 from coterie.core.rows import joint_fingerprint
 from coterie.core.shard import Shard
 from coterie.core.vector import Layout
 from coterie.core.wire import decode, encode
 from coterie.core.workspace import Workspace
 from coterie.data.tables.folder import agree, server_rows
-from coterie.models import MODELS, outputs_of
+from coterie.models import outputs_of
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
 
 __all__ = ["Link", "Remote", "Status"]
@@ -77,7 +76,7 @@ class Remote:
         link: to the sites.
         run: name of the run, under which sites keep what they remember.
         timeout: seconds that a site has for a reply. One that lets it pass is left out until it answers a ping.
-        columns: those that every site must have.
+        plan: hash of the plan, which sites compare with that of the plan they have approved.
         watch: called whenever an ask begins, or a reply to it comes.
 
     Attributes:
@@ -90,7 +89,7 @@ class Remote:
         run: str,
         *,
         timeout: float = 600.0,
-        columns: Sequence[str] = (),
+        plan: str = "",
         watch: Callable[[Status], None] | None = None,
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
@@ -101,7 +100,7 @@ class Remote:
         self.layout = Layout.of(self.model)
         self.x = torch.zeros(self.layout.size)
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
-        self._columns = tuple(columns)
+        self._plan = plan
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
         self._serial = 0
@@ -112,13 +111,12 @@ class Remote:
 
     # ---- rows and model
 
-    def open(self, data: Mapping[str, Any], split: Mapping[str, Any], seed: int) -> RemoteClients:
+    def open(self, data: Mapping[str, Any], seed: int) -> RemoteClients:
         """Let each site read its rows, and agree on a recipe for all.
 
         Args:
             data: the [data] table of the experiment.
-            split: its [split] table.
-            seed: of the split.
+            seed: of the split; how to split, each site takes from its own copy of the plan.
 
         Raises:
             RunError: a site cannot, with its reason.
@@ -126,13 +124,7 @@ class Remote:
         options = table_options(data)
         settings = table_settings(options)
         held = options.pop("server_file", None)
-        read = {
-            "options": json.dumps(options),
-            "split": json.dumps(dict(split)),
-            "seed": seed,
-            "columns": self._columns,
-        }
-        opened = self._all("open", read)
+        opened = self._all("open", {"seed": seed})
         view = Federation(self, self.clients, seed)
         recipe = agree(
             self.clients, settings, lambda task, **payload: view.ask(self.clients, task, need="all", **payload)
@@ -150,7 +142,6 @@ class Remote:
     def prepare(
         self,
         module: nn.Module,
-        spec: Any,
         clients: RemoteClients,
         *,
         pair: str,
@@ -163,7 +154,6 @@ class Remote:
 
         Args:
             module: the initial model.
-            spec: the settings that it was built from; sites build it from them.
             clients: what `open` gave.
             pair: name of this method and seed within the run.
             resume: keep what clients remember of this pair.
@@ -171,24 +161,16 @@ class Remote:
             kernel: of local training, "auto" or "loop".
             keep: clients whose validation rows must not be trained on.
         """
-        names = {cls: name for name, cls in MODELS.items()}
-        require(
-            type(spec) in names,
-            f"sites can only build coterie's own models ({', '.join(MODELS)}), since no code travels; "
-            f"not {type(spec).__name__}",
-        )
         workspace = Workspace(module, "auto", clients[0], kernel=kernel)
         self._here = Shard(clients, workspace)
         self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
         message = {
-            "model": json.dumps({"name": names[type(spec)], "fields": dataclasses.asdict(spec)}),
             "outputs": outputs_of(clients),
             "dtype": str(self.layout.dtype).removeprefix("torch."),
             "frozen": tuple(n for n, p in module.named_parameters() if not p.requires_grad),
             "pair": pair,
             "resume": resume,
             "fold": fold,
-            "kernel": kernel,
             **{f"state/{k}": v for k, v in module.state_dict().items()},
         }
         told = self._all("prepare", message, {name: {"keep": name in keep} for name in self.clients})
@@ -225,19 +207,16 @@ class Remote:
         answers = [_answer(name, ask.task, reply) for name, reply in replies.items()]
         if "server" in ask.names and self._here is not None:
             answers.append(self._here.answer(ask.to(("server",))))
-        return dataclasses.replace(Answer.joined(answers), costs=tuple(reply.cost for reply in replies.values()))
+        return replace(Answer.joined(answers), costs=tuple(reply.cost for reply in replies.values()))
 
     def save_memory(self) -> dict[str, Tensor]:
         """What the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
         return {} if self._here is None else self._here.memory.save()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
-        """Hand each site what its client remembered when the run was on an engine of one machine."""
-        own = {name: {"saved": Saved(of_clients(saved, (name,)))} for name in owners(saved)}
-        if own.pop("server", None) and self._here is not None:
+        """What the server remembered. A site takes what its client remembers from its own disk, and from nobody else."""
+        if self._here is not None:
             self._here.memory.load(saved, ("server",))
-        if own:
-            self._all("memory", {}, own)
 
     def close(self) -> None:
         """Free the threads."""
@@ -270,7 +249,8 @@ class Remote:
 
     def _call(self, name: str, message: Mapping[str, Any], serial: int) -> _Reply:
         # What a task remembered counts only if its reply came: the site takes back what the lost one wrote.
-        sent = encode({**message, "serial": serial, "run": self._run, "undo": self._lost.pop(name, None)})
+        about = {"serial": serial, "run": self._run, "plan": self._plan, "undo": self._lost.pop(name, None)}
+        sent = encode({**message, **about})
         started = time.perf_counter()
         values: dict[str, Any] = {}
         got: Any = b""

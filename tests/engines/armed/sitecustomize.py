@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 ARM = json.loads(os.environ.get("ARM", "null"))
-PROCESSES = {"cohort": "coterie.sites.site", "worker": "worker_process", "server": "runner_process"}
+PROCESSES = {"cohort": "coterie.sites.rows", "worker": "worker_process", "server": "runner_process"}
 
 
 def reached() -> None:

@@ -14,8 +14,8 @@ from nvflare.collab import CollabCallError, collab
 
 import coterie.algorithms
 import coterie.core.metrics  # noqa: F401 - both register their tasks, which a site's settings may name
-from coterie.core.errors import InputError
-from coterie.sites.site import SETTINGS_FILE, Site, SiteSettings, read_settings
+from coterie.sites.settings import SETTINGS_FILE
+from coterie.sites.site import Site
 
 __all__ = ["FlareLink", "SiteClient"]
 
@@ -30,25 +30,21 @@ class SiteClient:
     def begin(self) -> None:
         """Read the site's settings. What is wrong with them is said in reply to the first message: raising here would end the job."""
         name, root = collab.site_name, Path(collab.workspace.get_site_config_dir())
-        settings: SiteSettings | str
-        try:
-            own = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
-            settings = read_settings(own if own.exists() else root / SETTINGS_FILE)
-        except InputError as error:
-            settings = str(error)
-        self._site = Site(name, settings, Path(collab.workspace.get_root_dir()) / "coterie")
+        own = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
+        folder = Path(collab.workspace.get_root_dir()) / "coterie"
+        self._site = Site(name, own if own.exists() else root / SETTINGS_FILE, folder)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def handle(self, message: bytes) -> bytes:
-        """The answer to a message."""
+        """The answer to a message of the caller that FLARE has authenticated."""
         if self._site is None:
             raise RuntimeError("the site has not begun")
-        return self._site.handle(message)
+        return self._site.handle(message, collab.caller)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def is_free(self) -> bool:
         """Whether no message is being answered."""
-        return self._site is not None and not self._site.busy
+        return self._site is not None and self._site.is_free(collab.caller)
 
     @collab.final  # type: ignore[untyped-decorator]
     def end(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.core.errors import InputError, require
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
-from coterie.sites.site import SETTINGS_FILE
+from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.tables import table_options
 
 __all__ = ["CLASSES", "need_flare", "provision"]
@@ -113,9 +113,11 @@ def _template(plan: Plan) -> str:
 [site]
 data = "data.csv"            # your data file; a relative path counts from this folder
 label = "{label}"            # the column that may be predicted
-minimum_rows = 1             # with fewer training rows this site answers nothing
-refuse = []                  # tasks that this site does not run, such as "meritfed:target_descent"
-log = "asks.csv"             # every ask is written there: time, task, round, bytes
+minimum_rows = 20            # with fewer training rows this site refuses every request
+minimum_cell = 10            # what fewer rows stand behind stays here: metrics, categories, classes, sums
+minimum_batch = 8            # a gradient of fewer rows is refused
+refuse = []                  # tasks of the plan that this site does not run, such as "meritfed:target_descent"
+log = "asks.jsonl"           # every request is written there; check it with: coterie site log KIT --check
 """
 
 

@@ -44,7 +44,7 @@ class Sites:
 
     def load(self, experiment: Experiment, seed: int) -> Clients:
         """Let the sites read their rows for one seed."""
-        return self.engine.open(experiment.data, experiment.split, seed)
+        return self.engine.open(experiment.data, seed)
 
     def fit(
         self,
@@ -66,7 +66,6 @@ class Sites:
             start_from(module, start)
         self.engine.prepare(
             module,
-            experiment.build_model(),
             sites,
             pair=f"{entry.label}-{seed}",
             resume=resume,
@@ -83,7 +82,7 @@ class Coordinator:
 
     Args:
         plan: hexadecimal JSON, since FLARE reads braces in texts as templates: `experiment` (tables), `run` (a name of its own),
-            `resume`, `timeout` in seconds, `columns` that sites must have, `where` and `command` for people.
+            `resume`, `timeout` in seconds, `hash` of the plan's file, `where` and `command` for people.
     """
 
     def __init__(self, plan: str) -> None:
@@ -103,7 +102,7 @@ class Coordinator:
             engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
-        remote = Remote(link, plan["run"], timeout=plan["timeout"], columns=plan["columns"], watch=self._watch)
+        remote = Remote(link, plan["run"], timeout=plan["timeout"], plan=plan["hash"], watch=self._watch)
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
             experiment = Experiment.from_tables(plan["experiment"], plan["where"])

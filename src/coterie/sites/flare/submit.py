@@ -19,6 +19,7 @@ from typing import Any
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.state import write_atomically
 from coterie.run.status import Event
+from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.plan import Deployment, read_plan
 
@@ -93,7 +94,7 @@ def submit(
         "run": run,
         "resume": resume,
         "timeout": float(plan.deployment.timeout),
-        "columns": list(plan.deployment.columns),
+        "hash": plan_hash(plan_file),
         "command": command,
     }
     logging.disable(logging.CRITICAL)  # FLARE reports every second that a server is away

@@ -1,0 +1,122 @@
+"""The commands of a site: what a person there approves, checks, reads and removes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SITE_COMMANDS", "add_site_commands"]
+
+
+def add_site_commands(jobs: Any) -> None:
+    """Add `coterie site ...` to the parser."""
+    check = jobs.add_parser("check", help="read the site's file as the plan would, without sending anything")
+    check.add_argument("place", help="the site's kit, or a plan")
+    check.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
+    check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
+    check.set_defaults(command="site check")
+
+    approve = jobs.add_parser("approve", help="say in words what a plan asks and what leaves; with --yes, allow it")
+    approve.add_argument("plan", help="the plan, or the kit that holds it")
+    approve.add_argument("--kit", metavar="FOLDER", help="whose site approves; default: the kit that holds the plan")
+    approve.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
+    approve.add_argument("--yes", action="store_true", help="approve: the site answers this plan, and no other")
+    approve.set_defaults(command="site approve")
+
+    log = jobs.add_parser("log", help="what the site was asked, by whom, and what became of it")
+    log.add_argument("place", help="the site's kit, or its coterie.toml")
+    log.add_argument("--check", action="store_true", help="verify that no line was changed, removed or added")
+    log.add_argument("--last", type=int, default=20, metavar="N", help="how many lines to show (default: 20)")
+    log.set_defaults(command="site log")
+
+
+def _check(args: argparse.Namespace) -> int:
+    from coterie.sites.check import check_site
+
+    settings = None if args.settings is None else Path(args.settings)
+    for line in check_site(Path(args.place), site=args.site, settings_file=settings):
+        _say(line)
+    return 0
+
+
+def _approve(args: argparse.Namespace) -> int:
+    from coterie.sites.approval import Approved, approve, fits, in_words
+    from coterie.sites.log import Log
+    from coterie.sites.settings import read_settings
+
+    _register()
+    plan, settings_file = _plan_and_settings(args)
+    settings, asked = read_settings(settings_file), Approved.read(plan)
+    for line in in_words(asked, settings):
+        _say(line)
+    fits(asked, settings)
+    if not args.yes:
+        _say("nothing is approved yet; if you agree, give the same command with --yes")
+        return 0
+    approve(plan, settings_file)
+    Log(Path(settings.log)).write(what="approved", plan=asked.hash)
+    _say("approved: the site answers this plan, and refuses whatever else it is asked")
+    return 0
+
+
+def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
+    from coterie.core.errors import InputError
+    from coterie.sites.plan import PLAN_FILE
+    from coterie.sites.settings import SETTINGS_FILE
+
+    plan = Path(args.plan)
+    local = plan / "local" if plan.is_dir() else None if args.kit is None else Path(args.kit) / "local"
+    if plan.is_dir():
+        plan = plan / "local" / PLAN_FILE
+    elif local is None and plan.parent.name == "local":
+        local = plan.parent
+    if args.settings is not None:
+        return plan, Path(args.settings)
+    if local is None:
+        raise InputError(
+            f"whose site approves {plan}? Give its kit with --kit FOLDER, or its settings with --settings FILE"
+        )
+    return plan, local / SETTINGS_FILE
+
+
+def _log(args: argparse.Namespace) -> int:
+    from coterie.sites.log import entries, verified
+
+    path = Path(_settings_of(args.place).log)
+    if args.check:
+        count, last = verified(path)
+        _say(f"{path}: {count} lines, none changed, removed or added in between; the last hash is {last}")
+        return 0
+    shown = ("time", "caller", "what", "pair", "round", "outcome", "rows", "bytes_up", "refused", "error")
+    for entry in list(entries(path))[-args.last :]:
+        _say("  ".join(f"{entry[key]}" for key in shown if entry.get(key) not in (None, "")))
+    return 0
+
+
+def _settings_of(place: str) -> Any:
+    from coterie.sites.settings import SETTINGS_FILE, read_settings
+
+    _register()
+    path = Path(place)
+    return read_settings(path / "local" / SETTINGS_FILE if path.is_dir() else path)
+
+
+def _register() -> None:
+    """Make the tasks known that a site's settings may name."""
+    import coterie.algorithms
+    import coterie.core.metrics  # noqa: F401
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "site check": _check,
+    "site approve": _approve,
+    "site log": _log,
+}
+"""What runs a command of a site, given its options; it returns the exit status."""

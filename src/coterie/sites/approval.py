@@ -1,0 +1,138 @@
+"""The plan that a person at a site has approved: a copy beside the site's settings, known by its hash, and said in words."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import require
+from coterie.core.state import write_atomically
+from coterie.core.training import LocalSGD
+from coterie.run.sweep import metric_names
+from coterie.sites.allowed import Allowed, tasks_of
+from coterie.sites.minima import STATISTICS
+from coterie.sites.plan import Plan, read_plan
+from coterie.sites.settings import SETTINGS_FILE, SiteSettings, short
+from coterie.sites.tables import table_options
+
+__all__ = ["Approved", "approve", "approved_file", "fits", "in_words", "plan_hash", "read_approved"]
+
+
+@dataclass(frozen=True)
+class Approved:
+    """A plan and its hash.
+
+    Attributes:
+        plan: what was approved.
+        hash: SHA-256 of the file, in hexadecimal.
+    """
+
+    plan: Plan
+    hash: str
+
+    @classmethod
+    def read(cls, path: Path) -> Approved:
+        """The plan of a file. Raises `InputError` that names file, key and cure."""
+        return cls(read_plan(path), plan_hash(path))
+
+    @cached_property
+    def pairs(self) -> dict[str, Allowed]:
+        """What each method may ask with each seed."""
+        experiment = self.plan.experiment
+        return {
+            f"{entry.label}-{seed}": Allowed(
+                experiment.build_method(entry), seed, experiment.run.rounds, metric_names(experiment)
+            )
+            for entry in experiment.methods
+            for seed in experiment.run.seeds
+        }
+
+    @property
+    def budget(self) -> int:
+        """Requests about encoded rows that this approval is good for."""
+        run, deployment = self.plan.experiment.run, self.plan.deployment
+        return len(self.pairs) * (run.rounds + 1) * deployment.asks_per_round * deployment.runs
+
+
+def plan_hash(path: Path) -> str:
+    """SHA-256 of a plan's file, in hexadecimal, as `sha256sum` prints it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def approved_file(settings_file: Path) -> Path:
+    """Where a site keeps the plan that it has approved."""
+    return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml")
+
+
+def approve(plan_file: Path, settings_file: Path) -> Approved:
+    """Approve a plan: from now on the site answers its requests and no others."""
+    approved, content = Approved.read(plan_file), plan_file.read_bytes()
+    write_atomically(approved_file(settings_file), lambda p: p.write_bytes(content))
+    return approved
+
+
+def read_approved(settings_file: Path) -> Approved:
+    """The plan that the site has approved. Raises `InputError` if there is none."""
+    path = approved_file(settings_file)
+    require(path.is_file(), "its site has not approved a plan; there: coterie site approve PLAN")
+    return Approved.read(path)
+
+
+def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
+    """What a plan will ask of a site, and what will leave it, line by line."""
+    experiment, deployment = approved.plan.experiment, approved.plan.deployment
+    options, run = table_options(experiment.data), experiment.run
+    yield f"plan      SHA-256 {approved.hash}"
+    yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
+    yield f"predicts  {options['label']}; leaves out {', '.join(options.get('drop', ())) or 'no column by name'}"
+    yield f"rows      split {dict(experiment.split) or 'one third to test'} by seed {', '.join(map(str, run.seeds))}"
+    yield (
+        f"before    leaves: names and kinds of columns, categories of at least {settings.minimum_cell} training rows, "
+        f"{STATISTICS} sums of each column of numbers for each seed, numbers of rows, a keyed hash"
+    )
+    for entry in experiment.methods:
+        method = experiment.build_method(entry)
+        yield f"method    {entry.label}: {run.rounds} rounds{_trained(getattr(method, 'local', None))}"
+        for task in tasks_of(method):
+            yield f"          {short(task.name)} leaves: {', '.join(_said(k, kind) for k, kind in task.kinds.items())}"
+    yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
+    yield f"budget    {approved.budget} requests; after that a new approval is needed"
+    yield (
+        f"never     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, or a gradient of fewer than "
+        f"{settings.minimum_batch} rows"
+    )
+    refused = ", ".join(settings.refuse)
+    yield f"refused   {refused or 'no task of the plan'}"
+
+
+def _trained(local: Any) -> str:
+    if not isinstance(local, LocalSGD):
+        return ""
+    unit = type(local.steps).__name__.lower()
+    return f", local training of {local.steps.count} {unit} with {local.batch_size or 'all'} rows each, rate {local.lr}"
+
+
+def _said(field: str, kind: str) -> str:
+    words = {
+        "update": "a local model minus the one received",
+        "gradient": "a gradient",
+        "gap": "a difference of losses",
+    }
+    return f"{field} ({words[kind]})" if kind in words else field
+
+
+def fits(approved: Approved, settings: SiteSettings) -> None:
+    """Raise `InputError` if the plan trains on batches that the site's settings refuse."""
+    for name, allowed in approved.pairs.items():
+        local = getattr(allowed.method, "local", None)
+        if isinstance(local, LocalSGD) and local.batch_size is not None:
+            fewest = min(local.batch_size, local.minimum_batch)
+            require(
+                fewest >= settings.minimum_batch,
+                f"{name} of the plan trains on batches that may have {fewest} rows, and this site refuses fewer than "
+                f"minimum_batch = {settings.minimum_batch}; the operator can set [local] minimum_batch in the plan",
+            )

@@ -1,0 +1,139 @@
+"""What a site keeps to itself because too few of its rows stand behind it, whatever the plan asks.
+
+Everything here is done to the table or to the encoded rows before any task sees them, so no kind of request gets around it; two tasks
+whose replies rest on single classes are looked at afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.core.rows import Clients
+from coterie.data.tables.columns import Column, Table
+from coterie.data.tables.recipe import TableCohort, describe
+from coterie.data.tables.settings import MANY_CLASSES
+from coterie.sites.allowed import RefusedError
+
+__all__ = ["classes_withheld", "described", "moments_fit", "parts_withheld", "table_withheld"]
+
+STATISTICS = 3
+"""Numbers about each column that a site gives for each seed: count, sum and sum of squares."""
+OF_ALL_ROWS = ("accuracy", "top5")
+"""Metrics that rest on all rows of a part; any other may rest on those of a single class."""
+
+
+def moments_fit(seeds: int, training_rows: int) -> None:
+    """Raise `RefusedError` if the sums that a plan's seeds ask could be solved for a part of the rows."""
+    if STATISTICS * seeds > training_rows / 10:
+        raise RefusedError(
+            f"the plan has {seeds} seeds, each with {STATISTICS} sums of every column over other rows; that is more than a tenth of "
+            "this site's training rows. Give the plan fewer seeds"
+        )
+
+
+def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Table:
+    """`table` without identifiers, without categories of fewer than `least` training rows, and without columns of numbers that fewer
+    training rows have. Raises `RefusedError` for a class with fewer rows.
+    """
+    label, chosen = options["label"], tuple(options.get("categorical", ()))
+    about = json.loads(describe(TableCohort({table.name: table}), label=label, categorical=json.dumps(chosen)).text[0])
+    columns = {}
+    for name, column in table.columns.items():
+        if name == label:
+            columns[name] = column
+        elif not about["columns"][name].get("identifier"):
+            columns[name] = _common(column, table.parts["train"], least, name in chosen)
+    if options.get("above") is None and not _is_quantity(about["label"], options):
+        counts = Counter(str(t) for t in table.columns[label].spelled if t is not None)
+        if min(counts.values()) < least:
+            raise RefusedError(
+                f"one of its classes has fewer than the {least} rows under which its site does not speak of it"
+            )
+    return replace(table, columns=columns)
+
+
+def _is_quantity(about: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    many = about["kind"] == "number" and about["distinct"] > MANY_CLASSES
+    return options.get("task") == "regression" or (options.get("task") is None and many)
+
+
+def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) -> Column:
+    """`column` with its rare categories missing; a column of numbers is missing as a whole if too few rows have it."""
+    if column.numbers is not None and not chosen:
+        rare = np.full(len(column), 0 < int(column.present[train].sum()) < least)
+    else:
+        counts = Counter(column.spelled[train])
+        rare = (
+            np.array([counts[t] < least for t in column.spelled], dtype=bool)
+            if least > 1
+            else np.zeros(len(column), bool)
+        )
+    if not rare.any():
+        return column
+    if column.texts is not None:
+        texts = column.texts.copy()
+        texts[rare] = None
+        return Column(column.kind if any(t is not None for t in texts) else "empty", None, texts)
+    numbers = np.zeros(len(column)) if column.numbers is None else column.numbers.copy()
+    numbers[rare] = np.nan
+    return Column("empty" if np.isnan(numbers).all() else column.kind, numbers)
+
+
+def described(text: str, options: Mapping[str, Any]) -> str:
+    """A description without the cells that it quotes, and without the values of a label that is no class."""
+    about = json.loads(text)
+    for column in about["columns"].values():
+        if "example" in column:
+            column["example"] = [column["example"][0], "a text"]
+    if options.get("above") is not None or _is_quantity(about["label"], options):
+        about["label"]["values"] = []
+    return json.dumps(about)
+
+
+def parts_withheld(clients: Clients, least: int) -> Clients:
+    """The client of a site without a validation or test part of fewer than `least` rows."""
+    made = copy(clients)
+    for part in ("validation", "test"):
+        if sum(made.sizes(part).values()) < least:
+            setattr(made, part, None)
+    return made
+
+
+def classes_withheld(
+    task: str, payload: Mapping[str, Any], reply: dict[str, Any], clients: Clients, least: int
+) -> dict[str, Any]:
+    """The reply of a task without what it says of classes with fewer than `least` rows.
+
+    Raises `RefusedError` where nothing would be left.
+    """
+    name = task.rpartition(":")[2]
+    if name in ("class_counts", "held_classes"):
+        counts = reply["counts"]
+        if bool(((counts > 0) & (counts < least)).any()):
+            raise RefusedError(
+                f"one of its classes has fewer than the {least} rows under which its site does not speak of it"
+            )
+    if name not in ("evaluate", "baselines"):
+        return reply
+    part = getattr(clients[0], str(payload["part"]), None)
+    if part is None or part.labels.is_floating_point() or _fewest(part.labels) >= least:
+        return reply
+    if name == "baselines":
+        return {key: torch.full_like(value, -1) for key, value in reply.items()}
+    asked = list(filter(None, str(payload["metrics"]).split(",")))
+    hidden = torch.tensor([metric not in OF_ALL_ROWS for metric in asked], dtype=torch.bool)
+    values = torch.where(hidden, torch.zeros_like(reply["values"]), reply["values"])
+    return {**reply, "values": values, "defined": reply["defined"] & ~hidden}
+
+
+def _fewest(labels: torch.Tensor) -> int:
+    return int(labels.reshape(-1).unique(return_counts=True)[1].min())

@@ -1,0 +1,329 @@
+"""The child half of a site: the process that holds its rows, obeys the approved plan and answers.
+
+Whatever protects the rows is decided here, next to the table: the worker before it carries messages and writes the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.core.envelopes import Answer, Ask, Block, Context
+from coterie.core.rows import Clients
+from coterie.core.shard import Shard
+from coterie.core.state import write_atomically
+from coterie.core.wire import PerClient, decode, encode, to_json
+from coterie.core.workspace import Workspace
+from coterie.data.tables.columns import Table
+from coterie.data.tables.folder import encoded_client
+from coterie.data.tables.recipe import TableCohort, describe
+from coterie.models import build_shape
+from coterie.sites.allowed import Allowed, RefusedError
+from coterie.sites.approval import Approved
+from coterie.sites.log import entries
+from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, table_withheld
+from coterie.sites.settings import SiteSettings, matches, short
+from coterie.sites.tables import TABLE_TASKS, Facts, facts_of, read_site, table_options
+
+__all__ = ["SiteRows", "site_key"]
+
+KEY_FILE = "key"
+
+
+class SiteRows:
+    """A site's rows, and what it does with each kind of message.
+
+    Args:
+        name: of the client.
+        settings: the site's own.
+        folder: where client memory and the site's key are kept.
+        approved: the plan that the site obeys.
+    """
+
+    def __init__(self, name: str, settings: SiteSettings, folder: Path, approved: Approved) -> None:
+        self.name, self.settings, self.folder, self.approved = name, settings, folder, approved
+        self.experiment = approved.plan.experiment
+        self.options = table_options(self.experiment.data)
+        self.options.pop("server_file", None)
+        self.table: Table | None = None
+        self.seed = -1
+        self.clients: Clients | None = None
+        self.shard: Shard | None = None
+        self.pair = ""
+        self.about: dict[str, Any] = {}
+        self._asked = _asked_before(Path(settings.log), approved.hash)
+        self._memory_file: Path | None = None
+        self._saved: dict[str, torch.Tensor] = {}
+        self._before: tuple[int, dict[str, torch.Tensor]] = (-1, {})
+
+    def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The reply to one message; `about` then says what the log should know. Raises `RefusedError` outside the plan."""
+        self.about = {}
+        does = {"open": self._open, "encode": self._encode, "prepare": self._prepare, "task": self._task}
+        kind = message.get("do")
+        if kind not in does:
+            raise RefusedError("a site answers open, encode, prepare and task; this message is something else")
+        if message.get("plan") != self.approved.hash:
+            raise RefusedError("the server runs another plan than the one that this site has approved")
+        return does[kind](message)
+
+    # ---- rows
+
+    def _open(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        self.table = self.clients = self.shard = None
+        seed, seeds = message.get("seed"), self.experiment.run.seeds
+        if type(seed) is not int or seed not in seeds:
+            raise RefusedError(f"the approved plan has the seeds {', '.join(map(str, seeds))} and no other")
+        if self.settings.label not in (None, self.options["label"]):
+            raise RefusedError(
+                f"the plan predicts {self.options['label']!r}, but this site offers only {self.settings.label!r}; agree on one label"
+            )
+        table, notes = read_site(
+            self.settings.data, self.name, self.options, seed=seed, split=self.experiment.split or None
+        )
+        missing = sorted(set(self.approved.plan.deployment.columns) - set(table.columns))
+        if missing:
+            raise RefusedError(f"its file has no column {', '.join(missing)}, which the plan needs; add it")
+        rows = len(table.parts["train"])
+        if rows < self.settings.minimum_rows:
+            raise RefusedError(
+                f"it has fewer than the {self.settings.minimum_rows} training rows under which its site does not answer"
+            )
+        moments_fit(len(seeds), rows)
+        self.table, self.seed = table_withheld(table, self.options, self.settings.minimum_cell), seed
+        self.about = {"rows": len(table)}
+        return {"rows": rows, "notes": self._notes(notes)}
+
+    def _notes(self, notes: list[str] | tuple[str, ...]) -> tuple[str, ...]:
+        """Notes may quote cells, so they leave a site only if it lets single cells be spoken of."""
+        return tuple(notes) if self.settings.minimum_cell == 1 else ()
+
+    def _encode(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        table = self._opened()
+        recipe = json.loads(message["recipe"])
+        self._check_recipe(recipe, table)
+        client, notes = encoded_client(table, recipe)
+        self.clients = Clients([client], recipe=recipe)
+        self.about = {"rows": len(table)}
+        return {"notes": self._notes(notes), "facts": json.dumps(asdict(self._facts(self.clients)))}
+
+    def _check_recipe(self, recipe: Mapping[str, Any], table: Table) -> None:
+        """Raise `RefusedError` for a recipe that makes other features of this table than the plan says."""
+        chosen, drop = self.options.get("categorical", ()), self.options.get("drop", ())
+        if recipe["label"]["column"] != self.options["label"] or recipe["label"]["above"] != self.options.get("above"):
+            raise RefusedError("the recipe has another label than the approved plan")
+        for column in recipe["columns"]:
+            name, own = column["name"], table.columns.get(column["name"])
+            plain = own is not None and own.kind in ("number", "boolean") and name not in chosen
+            if name in (self.options["label"], *drop) or (plain and column["kind"] != "number"):
+                raise RefusedError(f"the recipe uses column {name[:40]!r} otherwise than the approved plan")
+
+    def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        self.shard = None
+        if self.clients is None:
+            raise RefusedError("the rows were not encoded yet")
+        allowed = self._allowed(message["pair"])
+        keep = (self.name,) if message["keep"] is True else ()
+        clients = self.clients.folded(keep) if message["fold"] is True else self.clients
+        clients = parts_withheld(clients, self.settings.minimum_cell)
+        inputs: Any = clients.train.inputs
+        with torch.random.fork_rng(devices=[]):
+            module = build_shape(self.experiment.build_model(), tuple(inputs.shape[1:]), message["outputs"])
+        module.to({"float32": torch.float32, "float64": torch.float64}[message["dtype"]])
+        module.load_state_dict({k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")})
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name not in message["frozen"])
+        workspace = Workspace(module, "auto", clients[0], kernel=self.experiment.run.kernel)
+        workspace.fewest_rows = self.settings.minimum_batch
+        self.shard, self.pair = Shard(clients, workspace), message["pair"]
+        run = hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
+        pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
+        self._memory_file = self.folder / run / f"{pair}.safetensors"
+        self._saved = {}
+        if message["resume"] is not True:
+            self._memory_file.unlink(missing_ok=True)
+        elif self._memory_file.exists():
+            self.shard.memory.load(decode(self._memory_file.read_bytes()), (self.name,))
+        self.about = {"pair": self.pair, "method": type(allowed.method).__name__}
+        return {"facts": json.dumps(asdict(self._facts(clients)))}
+
+    def _facts(self, clients: Clients) -> Facts:
+        facts = facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name)
+        keyed = hmac.new(site_key(self.folder), facts.fingerprint.encode(), "sha256").hexdigest()[:32]
+        return Facts(facts.sizes, facts.lowest, facts.highest, keyed)
+
+    def _allowed(self, pair: Any) -> Allowed:
+        pairs = self.approved.pairs
+        if not isinstance(pair, str) or pair not in pairs:
+            raise RefusedError("the approved plan has no such method and seed")
+        if pairs[pair].seed != self.seed:
+            raise RefusedError(f"the rows are those of seed {self.seed}, not of {pair}")
+        return pairs[pair]
+
+    def _opened(self) -> Table:
+        if self.table is None:
+            raise RefusedError("the rows were not read yet")
+        return self.table
+
+    # ---- tasks
+
+    def _task(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        ask = message.get("ask")
+        if not isinstance(ask, Ask) or not isinstance(ask.context, Context) or not isinstance(ask.payload, Mapping):
+            raise RefusedError("this message holds no task")
+        if ask.names != (self.name,):
+            raise RefusedError(f"the ask is not for {self.name!r}")
+        if any(matches(ask.task, rule) for rule in self.settings.refuse):
+            raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
+        self.about = {"settings": {str(k)[:40]: to_json(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
+        if ask.task in {task.name for task in TABLE_TASKS}:
+            return {"answer": self._statistics(ask)}
+        if self.shard is None:
+            raise RefusedError("the model was not sent yet")
+        self._allowed(self.pair).check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
+        self._spend(str(message.get("run")), ask)
+        if message.get("undo") == self._before[0]:
+            self.shard.memory.load(self._before[1], (self.name,))
+        self._before = (message["serial"], self.shard.memory.save())
+        answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
+        self._save_memory(self.shard)
+        return {"answer": answer}
+
+    def _statistics(self, ask: Ask) -> Answer:
+        """The answer of a task about the table, which may name the columns that the plan uses and no other."""
+        table, given = self._opened(), ask.arguments()
+        if ask.function is describe:
+            chosen = json.dumps(sorted(self.options.get("categorical", ())))
+            if given != {"label": self.options["label"], "categorical": chosen}:
+                raise RefusedError("the approved plan has another label or other categories")
+        elif set(given) - {"schema", "centre"} or not set(json.loads(given["schema"])) <= self._numbers(table):
+            raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")
+        reply = ask.function(TableCohort({self.name: table}), **given)._asdict()
+        if ask.function is describe:
+            reply["text"] = (described(reply["text"][0], self.options),)
+        self.about["rows"] = len(table.parts["train"])
+        return Answer((Block((self.name,), reply),))
+
+    def _numbers(self, table: Table) -> set[str]:
+        """Columns whose sums the plan needs: those of numbers that it does not leave out."""
+        numbers = {
+            name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"
+        }
+        return numbers - {self.options["label"], *self.options.get("drop", ())}
+
+    def _spend(self, run: str, ask: Ask) -> None:
+        """Count a request against the budget; the same one again costs nothing if it carries the same payload."""
+        values = {f"payload/{k}": v for k, v in ask.payload.items()}
+        hashed = hashlib.sha256(encode({"task": ask.task, **values})).hexdigest()
+        self.about |= {"pair": self.pair, "payload": hashed}
+        request, budget = (run, self.pair, ask.context.round, ask.context.ask, hashed), self.approved.budget
+        if request not in self._asked and len(self._asked) >= budget:
+            raise RefusedError(f"the budget of {budget} requests of the approved plan is spent; approve it again")
+        self._asked.add(request)
+
+    def _speakable(self, answer: Answer, ask: Ask, clients: Clients) -> Answer:
+        """An answer without what too few rows stand behind; sentences of errors stay here, since they may quote values."""
+        self.about["rows"] = sum(answer.spent.values())
+        failed = {}
+        for name, why in answer.failed.items():
+            self.about["error"] = why[:300]
+            failed[name] = f"its task failed ({why.partition(':')[0]}); the site's own log says more"
+        least = self.settings.minimum_cell
+        blocks = tuple(
+            Block(block.names, classes_withheld(ask.task, ask.payload, dict(block.values), clients, least))
+            for block in answer.blocks
+        )
+        return Answer(blocks, failed, answer.spent)
+
+    def _save_memory(self, shard: Shard) -> None:
+        """Keep what the task has remembered, before its answer counts."""
+        now = shard.memory.save()
+        if {k: id(v) for k, v in now.items()} == {k: id(v) for k, v in self._saved.items()}:
+            return
+        self._saved = now
+        path = self._memory_file
+        if path is not None:
+            message = encode(now)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, lambda p: p.write_bytes(message))
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | PerClient)
+
+
+def site_key(folder: Path) -> bytes:
+    """The key of a site's fingerprints, made when it is first needed; nobody else can guess rows from their hash without it."""
+    path = folder / KEY_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = os.urandom(32)
+        write_atomically(path, lambda p: p.write_bytes(fresh))
+        path.chmod(0o600)
+    return path.read_bytes()
+
+
+def _asked_before(log: Path, plan: str) -> set[tuple[Any, ...]]:
+    """Requests since this plan was last approved: run, method and seed, round, number, and the hash of what they carried."""
+    asked: set[tuple[Any, ...]] = set()
+    for entry in entries(log):
+        if entry.get("what") == "approved" and entry.get("plan") == plan:
+            asked = set()
+        elif entry.get("plan") == plan and "payload" in entry:
+            asked.add(tuple(entry.get(key) for key in ("run", "pair", "round", "ask", "payload")))
+    return asked
+
+
+def _serve(pipe: Connection, rows: SiteRows) -> None:
+    """Answer messages until the worker is gone: to each what the log should know, then the reply."""
+    while True:
+        try:
+            raw = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        reply, about = _answered(raw, rows)
+        pipe.send_bytes(json.dumps(about).encode())
+        pipe.send_bytes(reply)
+
+
+def _answered(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
+    serial = -1
+    try:
+        message = decode(raw)
+        serial = message["serial"]
+        reply = encode({**rows.answer(message), "serial": serial})
+        return reply, rows.about
+    except RefusedError as refusal:
+        said, about = str(refusal), {**rows.about, "refused": str(refusal)}
+    except Exception as error:  # whatever a file, a message or a task does is this client's failure
+        why = " ".join(str(error).split())[:300]
+        said = f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
+        about = {**rows.about, "error": f"{type(error).__name__}: {why}"}
+    return encode({"failed": said, "serial": serial if type(serial) is int else -1}), about
+
+
+def _main() -> None:
+    import coterie.algorithms
+    import coterie.core.metrics  # noqa: F401 - both register their tasks
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
+    torch.set_num_threads(1)
+    start = json.loads(sys.argv[2])
+    settings = SiteSettings(**start["settings"])
+    approved = Approved.read(Path(start["plan"]))
+    _serve(Connection(int(sys.argv[1])), SiteRows(start["name"], settings, Path(start["folder"]), approved))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,74 @@
+"""A site's own settings: the [site] table of its `coterie.toml`, which never leaves the site."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Annotated
+
+from coterie.core.errors import InputError, nearest, require
+from coterie.core.schema import SIZE, TEXT, Rule, build, list_of, options
+from coterie.core.task import known_tasks
+
+__all__ = ["SETTINGS_FILE", "SiteSettings", "matches", "read_settings", "short"]
+
+SETTINGS_FILE = "coterie.toml"
+_TASKS = list_of(Rule(lambda v: isinstance(v, str), ""), "a list of names of tasks", empty=True)
+
+
+@options
+class SiteSettings:
+    """The [site] table of a site's own `coterie.toml`.
+
+    Attributes:
+        data: the site's data file (CSV, TSV, Parquet).
+        label: the column that may be predicted; left out: whichever the approved plan names.
+        minimum_rows: with fewer training rows the site refuses every request but the first, which finds that out.
+        minimum_cell: a part, a class, a category or a column with fewer rows than this is not spoken of: its metrics are undefined,
+            its name and sums stay at the site.
+        minimum_batch: a gradient, a loss or a step of training that rests on fewer rows is refused.
+        refuse: names of tasks that the site does not run, such as `meritfed:target_descent`, although its plan asks them.
+        log: file to which every request is written.
+    """
+
+    data: Annotated[str, Rule(TEXT.test, "the path of a file")]
+    label: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "the name of a column")] = None
+    minimum_rows: Annotated[int, SIZE] = 20
+    minimum_cell: Annotated[int, SIZE] = 10
+    minimum_batch: Annotated[int, SIZE] = 8
+    refuse: Annotated[tuple[str, ...], _TASKS] = ()
+    log: Annotated[str, Rule(TEXT.test, "the path of a file")] = "asks.jsonl"
+
+
+def read_settings(path: Path) -> SiteSettings:
+    """The settings of a site; relative paths count from the file's folder. Raises `InputError` that names file, key and cure."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); write [site] and data = FILE into it") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from error
+    for key in tables:
+        require(key == "site", f"{path}: unknown table [{key}]; {nearest(key, ['site'])}")
+    made = build(SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site")
+    for task in made.refuse:
+        require(
+            any(matches(name, task) for name in known_tasks()),
+            f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in known_tasks()])}",
+        )
+    return dataclasses.replace(made, data=str(path.parent / made.data), log=str(path.parent / made.log))
+
+
+def short(task: str) -> str:
+    """A task's name without its packages.
+
+    >>> short("coterie.algorithms.meritfed:target_descent")
+    'meritfed:target_descent'
+    """
+    return task.rpartition(".")[2]
+
+
+def matches(task: str, rule: str) -> bool:
+    """Whether `rule`, a task's name with or without its module, means `task`."""
+    return rule in (task, short(task), task.rpartition(":")[2])
