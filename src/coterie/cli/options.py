@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from coterie import __version__
-from coterie.cli.site import add_site_commands
+from coterie.cli.site import add_purge, add_site_commands
 from coterie.core.errors import InputError, nearest
 
 __all__ = ["build_parser"]
@@ -116,6 +116,8 @@ def _add_site_commands(commands: Any) -> None:
 
     site = commands.add_parser("site", help="for a site: check, approve and audit what a plan asks of it")
     add_site_commands(site.add_subparsers(title="commands", metavar="COMMAND", required=True))
+
+    add_purge(commands)
 
     submit = commands.add_parser("submit", help="run a plan on its sites and bring the run directory back")
     submit.add_argument("plan")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SITE_COMMANDS", "add_site_commands"]
+__all__ = ["SITE_COMMANDS", "add_purge", "add_site_commands"]
 
 
 def add_site_commands(jobs: Any) -> None:
@@ -31,6 +31,14 @@ def add_site_commands(jobs: Any) -> None:
     log.add_argument("--check", action="store_true", help="verify that no line was changed, removed or added")
     log.add_argument("--last", type=int, default=20, metavar="N", help="how many lines to show (default: 20)")
     log.set_defaults(command="site log")
+
+
+def add_purge(commands: Any) -> None:
+    """Add `coterie purge` to the parser."""
+    purge = commands.add_parser("purge", help="list what finished runs left in a site's or the server's kit; remove it")
+    purge.add_argument("kit", help="the folder of the site or of the server")
+    purge.add_argument("--yes", action="store_true", help="remove it; these runs can then not be resumed")
+    purge.set_defaults(command="purge")
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -96,6 +104,23 @@ def _log(args: argparse.Namespace) -> int:
     return 0
 
 
+def _purge(args: argparse.Namespace) -> int:
+    from coterie.sites.purge import leftovers, purge
+
+    kit = Path(args.kit)
+    left = leftovers(kit)
+    for path in left:
+        _say(f"{path.lstat().st_size:>12}  {path}")
+    if not left:
+        _say(f"{kit}: nothing is left of any run")
+    elif args.yes:
+        purge(kit)
+        _say(f"{len(left)} files removed; the log, the settings and the approved plan stay")
+    else:
+        _say("nothing is removed yet; with --yes these files are, and these runs can then not be resumed")
+    return 0
+
+
 def _settings_of(place: str) -> Any:
     from coterie.sites.settings import SETTINGS_FILE, read_settings
 
@@ -118,5 +143,6 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site check": _check,
     "site approve": _approve,
     "site log": _log,
+    "purge": _purge,
 }
 """What runs a command of a site, given its options; it returns the exit status."""

@@ -1,0 +1,55 @@
+"""What finished runs leave in the kit of a site or of the server, and its removal."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from coterie.core.errors import InputError, require
+
+__all__ = ["leftovers", "purge"]
+
+_LEFT = ("coterie", "storage", "transfer")
+"""Client memory, the key of fingerprints and run directories; the server's jobs; files on their way."""
+_JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_RUNNING = ("daemon_pid.fl", "pid.fl")
+
+
+def leftovers(kit: Path) -> list[Path]:
+    """The files that runs have left in a kit, sorted. Raises `InputError` if the folder is not a kit."""
+    return sorted(path for folder in _folders(kit) for path in _files(folder))
+
+
+def purge(kit: Path) -> None:
+    """Remove them. Raises `InputError` for a folder that is not a kit, or whose site or server is running."""
+    folders = _folders(kit)
+    for name in _RUNNING:
+        require(not _runs(kit / name), f"{kit} is running; stop it first (startup/stop_fl.sh)")
+    for folder in folders:
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder)
+
+
+def _folders(kit: Path) -> list[Path]:
+    if not (kit / "startup").is_dir():
+        raise InputError(f"{kit} is not a kit: it has no folder startup; give the kit of a site or of the server")
+    return [p for p in kit.iterdir() if p.is_dir() and (p.name in _LEFT or _JOB.fullmatch(p.name))]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, inner, files in os.walk(folder):  # which follows no links
+        yield from (Path(place) / name for name in files)
+        yield from (Path(place) / name for name in inner if (Path(place) / name).is_symlink())
+
+
+def _runs(file: Path) -> bool:
+    try:
+        os.kill(int(file.read_text()), 0)
+    except (OSError, ValueError):
+        return False
+    return True
