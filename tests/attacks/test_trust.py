@@ -1,0 +1,39 @@
+"""The page about trust: every promise names a test, and the test exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "trust.md").read_text()
+PARTIES = ("server", "site", "another site", "outsider")
+
+
+def table():
+    rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def test_the_table_has_every_party_and_honesty_once():
+    found = [(row[0], row[1]) for row in table()]
+    assert sorted(found) == sorted((p, h) for p in PARTIES for h in ("honest", "curious", "malicious"))
+
+
+def test_every_promise_names_tests_that_exist():
+    notes = dict(re.findall(r"^(\d+)\. (.*?)(?=^\d+\. |^Each site)", PAGE, flags=re.M | re.S))
+    for row in table():
+        for cell in row[2:]:
+            numbers = re.findall(r"\((\d+)\)", cell)
+            assert numbers or not cell.startswith("holds"), f"{row[0]}, {row[1]}: {cell!r} names no test"
+            assert set(numbers) <= set(notes)
+    for number, note in notes.items():
+        assert "tests/" in note, f"{number} names no test"
+    for path, name in re.findall(r"`(tests/[\w/.]+)::(\w+)`", PAGE):
+        assert f"\ndef {name}(" in (ROOT / path).read_text(), f"{path} has no {name}"
+
+
+def test_the_page_is_one_page_and_part_of_the_documentation():
+    assert len(PAGE.splitlines()) <= 120
+    assert "trust.md" in (ROOT / "mkdocs.yml").read_text()
+    assert "trust.md" in (ROOT / "docs" / "deploy.md").read_text()
