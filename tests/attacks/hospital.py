@@ -31,7 +31,7 @@ def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=No
     """Write a plan for hungary alone."""
     tables = preset("heart-disease")
     tables.pop("tune", None)
-    tables["data"] |= data or {}
+    tables["data"] = {k: v for k, v in {**tables["data"], **(data or {})}.items() if v is not None}
     tables["local"] = {**tables.get("local", {}), "minimum_batch": 8, **(local or {})}
     tables["methods"] = list(methods)
     tables["run"] = {"rounds": rounds, "seeds": seeds, "metrics": ["accuracy", "auc"], **(run or {})}

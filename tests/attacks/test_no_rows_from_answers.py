@@ -75,9 +75,7 @@ def test_a_class_of_few_rows_is_not_spoken_of(tmp_path):
     text = (tmp_path / "own.csv").read_text().splitlines()
     lines = [text[0], *(f"{line.rpartition(',')[0]},{9 if i < 4 else i % 2}" for i, line in enumerate(text[1:]))]
     (tmp_path / "own.csv").write_text("\n".join(lines))
-    data = {"name": None, "folder": "x", "label": "num", "categorical": ["cp"]}
-    hospital = Hospital(tmp_path, few, data={k: v for k, v in data.items() if v})
-    hospital.rows.options = {"label": "num", "categorical": ["cp"]}
+    hospital = Hospital(tmp_path, few, data={"name": None, "folder": "x", "label": "num", "categorical": ["cp"]})
     refused("one of its classes has fewer than the 10 rows", hospital.say, "open", seed=0)
     assert hospital.rows.table is None
 
@@ -86,6 +84,14 @@ def test_the_values_of_a_label_of_numbers_stay_at_the_site(tmp_path):
     hospital = Hospital(tmp_path)
     hospital.say("open", seed=0)
     assert described(hospital)["label"]["values"] == []  # cut at 0: nobody needs them
+
+
+def test_a_label_to_regress_on_is_summed_and_its_values_stay(tmp_path):
+    hospital = Hospital(tmp_path, data={"name": None, "folder": "x", "label": "age", "task": "regression"})
+    hospital.begin()
+    assert hospital.rows.clients.train.labels.is_floating_point()
+    told = json.loads(hospital.ask(describe, label="age", categorical="[]")["text"][0])
+    assert told["label"]["values"] == []
 
 
 def test_a_split_is_the_same_whenever_it_is_opened_and_many_seeds_are_refused(tmp_path):

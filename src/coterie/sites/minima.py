@@ -23,7 +23,7 @@ from coterie.data.tables.recipe import TableCohort, describe
 from coterie.data.tables.settings import MANY_CLASSES
 from coterie.sites.allowed import RefusedError
 
-__all__ = ["classes_withheld", "described", "moments_fit", "parts_withheld", "table_withheld"]
+__all__ = ["classes_withheld", "described", "moments_fit", "parts_withheld", "summed", "table_withheld"]
 
 STATISTICS = 3
 """Numbers about each column that a site gives for each seed: count, sum and sum of squares."""
@@ -97,6 +97,15 @@ def described(text: str, options: Mapping[str, Any]) -> str:
     if options.get("above") is not None or _is_quantity(about["label"], options):
         about["label"]["values"] = []
     return json.dumps(about)
+
+
+def summed(table: Table, options: Mapping[str, Any]) -> set[str]:
+    """Columns whose sums the plan needs: those of numbers that it does not leave out, and a label to regress on."""
+    label = table.columns[options["label"]]
+    about = {"kind": label.kind, "distinct": len({t for t in label.spelled if t is not None})}
+    numbers = {name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"}
+    cut = options.get("above") is not None or not _is_quantity(about, options)
+    return numbers - {*options.get("drop", ()), *([options["label"]] if cut else [])}
 
 
 def parts_withheld(clients: Clients, least: int) -> Clients:

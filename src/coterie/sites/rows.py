@@ -32,7 +32,7 @@ from coterie.models import build_shape
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.log import entries
-from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, table_withheld
+from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, summed, table_withheld
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import TABLE_TASKS, Facts, facts_of, read_site, table_options
 
@@ -207,20 +207,13 @@ class SiteRows:
             chosen = json.dumps(sorted(self.options.get("categorical", ())))
             if given != {"label": self.options["label"], "categorical": chosen}:
                 raise RefusedError("the approved plan has another label or other categories")
-        elif set(given) - {"schema", "centre"} or not set(json.loads(given["schema"])) <= self._numbers(table):
+        elif set(given) - {"schema", "centre"} or not set(json.loads(given["schema"])) <= summed(table, self.options):
             raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")
         reply = ask.function(TableCohort({self.name: table}), **given)._asdict()
         if ask.function is describe:
             reply["text"] = (described(reply["text"][0], self.options),)
         self.about["rows"] = len(table.parts["train"])
         return Answer((Block((self.name,), reply),))
-
-    def _numbers(self, table: Table) -> set[str]:
-        """Columns whose sums the plan needs: those of numbers that it does not leave out."""
-        numbers = {
-            name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"
-        }
-        return numbers - {self.options["label"], *self.options.get("drop", ())}
 
     def _spend(self, run: str, ask: Ask) -> None:
         """Count a request against the budget; the same one again costs nothing if it carries the same payload."""
