@@ -33,8 +33,10 @@ from coterie.models import build_model
 from coterie.report.results import Results
 from coterie.report.statistics import BETTER, UNCLEAR, Difference, compare
 from coterie.run.experiment import Experiment, read_experiment
+from coterie.run.folder import is_run
+from coterie.run.models import load_model_file
 from coterie.run.status import Event
-from coterie.run.sweep import is_run, load_model_file, run_experiment
+from coterie.run.sweep import run_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- papers -->", "<!-- /papers -->"

@@ -32,7 +32,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from coterie.cli.settings import override
     from coterie.run.experiment import Experiment, read_experiment
-    from coterie.run.sweep import is_run
+    from coterie.run.folder import is_run
 
     path = Path(args.experiment)
     tables = read_experiment(path).tables()
@@ -66,7 +66,8 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     import shlex
 
     from coterie.cli.progress import Progress
-    from coterie.run.sweep import choose_folder, is_run, run_experiment
+    from coterie.run.folder import choose_folder, is_run
+    from coterie.run.sweep import run_experiment
 
     folder = choose_folder(experiment, args.resume)
     with Progress(quiet=args.json) as progress:
@@ -89,8 +90,8 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
 
 def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
     from coterie.run.experiment import read_experiment
+    from coterie.run.folder import is_run
     from coterie.run.search import tune, write_trials
-    from coterie.run.sweep import is_run
 
     if resume and is_run(folder):
         saved = read_experiment(folder / "experiment.toml").methods
@@ -172,7 +173,7 @@ def _submit(args: argparse.Namespace) -> int:
     import shlex
 
     from coterie.cli.progress import Progress
-    from coterie.run.sweep import choose_folder
+    from coterie.run.folder import choose_folder
     from coterie.sites.flare.submit import submit
     from coterie.sites.plan import read_plan
 

@@ -17,7 +17,7 @@ from coterie.core.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import read_experiment
 from coterie.run.files import safe_name
-from coterie.run.sweep import open_model_file
+from coterie.run.models import open_model_file
 
 __all__ = ["Prediction", "predict"]
 

@@ -1,4 +1,4 @@
-"""Run directories: run every method and seed of an experiment, save as it goes, and write the files that people and reports read."""
+"""Run every method and seed of an experiment, save as it goes, and write the files that people and reports read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,92 +16,26 @@ from torch import Tensor
 
 from coterie.attacks import choose_attackers
 from coterie.core.envelopes import ClientCost
-from coterie.core.errors import InputError, RunError, require
+from coterie.core.errors import RunError, require
 from coterie.core.method import as_method
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
 from coterie.core.rows import Clients
-from coterie.core.state import write_atomically
-from coterie.models import build_model, outputs_of
+from coterie.models import build_model
 from coterie.run.experiment import Experiment, MethodEntry, read_experiment, write_experiment
 from coterie.run.files import ASKS, HISTORY, METRICS, SUMMARY, TIMING, WEIGHTS, safe_name, write_csv, write_json
 from coterie.run.finetune import tunable
 from coterie.run.fit import fit, kept_open, personalise
+from coterie.run.folder import Pair, is_run, opened, refuse_others
 from coterie.run.history import Run, Timing
+from coterie.run.models import load_model_file, save_models
 from coterie.run.outcomes import write_outcomes
 from coterie.run.status import Event, Status
 
-__all__ = [
-    "Backend",
-    "Event",
-    "choose_folder",
-    "is_run",
-    "load_model_file",
-    "open_model_file",
-    "run_experiment",
-    "write_tables",
-]
+__all__ = ["Backend", "run_experiment", "write_tables"]
 
-CHECKPOINTS = "checkpoint"
 FREE = frozenset({"seeds", "out", "workers", "engine", "actors", "address", "timeout"})
 """Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
-
-
-def is_run(folder: Path) -> bool:
-    """Whether `folder` is a run directory, complete or not."""
-    return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
-
-
-def choose_folder(experiment: Experiment, resume: bool) -> Path:
-    """The run directory: `run.out`, or runs/NAME with a number behind it if that is taken; to resume, the newest of these.
-
-    Raises `InputError` if a named folder holds something else, or a run and `resume` is not asked for.
-    """
-    if experiment.run.out is not None:
-        folder = Path(experiment.run.out)
-        _refuse_others(folder, resume)
-        return folder
-    plain = newest = folder = Path("runs") / experiment.title
-    number = 2
-    while folder.exists():
-        newest, folder = folder, plain.with_name(f"{plain.name}-{number}")
-        number += 1
-    return newest if resume else folder
-
-
-def _refuse_others(folder: Path, resume: bool) -> None:
-    require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
-    if is_run(folder):
-        require(resume, f"{folder} already holds a run; go on with --resume, or choose another --out")
-    elif folder.is_dir():
-        begun = {CHECKPOINTS, "tuning.csv"}  # a run that was killed before its first file
-        other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
-        require(other is None, f"{folder} holds {other} and is no run directory; choose another --out")
-
-
-@dataclass
-class _Pair:
-    """One method with one seed."""
-
-    entry: MethodEntry
-    seed: int
-    run: Path
-
-    @property
-    def folder(self) -> Path:
-        return self.run / CHECKPOINTS / f"{self.entry.label}-{self.seed}"
-
-    @property
-    def done(self) -> Path:
-        return self.folder / "done.json"
-
-    def saved(self) -> dict[str, Any]:
-        """What `done` holds."""
-        try:
-            found: dict[str, Any] = json.loads(self.done.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{self.done} is damaged ({error}); delete it and go on with --resume") from error
-        return found
 
 
 class Backend(Protocol):
@@ -198,13 +130,13 @@ def run_experiment(
     where = backend or _Here()
     first = where.load(experiment, seeds[0])
     check_everything(experiment, first)
-    _refuse_others(folder, resume)
+    refuse_others(folder, resume)
     if is_run(folder):
         _refuse_other_settings(experiment, folder, first)
-    pairs = [_Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
+    pairs = [Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
     status = Status([(p.entry.label, p.seed) for p in pairs], experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
-    with kept_open(**experiment.run.engine_options), _opened(folder):
+    with kept_open(**experiment.run.engine_options), opened(folder):
         write_experiment(folder / "experiment.toml", experiment)
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
@@ -218,26 +150,6 @@ def run_experiment(
         finally:
             write_tables(folder, experiment)
             write_json(folder / "environment.json", environment(command, started))
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[None]:
-    """A run directory that no other process writes; what a killed one left half done is removed."""
-    import fcntl
-
-    try:
-        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-        file = open(folder / CHECKPOINTS / "lock", "w")  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"{folder} cannot be made a run directory ({error.strerror}); choose another --out") from error
-    with file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, and workers do not inherit it
-        except BlockingIOError as error:
-            raise InputError(f"{folder} is being written by another process; wait for it to end") from error
-        for left in folder.rglob(".*.tmp[0-9]*"):
-            left.unlink()
-        yield
 
 
 def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:
@@ -261,10 +173,10 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
     gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
     require(not gone, f"{folder} has seed {gone[0] if gone else ''}, which is not among the seeds now; {cure}")
     for entry in experiment.methods:
-        _refuse_other_data(experiment, _Pair(entry, experiment.run.seeds[0], folder), first)
+        _refuse_other_data(experiment, Pair(entry, experiment.run.seeds[0], folder), first)
 
 
-def _refuse_other_data(experiment: Experiment, pair: _Pair, clients: Clients) -> None:
+def _refuse_other_data(experiment: Experiment, pair: Pair, clients: Clients) -> None:
     if pair.done.exists():
         require(
             pair.saved()["mark"] == _mark(experiment, pair, clients),
@@ -316,7 +228,7 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
 
 
 def _run_pair(
-    experiment: Experiment, pair: _Pair, clients: Clients, status: Status, resume: bool, where: Backend
+    experiment: Experiment, pair: Pair, clients: Clients, status: Status, resume: bool, where: Backend
 ) -> None:
     if resume and pair.done.exists():
         _refuse_other_data(experiment, pair, clients)
@@ -351,7 +263,7 @@ def _run_pair(
         )
     rows: list[dict[str, Any]] = []
     for label, one in runs.items():
-        _save_models(pair, label, one, clients)
+        save_models(pair.run / "models", label, one, clients)
         if isinstance(where, _Here):
             write_outcomes(
                 pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors", label, one, clients
@@ -364,7 +276,7 @@ def _run_pair(
     status.finish(pair.entry.label, pair.seed)
 
 
-def _mark(experiment: Experiment, pair: _Pair, clients: Clients) -> str:
+def _mark(experiment: Experiment, pair: Pair, clients: Clients) -> str:
     settings = experiment.tables()
     settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
     settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
@@ -374,47 +286,6 @@ def _mark(experiment: Experiment, pair: _Pair, clients: Clients) -> str:
     for path in experiment.files(pair.entry):
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _save_models(pair: _Pair, label: str, run: Run, clients: Clients) -> None:
-    from safetensors.torch import save
-
-    folder = pair.run / "models"
-    inputs = clients.train.inputs
-    about = {
-        "method": label,
-        "seed": pair.seed,
-        "rounds": run.rounds,
-        "data": clients.name,
-        # Of this seed: another one may lack a category or a class.
-        "shape": {k: v.shape[1:] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs.shape[1:],
-        "outputs": outputs_of(clients),
-        "classes": clients.classes,
-    }
-    meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
-    for client in run.models:
-        name = f"{label}-{pair.seed}" + ("" if client == "*" else f"-{client}")
-        tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
-        path = folder / f"{safe_name(name)}.safetensors"
-        # `save_file` makes files that only their owner may read; a run directory is for colleagues.
-        write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
-
-
-def load_model_file(path: Path) -> dict[str, Tensor]:
-    """The state dict of a safetensors file. Raises `InputError` if it is missing or none."""
-    return open_model_file(path)[0]
-
-
-def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state dict of a safetensors file, and what a run wrote about its model; errors as for `load_model_file`."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("coterie", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - it is no dict
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"{path} is no safetensors file that can be read ({error})") from error
 
 
 def initial(experiment: Experiment) -> dict[str, Tensor] | None:
@@ -475,7 +346,7 @@ def write_tables(folder: Path, experiment: Experiment) -> None:
     failed: list[dict[str, Any]] = []
     for entry in experiment.methods:
         for seed in experiment.run.seeds:
-            pair = _Pair(entry, seed, folder)
+            pair = Pair(entry, seed, folder)
             if not pair.done.exists():
                 continue
             saved = pair.saved()

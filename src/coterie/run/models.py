@@ -1,0 +1,59 @@
+"""`models/` of a run directory: the last model of each method and seed, by client where it has one of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core.errors import InputError
+from coterie.core.rows import Clients
+from coterie.core.state import write_atomically
+from coterie.models import outputs_of
+from coterie.run.files import safe_name
+from coterie.run.history import Run
+
+__all__ = ["load_model_file", "open_model_file", "save_models"]
+
+
+def save_models(folder: Path, label: str, run: Run, clients: Clients) -> None:
+    """Write every model of a finished run, with what it takes and gives as metadata."""
+    from safetensors.torch import save
+
+    inputs = clients.train.inputs
+    about = {
+        "method": label,
+        "seed": run.seed,
+        "rounds": run.rounds,
+        "data": clients.name,
+        # Of this seed: another one may lack a category or a class.
+        "shape": {k: v.shape[1:] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs.shape[1:],
+        "outputs": outputs_of(clients),
+        "classes": clients.classes,
+    }
+    meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
+    for client in run.models:
+        name = f"{label}-{run.seed}" + ("" if client == "*" else f"-{client}")
+        tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
+        path = folder / f"{safe_name(name)}.safetensors"
+        # `save_file` makes files that only their owner may read; a run directory is for colleagues.
+        write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
+
+
+def load_model_file(path: Path) -> dict[str, Tensor]:
+    """The state dict of a safetensors file. Raises `InputError` if it is missing or none."""
+    return open_model_file(path)[0]
+
+
+def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state dict of a safetensors file, and what a run wrote about its model; errors as for `load_model_file`."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("coterie", "{}"))
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - it is no dict
+    except (OSError, SafetensorError, ValueError) as error:
+        raise InputError(f"{path} is no safetensors file that can be read ({error})") from error
