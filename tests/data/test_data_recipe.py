@@ -260,11 +260,11 @@ def test_other_refusals_of_apply_recipe(three, tmp_path):
     recipe = from_folder(three).recipe
     with pytest.raises(InputError, match=r"there is no file .*nowhere.csv; check the spelling"):
         apply_recipe(recipe, tmp_path / "nowhere.csv")
-    (tmp_path / "new.xlsx").write_text("x")
-    with pytest.raises(InputError, match=r"new.xlsx: cannot read .xlsx; use .csv, .tsv, .parquet, .npz"):
-        apply_recipe(recipe, tmp_path / "new.xlsx")
+    (tmp_path / "new.ods").write_text("x")
+    with pytest.raises(InputError, match=r"new.ods: cannot read .ods; use .csv, .tsv, .xlsx, .parquet, .npz"):
+        apply_recipe(recipe, tmp_path / "new.ods")
     with pytest.raises(InputError, match="this run has no recipe for tables"):
-        apply_recipe({}, tmp_path / "new.xlsx")
+        apply_recipe({}, tmp_path / "new.ods")
 
 
 def test_a_regression_label_and_text_labels_are_read_again(tmp_path):

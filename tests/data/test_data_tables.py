@@ -376,7 +376,9 @@ def test_wrong_settings_are_refused(tmp_path, files, options, sentence):
 def test_wrong_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"there is no folder .*nowhere; check the spelling"):
         from_folder(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"holds no file to read; put one .csv, .tsv, .parquet, .npz file per client"):
+    with pytest.raises(
+        InputError, match=r"holds no file to read; put one .csv, .tsv, .xlsx, .parquet, .npz file per client"
+    ):
         from_folder(tmp_path)
     folder(tmp_path, a=PLAIN)
     with pytest.raises(InputError, match=r"a.csv is a file; give the folder with one file per client"):
@@ -389,10 +391,10 @@ def test_wrong_folders_are_refused(tmp_path):
     with pytest.raises(InputError, match="is a folder already; drop folder"):
         load(tmp_path, folder="x")
     (tmp_path / "a.tsv").rename(tmp_path / "server.tsv")
-    (tmp_path / "b.xlsx").write_bytes(b"PK")
-    with pytest.raises(InputError, match=r"b.xlsx cannot be read; save it as CSV, or move it out"):
+    (tmp_path / "b.xls").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"b.xls cannot be read; save it as CSV, or move it out"):
         from_folder(tmp_path)
-    (tmp_path / "b.xlsx").unlink()
+    (tmp_path / "b.xls").unlink()
     with pytest.raises(InputError, match=r"a client is called 'server'.*rename it"):
         from_folder(tmp_path)
 

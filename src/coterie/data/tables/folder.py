@@ -25,7 +25,7 @@ from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSetting
 
 __all__ = ["agree", "apply_recipe", "encoded_client", "from_folder", "from_frames", "ready_tables", "server_rows"]
 
-_OTHER_TABLES = (".xlsx", ".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
+_OTHER_TABLES = (".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
 _OF_CLIENTS = ("seed", "split", "unlabelled", "split_column", "server_file")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
 _PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
@@ -50,7 +50,7 @@ def from_folder(
     server_file: str | None = None,
     name: str | None = None,
 ) -> Clients:
-    """One client per CSV, TSV, Parquet or npz file in the folder `path`; a client has the file's name.
+    """One client per CSV, TSV, Excel, Parquet or npz file in the folder `path`; a client has the file's name.
 
     The clients use the columns that all share; the others, dates, identifiers and columns without a value are left out,
     and `notes` says so. Two columns whose names are nearly the same, and two values of the label that differ only in
@@ -116,11 +116,13 @@ def _files(folder: Path) -> dict[str, Path]:
         )
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
+        if file.name.startswith(("~$", ".")):  # Excel's mark of an open workbook; hidden files
+            continue
         require(
             file.suffix.lower() not in _OTHER_TABLES,
             f"{file} cannot be read; save it as CSV, or move it out of the folder",  # nobody is left out silently
         )
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith("."):
+        if file.suffix.lower() in SUFFIXES:
             other = files.get(file.stem, file).name
             require(
                 other == file.name, f"{other} and {file.name} in {folder} are both client {file.stem!r}; rename one"

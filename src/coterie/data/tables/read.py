@@ -1,4 +1,4 @@
-"""Read one client's table from CSV, Parquet, npz or a data frame. Nothing here runs code from a file."""
+"""Read one client's table from CSV, Excel, Parquet, npz or a data frame. Nothing here runs code from a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import numpy as np
 from coterie.core.errors import InputError, require
 from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
 from coterie.data.tables.numbers import Comma
+from coterie.data.tables.spelling import listing
 
 __all__ = ["SUFFIXES", "read", "read_arrays", "read_frame"]
 
-SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
 
 Columns = tuple[list[str], Callable[[int, str], Column]]
 """The header of a table, and what makes a column of the position and the name to use."""
@@ -30,7 +31,7 @@ def read(path: str | Path, reading: Reading | None = None, *, name: str | None =
     path = Path(path)
     if not path.is_file():
         raise InputError(f"there is no file {path}; check the spelling")
-    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet, ".npz": _npz}
+    readers = {".csv": _csv, ".tsv": _csv, ".xlsx": _xlsx, ".parquet": _parquet, ".npz": _npz}
     require(
         path.suffix.lower() in readers,
         f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}",
@@ -111,6 +112,44 @@ def _separator(lines: Sequence[str]) -> str:
     if most == 1 and lines:  # a ragged file: trust the header, so that the error names the line that is wrong
         best = max(",;\t|", key=lines[0].count)
     return best
+
+
+def _xlsx(path: Path, reading: Reading) -> Columns:
+    """Columns of the only sheet of a workbook, its cells as a CSV would write them; formulas as they were last computed."""
+    try:
+        import openpyxl
+    except ImportError as error:
+        raise InputError('reading Excel needs openpyxl: pip install "coterie[data]"') from error
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        sheets = {
+            sheet.title: [[_cell(cell) for cell in row] for row in sheet.iter_rows()] for sheet in book.worksheets
+        }
+        book.close()
+    except Exception as error:  # zipfile, xml and openpyxl each have their own
+        raise InputError(f"{path} cannot be read as Excel ({_first_line(error)}); save it again") from error
+    filled = {title: [row for row in rows if any(row)] for title, rows in sheets.items() if any(map(any, rows))}
+    require(bool(filled), f"{path} is empty; give it a header line and rows, or remove it")
+    require(
+        len(filled) == 1,
+        f"{path} has {len(filled)} sheets with cells ({listing(list(filled))}); keep the one with the table",
+    )
+    (rows,) = filled.values()
+    width = max(max(i for i, cell in enumerate(row) if cell) + 1 for row in rows)
+    header = [cell.strip() for cell in rows[0][:width]] + [""] * (width - len(rows[0]))
+    cells = [[row[i] if i < len(row) else "" for row in rows[1:]] for i in range(width)]
+    return header, lambda i, key: _texts(cells[i], key, reading)
+
+
+def _cell(cell: Any) -> str:
+    """A cell of Excel as text; one that is shown in percent is 100 times its value with the sign."""
+    value = cell.value
+    if value is None:
+        return ""
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        shown_in_percent = "%" in str(cell.number_format)
+        return f"{value * 100:.15g}%" if shown_in_percent else repr(value)
+    return value.isoformat(" ") if hasattr(value, "hour") and hasattr(value, "year") else str(value)
 
 
 def _parquet(path: Path, reading: Reading) -> Columns:
