@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.data.tables.numbers import complaint, with_signs
-from coterie.data.tables.recipe import ENOUGH_TO_TELL, MANY_CATEGORIES, Description, Recipe, spelled_threshold
+from coterie.data.tables.recipe import ENOUGH_TO_TELL, MANY_CATEGORIES, RARE, Description, Recipe, spelled_threshold
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
 from coterie.data.tables.spelling import alike, fold, listing, names_rows, quoted, variants
 
@@ -151,11 +151,18 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
             return None, [f"{most} different texts at one client; name it in categorical to keep it"]
     spelled = {c for about in have.values() for c in about["categories"]}
     if not spelled:
-        return None, ["no value in any client's training rows"]
+        pooled = any(about["pooled"] for about in have.values())
+        return None, ["every category is rare" if pooled else "no value in any client's training rows"]
     several = variants(spelled)
     one = {text: fold(text) for group in several for text in group}
     remarks = [f"{', '.join(map(repr, group))} are one category" for group in several]
-    return {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}, remarks
+    spec: dict[str, Any] = {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}
+    if any(about["pooled"] for about in have.values()):
+        spec |= {"categories": [*spec["categories"], RARE], "rare": True}
+        remarks.append(
+            f"categories of too few training rows (rare) are pooled ({listing([n for n, a in have.items() if a['pooled']])})"
+        )
+    return spec, remarks
 
 
 def _label(said: Told, settings: TableSettings) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def from_folder(
     drop: Sequence[str] | Mapping[str, Sequence[str]] = (),
     missing: Mapping[str, Any] | None = None,
     rename: Mapping[str, Any] | None = None,
+    rare: int = 0,
     unlabelled: str = "refuse",
     split_column: str | None = None,
     server_file: str | None = None,
@@ -76,6 +77,8 @@ def from_folder(
         drop: columns to leave out; or lists of them by client, with "*" for all clients.
         missing: values that stand for "missing", by column: {"cholesterol": [0]}.
         rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
+        rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
+            nobody trained with; 0 pools nothing.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
@@ -94,10 +97,11 @@ def from_folder(
         "drop": drop,
         "missing": missing,
         "rename": rename,
+        "rare": rare,
     }
     rest: dict[str, Any] = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file}
     if is_array_file(next(iter(files.values()))):
-        plain: tuple[Any, ...] = (None, (), [], {}, "refuse")
+        plain: tuple[Any, ...] = (None, (), [], {}, "refuse", 0)
         given = [k for k, v in {**options, **rest}.items() if v not in plain and k != "classes"]
         require(not given, f"{path} holds arrays and no tables: {', '.join(given)} do not apply; drop them")
         return from_array_files(files, label=label, classes=tuple(classes), **about)
@@ -197,7 +201,7 @@ def _clients(
 
 def agree(names: Sequence[str], settings: TableSettings, ask: Callable[..., Any]) -> Recipe:
     """The recipe of the clients `names` (sorted), in three exchanges; `ask(task, **payload)` puts a task to all of them."""
-    told = ask(describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)))
+    told = ask(describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)), rare=settings.rare)
     return fit_recipe(draft_recipe(names, told, settings), ask)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -44,6 +45,9 @@ __all__ = [
 
 MANY_CATEGORIES = 100
 """A column of texts with more distinct values at one client is left out, unless it is named as categorical."""
+
+RARE = "(rare)"
+"""The category of all that are pooled."""
 
 ENOUGH_TO_TELL = 10
 """Values from which on "all distinct" means an identifier and not a small sample."""
@@ -82,21 +86,22 @@ class Encoded(NamedTuple):
 
 
 @task
-def describe(cohort: TableCohort, *, label: str, categorical: str = "[]") -> Description:
+def describe(cohort: TableCohort, *, label: str, categorical: str = "[]", rare: int = 0) -> Description:
     """What the server must know about each client's columns. `categorical`: JSON list of columns to take as such.
 
-    Categories are those of training rows. Those of a column that looks like an identifier stay where they are.
+    Categories are those of training rows, without those of fewer than `rare` rows. Those of a column that looks like an
+    identifier stay where they are.
     """
     named = set(json.loads(categorical))
-    return Description(tuple(json.dumps(_describe(table, label, named)) for table in cohort.tables))
+    return Description(tuple(json.dumps(_describe(table, label, named, rare)) for table in cohort.tables))
 
 
-def _describe(table: Table, label: str, categorical: set[str]) -> dict[str, Any]:
+def _describe(table: Table, label: str, categorical: set[str], rare: int) -> dict[str, Any]:
     train = table.parts["train"]
     columns = {}
     for name, column in table.columns.items():
         if name != label:
-            columns[name] = _describe_column(name, column, train, name in categorical)
+            columns[name] = _describe_column(column, train, name in categorical, rare)
     target = table.columns[label]
     values = {str(t) for t in target.spelled if t is not None}
     return {
@@ -113,7 +118,7 @@ def _describe(table: Table, label: str, categorical: set[str]) -> dict[str, Any]
     }
 
 
-def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen: bool) -> dict[str, Any]:
+def _describe_column(column: Column, train: NDArray[np.int64], chosen: bool, rare: int) -> dict[str, Any]:
     out: dict[str, Any] = {"kind": column.kind, "signs": list(column.signs), "unknown": list(column.unknown)}
     if column.problem is not None:
         out["problem"], *out["example"] = column.problem
@@ -128,8 +133,10 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
         )
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         present = [str(t) for t in column.spelled[train] if t is not None]
-        categories = sorted(set(present))
-        unique = len(categories) == len(present)
+        counts = Counter(map(fold, present))
+        unique = len(set(present)) == len(present)
+        categories = [text for text in sorted(set(present)) if counts[fold(text)] >= rare]
+        out["pooled"] = len(categories) < len(set(present))
         out["identifier"] = unique and len(present) >= ENOUGH_TO_TELL
         out["unique"] = unique
         hidden = not chosen and (out["identifier"] or len(categories) > MANY_CATEGORIES)
@@ -286,9 +293,10 @@ def _one_hot(column: Column, spec: dict[str, Any], out: NDArray[np.float32], sou
     """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
+    others = position[RARE] if spec.get("rare") else None
     texts = column.spelled
     values = {str(text) for text in texts if text is not None}
-    place = {text: position.get(text, folded.get(fold(text))) for text in values}
+    place = {text: position.get(text, folded.get(fold(text), others)) for text in values}
     for row, text in enumerate(texts):
         j = place.get(text)
         if j is not None:

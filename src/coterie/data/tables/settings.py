@@ -39,6 +39,7 @@ class TableSettings:
         drop: columns to leave out, by client; those of `*` at every client.
         missing: per column the values that stand for "missing".
         rename: {name in the file: name to use}, by client; those of `*` at every client.
+        rare: a category that no client has so many training rows of is pooled with the others like it.
     """
 
     label: str | None = None
@@ -50,6 +51,7 @@ class TableSettings:
     drop: Mapping[str, Sequence[str]] = field(default_factory=dict)
     missing: Mapping[str, Missing] = field(default_factory=dict)
     rename: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    rare: int = 0
 
     @property
     def dropped(self) -> Sequence[str]:
@@ -107,6 +109,7 @@ def settings_of(
     drop: Sequence[str] | Mapping[str, Sequence[str]] = (),
     missing: Mapping[str, Any] | None = None,
     rename: Mapping[str, Any] | None = None,
+    rare: int = 0,
 ) -> TableSettings:
     """The user's word on tables, checked as far as it can be without them. Raises `InputError` that names the setting."""
     _require_names("categorical", categorical)
@@ -114,6 +117,7 @@ def settings_of(
     if task is not None and task not in _TASKS:
         raise InputError(f"task is {task!r}; {nearest(str(task), _TASKS)}")
     require(task != "regression" or above is None, "above makes classes of the label; drop it or task = 'regression'")
+    require(type(rare) is int and rare >= 0, f"rare = {rare!r} must be a number of rows, 0 for no pooling")
     spellings: dict[str, str] = {}
     if isinstance(classes, Mapping):
         require(above is None, "classes maps values of the label, and above cuts it; drop one of them")
@@ -126,6 +130,7 @@ def settings_of(
     return TableSettings(
         label, task, above, tuple(classes), spellings, tuple(categorical),
         {client: tuple(names) for client, names in dropped.items() if names}, codes_of(missing), _renames(rename),
+        rare,
     )  # fmt: skip
 
 

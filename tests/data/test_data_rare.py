@@ -1,0 +1,85 @@
+"""Categories of few rows: pooled by each client alone, so that no count leaves it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from csv_files import folder, notes, rows
+
+from coterie.core.errors import InputError
+from coterie.data import apply_recipe, from_folder
+from coterie.data.split_table import Split
+from coterie.data.tables.folder import agree, encoded_client, ready_tables
+from coterie.data.tables.read import read
+from coterie.data.tables.recipe import TableCohort
+from coterie.data.tables.settings import settings_of
+
+N = 60
+OPTIONS = {"label": "y", "rare": 4}
+
+
+@pytest.fixture
+def wards(tmp_path):
+    """Ward n is common at a and rare at b, m is rare at both, and q is rare in two spellings, which together are common."""
+    a = ["e"] * 30 + ["n"] * 24 + ["m"] * 2 + ["Q", "q"] * 2
+    b = ["e"] * 30 + ["s"] * 26 + ["n"] * 2 + ["m"] * 2
+    for name, words in (("a", a), ("b", b)):
+        part = ["train"] * N
+        part[:3] = ["test"] * 3
+        folder(tmp_path, **{name: rows(x=range(N), ward=words, part=part, y=[0, 1] * (N // 2))})
+    return tmp_path
+
+
+def test_rare_categories_are_pooled(wards):
+    clients = from_folder(wards, **OPTIONS, split_column="part")
+    assert clients.recipe["features"] == ["x", "ward=e", "ward=n", "ward=q", "ward=s", "ward=(rare)"]
+    assert "ward: categories of too few training rows (rare) are pooled (a, b)" in notes(clients)
+    one_hot = {name: apply_recipe(clients.recipe, wards / f"{name}.csv").inputs[:, 1:] for name in "ab"}
+    assert bool((one_hot["a"].sum(1) == 1).all())
+    assert one_hot["b"][56:].tolist() == [[0, 1, 0, 0, 0]] * 2 + [[0, 0, 0, 0, 1]] * 2  # n is common at a
+    new = wards / "new.txt.csv"
+    new.write_text("x,ward\n1,never seen\n2,\n")
+    encoded = apply_recipe(clients.recipe, new)
+    assert encoded.inputs[:, 1:].tolist() == [[0, 0, 0, 0, 1], [0] * 5]
+    assert json.loads(json.dumps(clients.recipe)) == clients.recipe
+
+
+def test_nothing_is_pooled_unless_asked(wards):
+    clients = from_folder(wards, label="y", split_column="part")
+    assert clients.recipe["features"] == ["x", "ward=e", "ward=m", "ward=n", "ward=q", "ward=s"]
+
+
+def test_a_column_of_rare_categories_alone_is_left_out(tmp_path):
+    text = rows(x=range(12), ward=["a", "b", "c"] * 4, y=[0, 1] * 6)
+    clients = from_folder(folder(tmp_path, a=text), label="y", rare=10)
+    assert clients.recipe["features"] == ["x"]
+    assert "left out: ward (every category is rare)" in notes(clients)
+
+
+@pytest.mark.parametrize("rare", [-1, 1.5, True, "3"])
+def test_wrong_settings_are_refused(wards, rare):
+    with pytest.raises(InputError, match=r"rare = .* must be a number of rows"):
+        from_folder(wards, label="y", rare=rare)
+
+
+def test_sites_that_are_asked_one_by_one_agree_on_the_same_recipe(wards):
+    """The recipe of one process, from tasks that are put to each client alone, as between institutions."""
+    clients = from_folder(wards, **OPTIONS)
+    settings = settings_of(**OPTIONS)
+    tables = {name: read(wards / f"{name}.csv", settings.reading(name)) for name in "ab"}
+    ready, _ = ready_tables(tables, settings, Split.parse(None), 0, "refuse", None)
+
+    def ask(task, **payload):
+        replies = [task(TableCohort({name: ready[name]}), **payload) for name in "ab"]
+        join = [
+            torch.cat if isinstance(field[0], torch.Tensor) else lambda f: sum(f, ())
+            for field in zip(*replies, strict=True)
+        ]
+        return task.reply(*(j(field) for j, field in zip(join, zip(*replies, strict=True), strict=True)))
+
+    recipe = agree(("a", "b"), settings, ask)
+    assert recipe == clients.recipe
+    for name in "ab":
+        assert torch.equal(encoded_client(ready[name], recipe)[0].train.inputs, clients[name].train.inputs)
