@@ -232,7 +232,7 @@ def test_a_client_is_asked_once(five):
 
 
 def test_the_server_answers_only_if_it_holds_rows(five):
-    with pytest.raises(InputError, match="there are none; give server rows"):
+    with pytest.raises(InputError, match="there are none; give it rows"):
         five.ask(["server"], who)
 
 

@@ -299,7 +299,7 @@ class TestBeforeAnyTraining:
         return str(caught.value)
 
     def test_no_rows_at_the_server(self, method):
-        assert "give server rows (server_data)" in self.refused(method, skewed(), server_data=None)
+        assert "give it rows: from_tensors(server=...)" in self.refused(method, skewed(), server_data=None)
 
     def test_a_class_without_a_row_at_the_server(self, method):
         held = skewed().clients["a"].train  # has no class 0

@@ -520,7 +520,7 @@ def test_rows_of_the_server_give_one_model_for_everybody():
     # The rows are client c's, so it is what c would get as a target.
     alone = run(MeritFed("c", MINI), problem)
     assert torch.equal(found.x, alone.models["c"])
-    with pytest.raises(InputError, match="give server rows"):
+    with pytest.raises(InputError, match="give it rows"):
         run(MeritFed(local=MINI, validation="server"), problem)
 
 

@@ -103,6 +103,8 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
 
 
 def export(x: Tensor, model: nn.Module, layout: Layout) -> Mapping[str, Tensor]:
-    """A full state dict: the vector's tensors, and whatever of `model` is frozen or counted."""
-    state = {k: v.detach().cpu().contiguous() for k, v in model.state_dict().items()}
-    return {**state, **{k: v.detach().cpu().contiguous() for k, v in unflatten(x, layout).items() if k in state}}
+    """A full state dict: the vector's tensors under each of their names, and whatever of `model` is frozen or counted."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    moved = {id(own[name]): value for name, value in unflatten(x, layout).items()}
+    state = model.state_dict(keep_vars=True)  # the tensors themselves, by which names of one tensor are known
+    return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in state.items()}

@@ -75,9 +75,11 @@ class Workspace:
         named = dict(self.model.named_parameters())
         for name, _ in self.layout.parameters:
             named[name].data = views[name]
-        for name, _ in self.layout.buffers:
-            owner, _, leaf = name.rpartition(".")
-            self.model.get_submodule(owner)._buffers[leaf] = views[name]
+        first = {id(v): k for k, v in self.model.named_buffers()}
+        for name, buffer in list(self.model.named_buffers(remove_duplicate=False)):
+            if first[id(buffer)] in views:  # under each of its names
+                owner, _, leaf = name.rpartition(".")
+                self.model.get_submodule(owner)._buffers[leaf] = views[first[id(buffer)]]
         return [named[name] for name, _ in self.layout.parameters]
 
     def _probe(self, loss: str | RowLoss, example: Client) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from coterie.core.errors import InputError, nearest
+from coterie.core.errors import InputError, nearest, require
 from coterie.core.federation import AskRecord
 from coterie.core.method import Log
 from coterie.core.vector import Layout, export
@@ -42,15 +42,20 @@ class History(list[Row]):
     """
 
     def select(self, metric: str, client: str = "*", split: str | None = None) -> list[tuple[int, float]]:
-        """(round, value) of one metric of one client; `split` may be left out where there is only one."""
-        return [
-            (r.round, r.value)
-            for r in self
-            if r.metric == metric and r.client == client and (split is None or r.split == split)
-        ]
+        """(round, value) of one metric of one client; `split` may be left out where there is only one.
+
+        Raises `InputError` where there are several and none is named.
+        """
+        rows = [r for r in self if r.metric == metric and r.client == client and split in (None, r.split)]
+        splits = sorted({r.split for r in rows})
+        require(len(splits) < 2, f"{metric} of {client!r} was measured on {' and '.join(splits)}; name one: split=...")
+        return [(r.round, r.value) for r in rows]
+
+    def __repr__(self) -> str:
+        return f"<history of {len(self)} numbers in {len({r.round for r in self})} rounds>"
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """What a run has learned and seen.
 
@@ -81,6 +86,11 @@ class Run:
     seconds: list[Timing] = field(default_factory=list)
     asks: list[AskRecord] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        models = "one model for everybody" if set(self.models) == {"*"} else f"models of {len(self.models)} clients"
+        failed = f", {len(self.failures)} clients failed" if self.failures else ""
+        return f"<run of {type(self.method).__name__}: {self.rounds} rounds, seed {self.seed}, {models}{failed}>"
 
     @property
     def x(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scikit-learn's digits: 1,797 images of 8 x 8, embedded in that package."""
+"""Scikit-learn's digits: 1,797 images of 8 x 8, each a row of 64 numbers, embedded in that package."""
 
 from __future__ import annotations
 
