@@ -56,7 +56,9 @@ class Shard:
     def _rows_of(self, group: tuple[str, ...]) -> Clients:
         if group == ("server",):
             if self._server is None:
-                raise InputError("the server was asked, but it holds no rows; give it rows: from_tensors(server=...), fit(server_data=...) or [data] server_file")
+                raise InputError(
+                    "the server was asked, but it holds no rows; give it some: from_tensors(server=...) or [data] server_file"
+                )
             return self._server
         if group[0] in self._unseen and self.clients.unseen is not None:
             return self.clients.unseen
