@@ -288,7 +288,8 @@ class Federation:
             if name == "server":
                 require(
                     self.engine.has_server,
-                    "this method asks rows held by the server, and there are none; give it rows: from_tensors(server=...) or [data] server_file",
+                    "this method asks rows held by the server, and there are none; give it rows: from_tensors(server=...) or "
+                    "[data] server_file",
                 )
             elif name not in known:
                 raise InputError(f"there is no client {name!r} to ask; {nearest(name, self.everyone)}")

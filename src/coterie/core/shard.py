@@ -57,7 +57,7 @@ class Shard:
         if group == ("server",):
             if self._server is None:
                 raise InputError(
-                    "the server was asked, but it holds no rows; give it some: from_tensors(server=...) or [data] server_file"
+                    "the server was asked and holds no rows; give it rows: from_tensors(server=...) or [data] server_file"
                 )
             return self._server
         if group[0] in self._unseen and self.clients.unseen is not None:
