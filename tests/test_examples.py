@@ -131,7 +131,7 @@ def test_own_metric(out, capsys):
         "--seeds",
         "1",
     ]
-    assert main(["compare", "heart-disease", *flags, "--no-report", "--out", str(out)]) == 0
+    assert main(["compare", "heart-disease", *flags, "--no-report", "--tables", "--out", str(out)]) == 0
     assert "brier on test rows (lower is better" in capsys.readouterr().out
 
 

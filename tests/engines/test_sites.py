@@ -23,9 +23,9 @@ from coterie.core.federation import Federation, QuorumError
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import PerClient, decode, encode
 from coterie.data.sets.heart_disease import FOLDER, export
+from coterie.report.answer import answer_lines
 from coterie.report.html import write
 from coterie.report.results import Results
-from coterie.report.table import describe_lines
 from coterie.run.experiment import Experiment, preset
 from coterie.run.fit import start_from
 from coterie.run.loop import LoopSettings, run_method
@@ -281,7 +281,7 @@ def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
         "hungary failed under fedavg, seed 0; last in round 2, coterie.algorithms.fedavg:local_update: its site refuses"
     )
     results = Results.load(tmp_path / "run")
-    assert said in " ".join(" ".join(describe_lines(results)).split())
+    assert said in " ".join(" ".join(answer_lines(results)).split())
     assert said in write(tmp_path / "run").read_text()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 HEART = ("cleveland", "hungary", "switzerland", "long-beach")
 N_TEST = {"cleveland": 101, "hungary": 98, "switzerland": 41, "long-beach": 67}
@@ -65,6 +67,7 @@ def write(
     skip: Iterable[tuple[str, int]] = (),
     notes: Sequence[str] = ("Cholesterol of 0 is a missing value: 172 of 920 rows.", "Scaled with pooled sums."),
     name: str = "heart-disease",
+    outcomes: bool = True,
 ) -> Path:
     """A run directory in which `truth[method][client]` are the means over many seeds of `metrics`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,6 +91,8 @@ def write(
                     | {"own_model": method != "fedavg"}
                 )
     (folder / "summary.json").write_text(json.dumps(summary, indent=1))
+    for (method, seed), per_client in values.items() if outcomes else ():
+        _outcomes(folder / "outcomes", method, seed, per_client, sizes, shares, metrics, noise)
     _history(folder / "history.csv", values, metrics, rounds)
     _weights(folder / "weights.csv", weights or {}, clients, done, rounds)
     _csv(
@@ -118,6 +123,39 @@ def _measure(
             None if v is None else round(float(v + a + b), 6) for v, a, b in zip(numbers, shared, own, strict=True)
         ]
     return result
+
+
+def _outcomes(
+    folder: Path,
+    method: str,
+    seed: int,
+    values: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    shares: Mapping[str, float | None],
+    metrics: Sequence[str],
+    noise: float,
+) -> None:
+    """Losses and outputs of test rows: what is hard is so for every method, and each has a small noise of its own."""
+    found: dict[str, list[Any]] = {}
+    names = [c for c in values if "loss" in metrics]
+    for i, client in enumerate(names):
+        size, loss = sizes[client], dict(zip(metrics, values[client], strict=True))["loss"]
+        numbers = np.sort(np.random.default_rng([seed, i]).permutation(3 * size)[:size])
+        hard = np.random.default_rng([i]).normal(0, 0.2, 3 * size)[numbers]
+        own = np.random.default_rng([seed, i, *method.encode()]).normal(0, noise, size)
+        share = shares[client]
+        labels = numbers / size if share is None else (numbers < share * 3 * size).astype(int)
+        columns = {"numbers": numbers, "loss": loss + hard - hard.mean() + own - own.mean(), "labels": labels}
+        columns |= {"constant_loss": np.full(size, 0.65), "outputs": (labels + 5 * hard + own)[:, None]}
+        for key, column in columns.items():
+            found.setdefault(key, []).append(column)
+    if names:
+        tensors = {key: np.ascontiguousarray(np.concatenate(columns)) for key, columns in found.items()}
+        tensors["offsets"] = np.cumsum([0, *(sizes[c] for c in names)])
+        about = {"method": method, "seed": seed, "clients": names}
+        folder.mkdir(exist_ok=True)
+        name = hashlib.blake2b(method.encode(), digest_size=8).hexdigest()
+        save_file(tensors, folder / f"{name}-{seed}.safetensors", metadata={"coterie": json.dumps(about)})
 
 
 def _baselines(share: float | None, seed: int) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""Differences between methods against scipy, hand computation and simulation."""
+"""The rule of differences against scipy, hand computation, resampling and simulation."""
 
 from __future__ import annotations
 
@@ -9,83 +9,218 @@ import pytest
 from scipy import stats
 
 from coterie.core.errors import InputError
-from coterie.report.statistics import BETTER, NO_SPREAD, ONE_SEED, UNCLEAR, WORSE, compare
+from coterie.report.statistics import (
+    Difference,
+    Influence,
+    RowError,
+    adjusted,
+    auc_influence,
+    judge,
+    mean_influence,
+    over_clients,
+    paired,
+    rmse_influence,
+    row_error,
+)
 
 
 def test_interval_by_hand() -> None:
     # Differences .1, .2, .3: mean .2, s^2 = .01; J = 3, n_test/n_train = 1/2; t(2, .975) = 4.302653.
-    got = compare([0.6, 0.7, 0.8], [0.5, 0.5, 0.5], n_train=200, n_test=100)
-    assert got is not None
+    found = paired([0.6, 0.7, 0.8], [0.5, 0.5, 0.5], 0.5)
+    assert found is not None
     half = 4.302652729911275 * math.sqrt((1 / 3 + 1 / 2) * 0.01)
-    assert (got.mean, got.low, got.high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
-    assert got.verdict == UNCLEAR  # .2 - .3928 < 0, while the plain t interval .2 ± .248 is narrower
-    assert got.half_width == pytest.approx(half)
+    assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
+    assert not found.excludes_zero  # .2 - .3928 < 0, while the plain t interval .2 ± .248 is narrower
+    assert found.half_width == pytest.approx(half)
 
 
 @pytest.mark.parametrize("seeds", [2, 5, 20])
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 2.0])
-def test_interval_against_scipy(seeds: int, ratio: float) -> None:
+def test_interval_and_p_against_scipy(seeds: int, ratio: float) -> None:
     rng = np.random.default_rng(seeds)
     a, b = rng.normal(0.8, 0.05, seeds), rng.normal(0.7, 0.05, seeds)
-    got = compare(a, b, n_train=1000, n_test=1000 * ratio)
+    found = paired(a, b, ratio)
     gaps = a - b
     scale = np.sqrt((1 / seeds + ratio) * gaps.var(ddof=1))
-    assert got is not None
-    assert got[:3] == pytest.approx((gaps.mean(), *stats.t.interval(0.95, seeds - 1, gaps.mean(), scale)))
+    assert found is not None
+    assert found[:3] == pytest.approx((gaps.mean(), *stats.t.interval(0.95, seeds - 1, gaps.mean(), scale)))
+    assert found.p == pytest.approx(2 * stats.t.sf(abs(gaps.mean()) / scale, seeds - 1))
 
 
-def test_without_test_rows_it_is_the_paired_t_test() -> None:
+def test_on_fixed_test_rows_it_is_the_paired_t_test() -> None:
     a, b = np.random.default_rng(1).normal(0, 1, (2, 8))
-    got = compare(a, b, n_train=100, n_test=0)
-    expected = stats.ttest_rel(a, b).confidence_interval(0.95)
-    assert got is not None
-    assert (got.low, got.high) == pytest.approx((expected.low, expected.high))
+    found, expected = paired(a, b, 0), stats.ttest_rel(a, b)
+    assert found is not None
+    assert found.p == pytest.approx(expected.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
-def test_direction_of_the_metric() -> None:
-    high, low = [0.92, 0.93, 0.91, 0.92], [0.80, 0.79, 0.80, 0.81]
-    verdicts = [
-        compare(high, low, 80, 40),
-        compare(low, high, 80, 40),
-        compare(high, low, 80, 40, higher_is_better=False),
-        compare(low, high, 80, 40, higher_is_better=False),
-    ]
-    assert [d.verdict for d in verdicts if d] == [BETTER, WORSE, WORSE, BETTER]
+def test_the_worse_of_seeds_and_rows_counts() -> None:
+    a, b = [0.80, 0.81, 0.79, 0.80], [0.92, 0.93, 0.92, 0.94]
+    alone, sure, unsure = (paired(a, b, 0.5, rows) for rows in (None, RowError(0.001, 99), RowError(0.1, 99)))
+    assert alone is not None
+    assert sure == alone
+    assert unsure is not None
+    assert unsure.mean == alone.mean
+    assert unsure.p == pytest.approx(2 * stats.t.sf(abs(alone.mean) / 0.1, 99))
+    assert unsure.half_width == pytest.approx(0.1 * stats.t.ppf(0.975, 99))
+    assert alone.excludes_zero
+    assert not unsure.excludes_zero
+
+
+def test_seeds_that_repeat_one_measurement_leave_the_rows_to_decide() -> None:
+    same = paired([0.9, 0.9, 0.9], [0.8, 0.8, 0.8], 0, RowError(0.02, 99))
+    assert same is not None
+    assert same.p == pytest.approx(2 * stats.t.sf(5, 99))
+    nothing = paired([0.9, 0.8, 0.7], [0.8, 0.7, 0.6], 0.5)
+    assert nothing is not None
+    assert nothing[1:4] == (None, None, None)
 
 
 def test_seeds_without_a_value_are_left_out() -> None:
     nan = math.nan
-    got = compare([0.1, nan, 0.3, 0.5], [0.0, 0.9, 0.1, nan], 100, 50)
-    assert got == compare([0.1, 0.3], [0.0, 0.1], 100, 50)
-    assert compare([nan], [0.5], 100, 50) is None
+    found = paired([0.1, nan, 0.3, 0.5], [0.0, 0.9, 0.1, nan], 0.5)
+    assert found == paired([0.1, 0.3], [0.0, 0.1], 0.5)
+    assert paired([nan], [0.5], 0.5) is None
 
 
-def test_one_seed_and_no_spread() -> None:
-    assert compare([0.9], [0.5], 100, 50) == (pytest.approx(0.4), None, None, ONE_SEED)
-    assert compare([0.9, 0.8, 0.7], [0.8, 0.7, 0.6], 100, 50) == (pytest.approx(0.1), None, None, NO_SPREAD)
-    assert compare([0.9, 0.8], [0.9, 0.8], 100, 50) == (0.0, 0.0, 0.0, UNCLEAR)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [({"b": [1.0]}, "one value per seed"), ({"n_train": 0}, "training"), ({"n_test": -1}, "must be positive")],
-)
-def test_errors(changes: dict[str, object], words: str) -> None:
-    arguments = {"a": [1.0, 2.0], "b": [1.0, 2.0], "n_train": 10, "n_test": 5} | changes
+@pytest.mark.parametrize(("b", "ratio", "words"), [([1.0], 0.5, "one value per seed"), ([1.0, 1.0], -1.0, ">= 0")])
+def test_errors(b: list[float], ratio: float, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        compare(**arguments)  # type: ignore[arg-type]
+        paired([1.0, 2.0], b, ratio)
+
+
+def test_benjamini_hochberg_against_scipy() -> None:
+    p = dict(enumerate(np.random.default_rng(0).uniform(0, 0.2, 9).tolist()))
+    expected = stats.false_discovery_control(list(p.values()))
+    assert [adjusted(p)[k] for k in p] == pytest.approx(expected.tolist())
+
+
+def difference(mean: float, p: float, low: float = 0.001) -> Difference:
+    return Difference(mean, low if mean > 0 else -1.0, 1.0 if mean > 0 else -low, p, better=mean > 0)
+
+
+def test_clear_survives_the_family_and_exceeds_the_smallest_effect() -> None:
+    family = {
+        "clear": difference(0.05, 0.001),
+        "small": difference(0.009, 0.001),
+        "alone": difference(0.05, 0.045),
+        "open": difference(0.05, 0.4, low=-0.1),
+        "none": Difference(0.05, None, None, None, better=True),
+    }
+    judged = judge(family, dict.fromkeys(family, 0.01))
+    assert [d.strength for d in judged.values()] == ["clear", "likely", "likely", "not shown", "no verdict"]
+    assert [d.sign for d in judged.values()] == [1, 1, 1, 0, 0]
+    assert judge({"alone": family["alone"]}, {"alone": 0.01})["alone"].strength == "clear"  # a family of one
+    assert judged["clear"].words == "clearly better"
+
+
+# Rows: resampled patients are what the closed form stands for
+
+
+def two_models(rng: np.random.Generator, seeds: int) -> tuple[list[np.ndarray], np.ndarray, list[np.ndarray]]:
+    """Test rows of each seed out of 120 patients, labels, and [seed] -> scores [2, 120] of two models."""
+    labels = (rng.random(120) < 0.4).astype(int)
+    signal = rng.normal(0, 1, 120) + labels
+    picks = [np.sort(rng.permutation(120)[:60]) for _ in range(seeds)]
+    scores = [np.stack([signal + rng.normal(0, s, 120) for s in (0.5, 1.0)]) for _ in range(seeds)]
+    return picks, labels, scores
+
+
+def auc(scores: np.ndarray, labels: np.ndarray) -> float:
+    gaps = scores[labels == 1][:, None] - scores[labels == 0]
+    return float((np.sign(gaps).mean() + 1) / 2)
+
+
+@pytest.mark.parametrize("metric", ["mean", "rmse", "auc"])
+def test_the_row_error_is_what_resampled_patients_give(metric: str) -> None:
+    rng = np.random.default_rng(7)
+    picks, labels, scores = two_models(rng, 4)
+
+    def influence(at: np.ndarray, values: np.ndarray) -> Influence:
+        found = {
+            "mean": lambda: mean_influence(at, values[at]),
+            "rmse": lambda: rmse_influence(at, values[at] ** 2),
+            "auc": lambda: auc_influence(at, values[at], labels[at]),
+        }[metric]()
+        assert found is not None
+        return found
+
+    def statistic(at: np.ndarray, values: np.ndarray) -> float:
+        if metric == "auc":
+            return auc(values[at], labels[at])
+        return float(values[at].mean() if metric == "mean" else np.sqrt((values[at] ** 2).mean()))
+
+    draws = []
+    for _ in range(1500):
+        times = np.bincount(rng.integers(0, 120, 120), minlength=120)  # every patient once for all seeds
+        rows = [np.repeat(at, times[at]) for at in picks]
+        draws.append(np.mean([statistic(at, s[0]) - statistic(at, s[1]) for at, s in zip(rows, scores, strict=True)]))
+    both = zip(picks, scores, strict=True)
+    pairs = [(influence(at, s[0]), influence(at, s[1])) for at, s in both]
+    found = row_error([a for a, _ in pairs], [b for _, b in pairs])
+    assert found is not None
+    assert found.error == pytest.approx(np.std(draws), rel=0.08)
+    rarest = min(min(labels[at].sum(), (1 - labels[at]).sum()) for at in picks)
+    assert found.freedom == (rarest - 1 if metric == "auc" else 59)
+
+
+def test_a_patient_in_all_seeds_is_one_patient() -> None:
+    rng = np.random.default_rng(0)
+    loss, numbers = rng.random(50), np.arange(50)
+    zero = mean_influence(numbers, np.zeros(50))
+    once = row_error([mean_influence(numbers, loss)], [zero])
+    same = row_error([mean_influence(numbers, loss)] * 4, [zero] * 4)
+    apart = row_error([mean_influence(numbers + 50 * s, loss) for s in range(4)], [zero] * 4)
+    assert once is not None
+    assert same is not None
+    assert apart is not None
+    assert once.error == pytest.approx(loss.std(ddof=1) / math.sqrt(50))
+    assert same.error == pytest.approx(once.error)
+    assert apart.error == pytest.approx(once.error / 2)
+
+
+def test_an_auc_of_several_classes_is_the_mean_over_classes() -> None:
+    rng = np.random.default_rng(3)
+    numbers, labels, scores = np.arange(60), rng.integers(0, 3, 60), rng.random((60, 3))
+    whole = auc_influence(numbers, scores, labels)
+    single = [auc_influence(numbers, scores[:, c], (labels == c).astype(int)) for c in range(3)]
+    assert whole is not None
+    assert whole.values == pytest.approx(np.mean([one.values for one in single if one is not None], axis=0))
+    assert whole.fewest == np.bincount(labels).min()
+    assert auc_influence(numbers, scores[:, 0], np.ones(60)) is None
+
+
+def test_one_row_tells_nothing() -> None:
+    one = mean_influence(np.zeros(1, dtype=np.int64), [0.4])
+    assert row_error([one], [one]) is None
+    assert row_error([], []) is None
+
+
+def test_the_mean_over_clients_adds_their_errors() -> None:
+    found = over_clients([RowError(0.3, 9), RowError(0.4, 19)])
+    assert found is not None
+    assert found.error == pytest.approx(0.25)
+    assert found.freedom == pytest.approx(0.25**2 / (0.09**2 / 9 + 0.16**2 / 19))
+    assert over_clients([RowError(0.3, 9), None]) is None
 
 
 def test_chance_is_not_called_clear_where_the_plain_t_test_calls_it() -> None:
     """Two equally good models on resampled splits of the same 150 rows: the plain paired t test is wrong often."""
     rng = np.random.default_rng(0)
-    plain, corrected, studies, seeds = 0, 0, 300, 15
+    plain = seeds_only = both = 0
+    studies, seeds = 300, 15
     for _ in range(studies):
         right = rng.random((2, 150)) < 0.8  # which rows two models of equal quality would get right
         picks = np.stack([rng.permutation(150)[:50] for _ in range(seeds)])
         a, b = (one[picks].mean(axis=1) for one in right)
-        got = compare(a, b, n_train=100, n_test=50)
-        corrected += got is not None and got.verdict in (BETTER, WORSE)
+        rows = row_error(*([mean_influence(at, one[at]) for at in picks] for one in right))
+        alone, together = paired(a, b, 0.5), paired(a, b, 0.5, rows)
+        assert alone is not None
+        assert together is not None
+        seeds_only += alone.excludes_zero
+        both += together.excludes_zero
         plain += stats.ttest_rel(a, b).pvalue < 0.05
     assert plain > 0.3 * studies
-    assert corrected < 0.1 * studies
+    assert seeds_only < 0.1 * studies
+    assert both < 0.04 * studies

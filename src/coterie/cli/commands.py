@@ -85,7 +85,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
             else:
                 sys.stderr.write("stopped before the first round; nothing was saved\n")
             return 130
-    return _present(folder, args.json, html=not args.no_report)
+    return _present(folder, args, html=not args.no_report)
 
 
 def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
@@ -106,9 +106,10 @@ def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progres
     return chosen
 
 
-def _present(folder: Path, as_json: bool, html: bool, insist: bool = False) -> int:
+def _present(folder: Path, args: argparse.Namespace, html: bool, insist: bool = False) -> int:
+    from coterie.report.answer import answer_lines
     from coterie.report.results import Results
-    from coterie.report.table import describe_lines, render
+    from coterie.report.table import render
     from coterie.report.verdicts import verdict
 
     results = Results.load(folder)
@@ -123,24 +124,21 @@ def _present(folder: Path, as_json: bool, html: bool, insist: bool = False) -> i
             if insist:
                 raise
             missing = str(error)
-    if as_json:
+    if args.json:
         rows = json.loads((folder / "summary.json").read_text())
         verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
         _say(json.dumps({"folder": str(folder), "rows": rows, "verdicts": verdicts}, indent=1))
         return 0
-    _say()
-    _say(render(results).rstrip())
-    _say()
-    for line in describe_lines(results):
-        _say(line)
-    _say()
-    for note in results.notes:
-        _say(f"note: {note}")
-    _say(f"run directory  {folder}")
+    if args.tables:
+        _say(render(results).rstrip())
+        _say()
+    ends = [f"run directory  {folder}"]
     if page is not None:
-        _say(f"report         {page}")
+        ends.append(f"report         {page}")
     elif missing:
-        _say(f"no HTML report: {missing}")
+        ends.append(f"no HTML report: {missing}")
+    for line in answer_lines(results, ends=ends):
+        _say(line)
     return 0
 
 
@@ -192,7 +190,7 @@ def _submit(args: argparse.Namespace) -> int:
             watch=progress.watched,
             say=progress.say,
         )
-    return _present(folder, args.json, html=not args.no_report)
+    return _present(folder, args, html=not args.no_report)
 
 
 # ---- listings
@@ -259,7 +257,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    return _present(Path(args.folder), args.json, html=not args.no_html, insist=True)
+    return _present(Path(args.folder), args, html=not args.no_html, insist=True)
 
 
 def _predict(args: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"coterie {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    compare = commands.add_parser("compare", help="several methods on the same clients: table and report")
+    compare = commands.add_parser("compare", help="several methods on the same clients: the answer and a report")
     compare.add_argument("data", help="a data set (see: coterie data), or a folder with one file per client")
     compare.add_argument(
         "--methods", metavar="A,B", help="names or FILE.py:NAME, separated by commas; all: every method"
@@ -71,10 +71,13 @@ def build_parser() -> argparse.ArgumentParser:
     show.set_defaults(command="show")
 
     _add_site_commands(commands)
-    report = commands.add_parser("report", help="rebuild table and HTML report of a run directory")
+    report = commands.add_parser(
+        "report", help="print the answer of a run directory again, and rebuild its HTML report"
+    )
     report.add_argument("folder")
     report.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON")
-    report.add_argument("--no-html", action="store_true", help="print the table only")
+    report.add_argument("--no-html", action="store_true", help="print the answer only")
+    _add_tables_flag(report)
     report.set_defaults(command="report")
 
     predict = commands.add_parser("predict", help="predict new rows with a client's model of a finished run")
@@ -126,7 +129,12 @@ def _add_site_commands(commands: Any) -> None:
     submit.add_argument("--resume", action="store_true", help="go on where this run was stopped")
     submit.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON, and nothing else")
     submit.add_argument("--no-report", action="store_true", help="write no HTML report")
+    _add_tables_flag(submit)
     submit.set_defaults(command="submit")
+
+
+def _add_tables_flag(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--tables", action="store_true", help="print the tables of all metrics before the answer")
 
 
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
@@ -173,3 +181,4 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--resume", action="store_true", help="go on where this run was stopped")
     group.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON, and nothing else")
     group.add_argument("--no-report", action="store_true", help="write no HTML report")
+    _add_tables_flag(group)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from coterie.report.results import Curve, Results, Vector
-from coterie.report.statistics import BETTER, WORSE
 from coterie.report.text import printable
 
 __all__ = ["data", "thinned"]
@@ -110,8 +109,8 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
             "mean": [_number(d.mean) if d else None for d in found],
             "low": [_number(d.low) if d else None for d in found],
             "high": [_number(d.high) if d else None for d in found],
-            "verdict": [d.verdict if d else None for d in found],
-            "clear": [{BETTER: 1, WORSE: -1}.get(d.verdict, 0) if d else 0 for d in found],
+            "verdict": [d.words if d else None for d in found],
+            "clear": [d.sign if d and d.strength == "clear" else 0 for d in found],
         }
         rows.append(row if method != other else None)
     return {"clients": [_name(results, c) for c in clients], "rows": rows}

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.report.results import Results, Vector
-from coterie.report.statistics import BETTER, WORSE
 from coterie.report.text import MISSING, number, printable
 
 __all__ = ["BUDGET", "MANY", "Cell", "Grid", "budget", "client_row", "grid"]
@@ -106,8 +105,7 @@ def _measured(results: Results, method: str, client: str | None, metric: str) ->
     cell = _spread(results.values(method, client, metric), quiet=method in results.references)
     base = results.baseline
     found = results.difference(method, base, client, metric) if base and base != method else None
-    mark = 0 if found is None else {BETTER: 1, WORSE: -1}.get(found.verdict, 0)
-    return cell._replace(mark=mark)
+    return cell._replace(mark=found.sign if found is not None and found.strength == "clear" else 0)
 
 
 def _spread(values: Vector, *, quiet: bool) -> Cell:
@@ -128,11 +126,11 @@ def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, 
     base = results.baseline
     if base is None:
         return rows
-    for label, word in (("clearly better", BETTER), ("clearly worse", WORSE)):
+    for label, sign in (("clearly better", 1), ("clearly worse", -1)):
         tally = []
         for method in results.methods:
             found = [results.difference(method, base, c, metric) for c in results.clients] if base != method else []
-            hits = sum(d is not None and d.verdict == word for d in found)
+            hits = sum(d is not None and d.strength == "clear" and d.sign == sign for d in found)
             tally.append(Cell(note=f"{hits} of {len(results.clients)}" if found else MISSING))
         rows.append((label, (*tally, *tail)))
     return rows

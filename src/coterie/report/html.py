@@ -13,8 +13,8 @@ from coterie.report import figures, words
 from coterie.report.files import Columns, csv_columns
 from coterie.report.grids import budget, grid
 from coterie.report.results import Results
-from coterie.report.text import listing, number, percent, printable, shortened, signed
-from coterie.report.verdicts import Verdict, whole_percent
+from coterie.report.text import number, percent, printable, signed
+from coterie.report.verdicts import Verdict
 
 __all__ = ["write"]
 
@@ -23,9 +23,12 @@ ROWS = 200
 BADGES = {
     "join": "good",
     "join with": "good",
+    "join, then recalibrate": "good",
+    "no gain; recalibrate if you join anyway": "neutral",
     "stay alone": "bad",
     "mixed": "mixed",
-    "no clear difference": "neutral",
+    "no gain shown": "mixed",
+    "no difference shown": "neutral",
     "too few rows to tell": "open",
     "no verdict": "open",
 }
@@ -74,14 +77,12 @@ def _embedded(data: dict[str, Any]) -> str:
 
 def _context(results: Results) -> dict[str, Any]:
     story = words.tell(results)
-    run = results.experiment.get("run")
     return {
         "title": printable(results.title),
-        "facts": _facts(results, run if isinstance(run, dict) else {}),
+        "facts": words.facts(results),
         "story": story,
         "badges": BADGES,
-        "whom": {c.client: _whom(results, c.verdict) for c in story.clients},
-        "reasons": {c.client: _reason(results, c.verdict) for c in story.clients},
+        "constants": {c.client: words.constant(results, c.client) for c in story.clients},
         "sizes": {c.client: _size(results, c.client) for c in story.clients},
         "standing": _standing(results, story.verdicts) if len(results.clients) > len(story.clients) else [],
         "tables": [_table(results, m) for m in results.metrics],
@@ -105,39 +106,6 @@ def _context(results: Results) -> dict[str, Any]:
     }
 
 
-def _facts(results: Results, run: dict[str, Any]) -> list[str]:
-    """The size of the experiment in a few words."""
-    rows = results.size(None)
-    amounts = [(len(results.clients), "client"), (len(results.methods), "method"), (len(results.seeds), "seed")]
-    facts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in amounts]
-    if run.get("rounds") is not None:
-        facts.append(f"{run['rounds']} rounds")
-    return [*facts, f"{rows:,.0f} {results.split} rows"] if math.isfinite(rows) else facts
-
-
-def _whom(results: Results, verdict: Verdict) -> str:
-    """The badge: `Join with Hungary (meritfed)`."""
-    partners = (
-        " " + listing(shortened([results.names[c] for c, _ in verdict.partners], words.PARTNERS))
-        if verdict.partners
-        else ""
-    )
-    method = f" ({printable(verdict.method)})" if verdict.method else ""
-    return f"{verdict.kind.capitalize()}{partners}{method}"
-
-
-def _reason(results: Results, verdict: Verdict) -> str:
-    """What stands below the badge, as a sentence; a label is never given a capital."""
-    text = verdict.reason
-    if text.startswith("with "):
-        text = f"{verdict.kind} {text}"
-    elif verdict.partners:
-        shares = [f"{results.names[c]} ({whole_percent(share)})" for c, share in verdict.partners]
-        text = f"{text}. Most weight from others comes from {listing(shortened(shares, words.PARTNERS))}"
-    label = any(text.startswith(printable(m)) for m in results.methods)
-    return (text if label else text[0].upper() + text[1:]) + "."
-
-
 def _size(results: Results, client: str) -> str:
     parts = [f"{results.size(client):,.0f} {results.split} rows"] if math.isfinite(results.size(client)) else []
     n_train = results.size(client, "n_train")
@@ -150,7 +118,7 @@ def _size(results: Results, client: str) -> str:
 def _standing(results: Results, verdicts: dict[str, Verdict]) -> list[dict[str, str]]:
     """All verdicts in a list, where only some clients have a card."""
     return [
-        {"name": results.names[c], "badge": BADGES[v.kind], "kind": _whom(results, v), "reason": v.reason}
+        {"name": results.names[c], "badge": BADGES[v.kind], "kind": words.badge(results, v), "reason": v.reason}
         for c, v in list(verdicts.items())[:ROWS]
     ]
 
@@ -184,7 +152,7 @@ def _tip(results: Results, method: str, client: str | None, metric: str) -> str:
     if found is None or base is None:
         return ""
     interval = f", 95 % interval {signed(found.low)} to {signed(found.high)}" if found.low is not None else ""
-    return f"{signed(found.mean)} against {printable(base)}{interval}: {found.verdict}"
+    return f"{signed(found.mean)} against {printable(base)}{interval}{': ' if found.words else ''}{found.words}"
 
 
 def _costs(results: Results) -> list[dict[str, Any]]:

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.report.comparisons import Comparisons
 from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
-from coterie.report.statistics import UNCLEAR, Difference, compare
-from coterie.report.text import display_names
+from coterie.report.statistics import Difference
+from coterie.report.text import display_names, printable, shortened
 from coterie.run.files import METRICS, SUMMARY
 
 __all__ = ["Curve", "Results", "Vector", "Weights"]
@@ -33,7 +34,6 @@ FILES = (
     "experiment.toml",
 )
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
-NEGLIGIBLE = 5e-4
 
 
 class Curve(NamedTuple):
@@ -80,7 +80,6 @@ class Results:
     environment: dict[str, Any]
     notes: tuple[str, ...]
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
-    _differences: dict[tuple[str, str, str | None, str], Difference | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
@@ -135,6 +134,11 @@ class Results:
         """The method that others are compared with: `baseline`, else the first that is no reference."""
         return self.baseline or next((m for m in self.methods if m not in self.references), None)
 
+    def recalibrated(self, method: str) -> str | None:
+        """The method without it, if the bias of this one is tuned at each client afterwards; else None."""
+        plain = method.removesuffix("+bias")
+        return plain if plain != method and plain in self.algorithms else None
+
     @cached_property
     def names(self) -> dict[str, str]:
         """Display name of each client."""
@@ -167,6 +171,19 @@ class Results:
         data = data if isinstance(data, dict) else {}
         folder = data.get("folder")
         return str(data.get("name") or (Path(str(folder)).name if folder else self.folder.name))
+
+    @cached_property
+    def predicts(self) -> str:
+        """What is predicted, in words: `num > 0, 1 = disease`; empty if the run does not say."""
+        path = self.folder / "models" / "model.json"
+        about = read(path, json.loads) if path.is_file() else {}
+        return printable(str(about.get("predicts") or _label_in_words(self._recipe_label, about.get("classes") or [])))
+
+    @cached_property
+    def _recipe_label(self) -> dict[str, Any]:
+        path = self.folder / "preprocess.json"
+        recipes = read(path, json.loads) if path.is_file() else {}
+        return dict(next(iter(recipes.values())).get("label", {}) if recipes else {})
 
     def metric_name(self, metric: str) -> str:
         """How people call a metric."""
@@ -257,27 +274,32 @@ class Results:
 
     # Comparison
 
-    def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
-        """`method` minus `other`, paired over the seeds that both have; None if there is none.
+    @cached_property
+    def compared(self) -> Comparisons:
+        """The comparisons of this run."""
+        return Comparisons(self)
 
-        What is smaller than the tables show (.0005 in a metric of classification) is no clear difference.
-        """
+    @property
+    def outcomes_missing(self) -> bool:
+        """Whether the run saved nothing per test row."""
+        return not any(self.compared.outcomes.of(m, s) for m in self.methods for s in self.seeds)
+
+    def unproven(self, client: str) -> bool:
+        """Whether no method but a reference is shown to have a lower loss here than a constant prediction."""
+        found = [self.compared.against_constant(m, client) for m in self.methods if m not in self.references]
+        known = [d for d in found if d is not None and d.low is not None]
+        return bool(known) and not any(d.better and d.excludes_zero for d in known)
+
+    def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
+        """`method` minus `other`, paired over the seeds that both have; None if there is none."""
         key = (method, other, client, metric)
         if key not in self._differences:
-            self._differences[key] = self.judge(
-                self.values(method, client, metric), self.values(other, client, metric), client, metric
-            )
+            self._differences[key] = self.compared.difference(*key)
         return self._differences[key]
 
-    def judge(self, a: Vector, b: Vector, client: str | None, metric: str) -> Difference | None:
-        """Compare two results [seeds] of a client, with that client's number of rows."""
-        n_train, n_test = self.size(client, "n_train"), self.size(client)
-        if not (math.isfinite(n_test) and n_train > 0):  # unknown: as many training rows as test rows, cautiously
-            n_train, n_test = 1, 1
-        got = compare(a, b, n_train, n_test, self.higher_is_better(metric))
-        if got is not None and got.low is not None and self.classification and abs(got.mean) < NEGLIGIBLE:
-            return got._replace(verdict=UNCLEAR)
-        return got
+    @cached_property
+    def _differences(self) -> dict[tuple[str, str, str | None, str], Difference | None]:
+        return {}
 
     def extremes(self, metric: str, amount: int) -> tuple[str, ...]:
         """The clients with the largest harm and gain over all federated methods, half of `amount` each, in order.
@@ -410,6 +432,21 @@ def _finite(value: object) -> bool:
 def _mean(values: Vector) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else math.nan
+
+
+def _label_in_words(label: dict[str, Any], classes: list[str]) -> str:
+    """What is predicted, from the recipe's label and the names of the classes.
+
+    >>> _label_in_words({"column": "num", "above": 0}, ["healthy", "ill"])
+    'num > 0, 1 = ill'
+    """
+    column = label.get("column", "")
+    if len(classes) == 2:
+        cut = "" if label.get("above") is None else f" > {label['above']:g}"
+        return f"{column or 'the label'}{cut}, 1 = {classes[1]}"
+    if classes:
+        return f"{column or 'the label'}, {len(classes)} classes: {', '.join(shortened(classes, 5))}"
+    return f"{column}, a number" if column else ""
 
 
 def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from coterie.core.errors import require
 from coterie.report.grids import BUDGET, MANY, Cell, Grid, budget, grid
 from coterie.report.results import Results
-from coterie.report.text import listing, printable
+from coterie.report.text import listing, wrapped
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-__all__ = ["describe_lines", "plain", "render"]
+__all__ = ["plain", "render"]
 
 SHOWN = 8
 LABEL = 24
@@ -59,35 +59,18 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
     )
     shown = _fitted([grid(results, m, clients, cost=n == 0) for n, m in enumerate(wanted)], width, colour)
     for part, table in shown:
-        console.print("\n".join(_wrap(part.title, width)), style="bold")
+        console.print("\n".join(wrapped(part.title, width)), style="bold")
         console.print(table)
         console.print()
     inside = any(BUDGET in part.rows for part, _ in shown)
     for sentence in _legend(results, len(clients), colour, inside):
-        console.print("\n".join(_wrap(sentence, width)), style="dim")
+        console.print("\n".join(wrapped(sentence, width)), style="dim")
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
 def plain(results: Results, *, width: int | None = None, metric: str | None = None) -> str:
     """The same without colour codes and box drawing: for files, pipes and logs."""
     return render(results, width=width, metric=metric, colour=False)
-
-
-def describe_lines(results: Results, *, width: int | None = None) -> list[str]:
-    """The answer in words for the terminal, wrapped."""
-    from coterie.report.words import headline, tell
-
-    width, story, lines = _columns(width), tell(results, brief=True), []
-    for sentence in story.answer:
-        lines += _wrap(sentence, width)
-    for client in story.clients:
-        lines += [
-            "",
-            *_wrap(f"{client.name}: {headline(results, client.verdict)}. {' '.join(client.sentences)}", width, "  "),
-        ]
-    for sentence in (*story.caveats, *(printable(f"{text}.") for text in results.failures)):
-        lines += ["", *_wrap(sentence, width)]
-    return lines
 
 
 # Layout
@@ -189,7 +172,7 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
     if base and several:
         parts += [
             f"{worse} clearly worse than {base}",
-            f"{better} clearly better (95 % interval over seeds excludes 0)",
+            f"{better} clearly better",
         ]
     lines = [";  ".join(parts) + "."] if len(results.methods) > 1 else []
     if results.references:
@@ -222,13 +205,6 @@ def _columns(width: int | None) -> int:
 
 def _terminal() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-
-
-def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns; `29 %` is never broken."""
-    kept = text.replace(" %", "\u00a0%").replace("± ", "±\u00a0")
-    lines = textwrap.wrap(kept, width, subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def _width(text: str) -> int:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["count", "display_names", "listing", "number", "percent", "printable", "shortened", "signed"]
+__all__ = ["count", "display_names", "listing", "number", "percent", "printable", "shortened", "signed", "wrapped"]
 
 MISSING = "-"
 _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
@@ -87,6 +88,13 @@ def shortened(words: Sequence[str], most: int, noun: str = "other") -> list[str]
     """
     rest = len(words) - most
     return list(words) if rest <= 0 else [*words[:most], count(rest, noun)]
+
+
+def wrapped(text: str, width: int, indent: str = "", first: str = "") -> list[str]:
+    """Lines of at most `width` columns; `29 %` and `± .02` are never broken."""
+    kept = text.replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
+    lines = textwrap.wrap(kept, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def printable(name: str) -> str:

@@ -1,35 +1,36 @@
-"""One verdict per client: join, join with whom, stay alone, or too little to tell.
+"""One verdict per client: join, join with whom, join and recalibrate, stay alone, or too little to tell.
 
-- A difference is *clear* only if its 95 % interval over seeds excludes 0 (`coterie.report.statistics`).
-- A method *harms* a client if its accuracy or its log-loss is clearly worse than that of the client alone.
-- Verdicts look at accuracy, AUC and log-loss (for regression at the loss): `join` needs a federated method that is
-  clearly better in one of them and clearly worse in none; `stay alone` that every federated method is clearly worse in
-  something and better in nothing; `mixed` is what is left when something is clearly better.
-- `join with` if the winning method weighs updates for this client alone and some, but not all, of the others have a
-  weight above the uniform share by a tenth, mean over the second half of the rounds.
-- `too few rows to tell`: fewer than 30 rows to test on (one row then moves accuracy by more than 3 points, and an AUC
-  can rest on a handful of rows of one class); or nothing is clear and no accuracy difference is known to 10 points.
-  With fewer than 5 seeds the latter is the fault of the seeds, and the verdict is none.
+What is *clear* or *likely* is the rule of `coterie.report.statistics`, over the federated methods and the metrics that
+decide. Of these:
+
+- `join`: a method is better in one metric and worse in none; `sure` if it is clearly better. `join with` if the method
+  weighs updates for this client alone and some, but not all, of the others have a weight above the uniform share by a
+  tenth, mean over the second half of the rounds.
+- `join, then recalibrate`: the same for a method whose bias is tuned at the client afterwards, which may be likely, but
+  not clearly, worse in another metric. If it is merely not worse, while the method without it is: `no gain; recalibrate
+  if you join anyway`.
+- `stay alone`: every federated method is worse in something and better in nothing. `mixed`: one is better in something
+  and worse in something else.
+- `no gain shown`: nothing is better, and some methods are worse. `no difference shown`: nothing is better or worse.
+- `too few rows to tell`: fewer than 30 test rows. `no verdict`: fewer than 3 seeds, or nothing to compare with.
 - A reference with all rows in one place never wins: nobody can have it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from coterie.core.errors import nearest, require
 from coterie.report.results import Results
-from coterie.report.statistics import BETTER, WORSE, Difference, VerdictWord
+from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS, Difference
 from coterie.report.text import count, listing, printable
 
 __all__ = [
-    "DECISIVE",
     "Kind",
     "Verdict",
-    "clear",
-    "decisive",
+    "beats_constant",
     "harmed",
     "helped",
     "late_shares",
@@ -38,16 +39,22 @@ __all__ = [
     "whole_percent",
 ]
 
-Kind = Literal["join", "join with", "stay alone", "mixed", "no clear difference", "too few rows to tell", "no verdict"]
-DECISIVE = ("accuracy", "auc", "loss")
-HARM = ("accuracy", "loss")
-FEW_ROWS = 30
-FEW_SEEDS = 5
-WIDE = 0.10
+Kind = Literal[
+    "join",
+    "join with",
+    "join, then recalibrate",
+    "no gain; recalibrate if you join anyway",
+    "stay alone",
+    "mixed",
+    "no gain shown",
+    "no difference shown",
+    "too few rows to tell",
+    "no verdict",
+]
 CONCENTRATED = 1.1
 
-Found = dict[str, dict[str, Difference]]
-Metrics = dict[str, tuple[str, ...]]
+Comparisons = Mapping[str, Mapping[str, Difference]]
+"""By method and metric."""
 
 
 class Verdict(NamedTuple):
@@ -56,9 +63,11 @@ class Verdict(NamedTuple):
     Attributes:
         kind: in a few words.
         reason: in a sentence without capital and full stop.
-        method: the method that wins, for `join` and `join with`.
-        metrics: in which it is clearly better.
+        method: the method that wins, or that is meant; None where there is none.
+        metrics: in which it is better.
         partners: for `join with`, the clients from which its weight comes and their shares.
+        sure: whether it is clearly, and not only likely, better.
+        skill: whether the method is shown to beat always predicting the client's own training rows; None where that is not known.
     """
 
     kind: Kind
@@ -66,83 +75,108 @@ class Verdict(NamedTuple):
     method: str | None = None
     metrics: tuple[str, ...] = ()
     partners: tuple[tuple[str, float], ...] = ()
+    sure: bool = False
+    skill: bool | None = None
+
+    @property
+    def joins(self) -> bool:
+        """Whether joining pays."""
+        return self.kind in ("join", "join with", "join, then recalibrate")
 
 
 def verdict(results: Results, client: str) -> Verdict:
     """What this client should do."""
-    base = results.baseline
-    if base is None:
+    if results.baseline is None:
         return Verdict("no verdict", "no method trained each client alone")
-    found: Found = {}
-    for method in results.federated:
-        row = {k: results.difference(method, base, client, k) for k in decisive(results)}
-        if any(row.values()):
-            found[method] = {k: d for k, d in row.items() if d is not None}
-    if not found:
+    compared: dict[str, dict[str, Difference]] = {}
+    for (method, metric), difference in results.compared.family(client).items():
+        compared.setdefault(method, {})[metric] = difference
+    if not compared:
         return Verdict("no verdict", "no federated method has a result here")
-    if all(d.low is None for row in found.values() for d in row.values()):
-        one = len(results.seeds) == 1
-        return Verdict("no verdict", "one seed tells nothing about chance" if one else "the seeds show no spread")
-    rows = results.size(client)
-    if rows < FEW_ROWS:
-        moves = (
-            f", one of which moves accuracy by {100 / rows:.1f} points" if results.classification and rows > 1 else ""
-        )
-        return Verdict("too few rows to tell", f"{count(round(rows), f'{results.split} row')}{moves}")
-    return _weigh(results, client, found)
+    if results.compared.too_few_rows(client):
+        rows = count(round(results.size(client)), f"{results.split} row")
+        return Verdict("too few rows to tell", f"{rows}; a verdict needs {FEWEST_ROWS}")
+    if all(d.strength == "no verdict" for row in compared.values() for d in row.values()):
+        return Verdict("no verdict", f"{count(len(results.seeds), 'seed')}; a verdict needs {FEWEST_SEEDS}")
+    return _weigh(results, client, compared)
 
 
 def recommended(results: Results, client: str) -> str:
     """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if nobody is called so."""
     require(client in results.clients, f"the run has no client {client!r}; {nearest(client, results.clients)}")
-    alone = results.baseline
-    return verdict(results, client).method or (results.methods[0] if alone is None else alone)
+    found, alone = verdict(results, client), results.baseline
+    if found.joins and found.method is not None:
+        return found.method
+    return results.methods[0] if alone is None else alone
 
 
-def _weigh(results: Results, client: str, found: Found) -> Verdict:
-    better: Metrics = {m: tuple(k for k, d in row.items() if d.verdict == BETTER) for m, row in found.items()}
-    worse: Metrics = {m: tuple(k for k, d in row.items() if d.verdict == WORSE) for m, row in found.items()}
-    winners = [m for m in found if better[m] and not worse[m]]
+def _weigh(results: Results, client: str, compared: Comparisons) -> Verdict:
+    better = {m: _metrics(row, 1) for m, row in compared.items()}
+    worse = {m: _metrics(row, -1) for m, row in compared.items()}
+    tuned = {m for m in compared if results.recalibrated(m)}
+    bad = {m: _metrics(row, -1, clearly=m in tuned) for m, row in compared.items()}
+    winners = [m for m in compared if better[m] and not bad[m]]
     if winners:
-        winners.sort(key=lambda m: (-len(better[m]), _loss(results, m, client)))
-        return _join(results, client, winners, better[winners[0]])
+        winners.sort(
+            key=lambda m: (-len(_metrics(compared[m], 1, clearly=True)), len(worse[m]), _loss(results, m, client))
+        )
+        return _join(results, client, compared, winners)
+    for method in sorted(tuned, key=lambda m: _loss(results, m, client)):
+        plain = results.recalibrated(method)
+        if plain in worse and worse[plain] and not worse[method]:
+            return _no_gain(results, client, compared, method, plain)
     if all(worse.values()) and not any(better.values()):
-        who = "every federated method" if len(found) > 1 else printable(next(iter(found)))
-        return Verdict("stay alone", f"{who} is clearly worse in something and clearly better in nothing")
-    both = [m for m in found if better[m]]
+        who = "every federated method is" if len(compared) > 1 else f"{printable(next(iter(compared)))} is"
+        return Verdict("stay alone", f"{who} worse")
+    both = [m for m in compared if better[m]]
     if both:
-        texts = [f"{printable(m)} is clearly better in {_names(results, better[m])}" for m in both]
-        texts = [f"{t} but clearly worse in {_names(results, worse[m])}" for t, m in zip(texts, both, strict=True)]
+        texts = [
+            f"{printable(m)} is {_said(results, compared[m], 1)} but {_said(results, compared[m], -1)}" for m in both
+        ]
         return Verdict("mixed", "; ".join(texts))
-    return _unclear(results, client, found, worse)
-
-
-def _unclear(results: Results, client: str, found: Found, worse: Metrics) -> Verdict:
-    """No federated method is clearly better in anything, and some are clearly worse in nothing."""
-    harms = [m for m in found if worse[m]]
+    harms = [f"{printable(m)} is {_said(results, row, -1)}" for m, row in compared.items() if _metrics(row, -1)]
     if harms:
-        harm = listing([f"{printable(m)} is clearly worse in {_names(results, worse[m])}" for m in harms])
-        rest = [printable(m) for m in found if not worse[m]]
-        return Verdict("no clear difference", f"with {listing(rest, 'or')}; {harm}")
-    widths = [row["accuracy"].half_width for row in found.values() if "accuracy" in row]
-    wide = min((w for w in widths if w is not None), default=0.0)
-    if wide <= WIDE:
-        return Verdict("no clear difference", "federating neither helps nor harms measurably")
-    if len(results.seeds) < FEW_SEEDS:
-        return Verdict("no verdict", f"{len(results.seeds)} seeds are too few for one")
-    rows = count(round(results.size(client)), f"{results.split} row")
-    return Verdict("too few rows to tell", f"{rows}; accuracy differences are known to ± {wide * 100:.0f} points only")
+        return Verdict("no gain shown", "; ".join(harms))
+    return Verdict("no difference shown", "no method is shown to help or harm")
 
 
-def _join(results: Results, client: str, winners: Sequence[str], metrics: tuple[str, ...]) -> Verdict:
-    method, base = winners[0], results.baseline or ""
-    reason = f"{printable(method)} is clearly better than training alone in {_names(results, metrics)}"
-    if clear(results, method, base, client, WORSE, ("balanced_accuracy",)):
-        reason += ", at the cost of balanced accuracy"
-    if len(winners) > 1:
-        reason += f"; {listing([printable(m) for m in winners[1:]])} {'helps' if len(winners) == 2 else 'help'} too"
+def _metrics(row: Mapping[str, Difference], sign: int, *, clearly: bool = False) -> tuple[str, ...]:
+    """The metrics in which a method is better (`sign` 1) or worse (-1) than training alone."""
+    return tuple(k for k, d in row.items() if d.sign == sign and (d.strength == "clear" or not clearly))
+
+
+def _said(results: Results, row: Mapping[str, Difference], sign: int) -> str:
+    """`clearly better in AUC and likely better in log-loss`."""
+    words: dict[str, list[str]] = {}
+    for metric in _metrics(row, sign):
+        words.setdefault(row[metric].words, []).append(results.metric_name(metric))
+    return listing([f"{word} in {listing(metrics)}" for word, metrics in words.items()])
+
+
+def _join(results: Results, client: str, compared: Comparisons, winners: Sequence[str]) -> Verdict:
+    method = winners[0]
+    row, better = compared[method], _metrics(compared[method], 1)
+    reason = f"{printable(method)} is {_said(results, row, 1)} than training alone"
+    if _metrics(row, -1):
+        reason += f", but {_said(results, row, -1)}"
+    skill = beats_constant(results, client, method)
+    if skill is False:
+        reason += f"; {_no_skill(results)}"
+    sure = any(row[k].strength == "clear" for k in better)
+    if results.recalibrated(method):
+        return Verdict("join, then recalibrate", reason, method, better, sure=sure, skill=skill)
     partners = _partners(results, client, method)
-    return Verdict("join with" if partners else "join", reason, method, metrics, partners)
+    return Verdict("join with" if partners else "join", reason, method, better, partners, sure, skill)
+
+
+def _no_skill(results: Results) -> str:
+    same = "giving every row the same risk" if results.classification else "always predicting the training mean"
+    return f"not shown to beat {same}"
+
+
+def _no_gain(results: Results, client: str, compared: Comparisons, method: str, plain: str) -> Verdict:
+    reason = f"{printable(plain)} is {_said(results, compared[plain], -1)}; {printable(method)} is not shown to differ"
+    return Verdict("no gain; recalibrate if you join anyway", reason, method)
 
 
 def _partners(results: Results, client: str, method: str) -> tuple[tuple[str, float], ...]:
@@ -162,32 +196,24 @@ def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
 
 
 def harmed(results: Results, client: str) -> tuple[str, ...]:
-    """Methods under which accuracy or log-loss of this client is clearly worse than alone; references included."""
-    base = results.baseline
-    rivals = (*results.federated, *results.references)
-    return tuple(m for m in rivals if base and clear(results, m, base, client, WORSE, HARM))
+    """Federated methods that are clearly worse than training alone in a metric that decides."""
+    family = results.compared.family(client)
+    return tuple(dict.fromkeys(m for (m, _), d in family.items() if d.strength == "clear" and d.sign < 0))
 
 
 def helped(results: Results, client: str) -> tuple[str, ...]:
-    """Federated methods that are clearly better than alone in something that decides, and clearly worse in nothing."""
-    base, metrics = results.baseline, decisive(results)
-    if base is None:
-        return ()
-    good = [m for m in results.federated if clear(results, m, base, client, BETTER, metrics)]
-    return tuple(m for m in good if not clear(results, m, base, client, WORSE, metrics))
+    """Federated methods that are clearly better than training alone in a metric that decides, and worse in none."""
+    family = results.compared.family(client)
+    good = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "clear" and d.sign > 0)
+    return tuple(m for m in good if not any(d.sign < 0 for (other, _), d in family.items() if other == m))
 
 
-def clear(
-    results: Results, method: str, base: str, client: str, word: VerdictWord, metrics: Sequence[str]
-) -> tuple[str, ...]:
-    """Those of `metrics` in which `method` is clearly `word` than `base`."""
-    found = {k: results.difference(method, base, client, k) for k in metrics if k in results.metrics}
-    return tuple(k for k, d in found.items() if d is not None and d.verdict == word)
-
-
-def decisive(results: Results) -> tuple[str, ...]:
-    """The metrics that decide, as far as there are values."""
-    return tuple(m for m in DECISIVE if m in results.metrics)
+def beats_constant(results: Results, client: str, method: str) -> bool | None:
+    """Whether a method has a lower loss than always predicting the client's own training rows, 0 outside the 95 % interval of
+    the difference; None where that is not known.
+    """
+    found = results.compared.against_constant(method, client)
+    return None if found is None or found.low is None else found.better and found.excludes_zero
 
 
 def whole_percent(share: float) -> str:
@@ -202,7 +228,3 @@ def whole_percent(share: float) -> str:
 def _loss(results: Results, method: str, client: str) -> float:
     value = results.mean(method, client, "loss")
     return value if math.isfinite(value) else math.inf
-
-
-def _names(results: Results, metrics: Sequence[str]) -> str:
-    return listing([results.metric_name(m) for m in metrics])

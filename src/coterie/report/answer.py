@@ -1,0 +1,87 @@
+"""What the terminal says when a run is done: the answer first, in at most 30 lines of 80 columns."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+from coterie.report.grids import MANY
+from coterie.report.results import Results
+from coterie.report.text import count, listing, printable, shortened, wrapped
+from coterie.report.words import Story, facts, tell
+
+__all__ = ["LINES", "answer_lines"]
+
+LINES = 30
+NARROWEST = 40
+NAME = 14
+
+
+def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[str] = ()) -> list[str]:
+    """The answer of a run directory, wrapped to `width` columns (default: of the terminal).
+
+    At most `LINES` lines with those of `ends` (where the report is): notes on the data give way, then clients.
+    """
+    width = max(NARROWEST, width or shutil.get_terminal_size((80, 24)).columns)
+    story, many = tell(results), len(results.clients) > MANY
+    head = wrapped(f"{printable(results.title)}: {', '.join(facts(results))}", width)
+    head += wrapped(f"Predicts {results.predicts}", width) if results.predicts else []
+    # The verdict of each client says what the first sentence counts.
+    overall = [line for text in story.answer[not many :] for line in wrapped(text, width, "  ")]
+    remarks = [line for text in _remarks(results, story) for line in wrapped(text, width, "  ")]
+    tail = [*remarks, *(["", *ends] if ends else [])]
+    clients = [_client(one.name, [one.headline, *one.numbers], width) for one in story.clients]
+    shown = _fitting(clients, LINES - len(head) - len(overall) - len(tail) - 3 - 2 * bool(results.notes))
+    body = [line for lines in shown for line in lines]
+    if len(shown) < len(clients):
+        body += wrapped(f"{count(len(clients) - len(shown), 'client')} more in the report.", width)
+    parts = [head, overall, body] if many else [head, body, overall]
+    notes = _notes(results, width, LINES - sum(map(len, parts)) - len(tail) - 4)
+    return _spaced([*parts, notes, tail])
+
+
+def _spaced(parts: Sequence[Sequence[str]]) -> list[str]:
+    """The parts that say something, with an empty line between them."""
+    return [line for part in parts if part for line in ("", *part)][1:]
+
+
+def _fitting(blocks: Sequence[Sequence[str]], room: int) -> list[Sequence[str]]:
+    """As many blocks of lines as there is room for, the first one always; the headline alone of each if that shows more."""
+    for form in (blocks, [block[:1] for block in blocks]):
+        kept, used = list(form[:1]), len(form[0]) if form else 0
+        for block in form[1:]:
+            if used + len(block) > room:
+                break
+            kept.append(block)
+            used += len(block)
+        if len(kept) == len(form):
+            return kept
+    return kept
+
+
+def _client(name: str, texts: Sequence[str], width: int) -> list[str]:
+    """One client: its name beside the verdict, and the numbers that decide below."""
+    head, *rest = texts
+    lines = wrapped(f"{printable(name):<{NAME}}{head}", width, " " * NAME)
+    return lines + [line for text in rest for line in wrapped(text, width, " " * 6, " " * 4)]
+
+
+def _remarks(results: Results, story: Story) -> list[str]:
+    unproven = [results.names[c] for c in results.clients if results.unproven(c)]
+    texts = list(story.caveats)
+    if unproven:
+        who = listing(shortened(unproven, 4))
+        texts.insert(0, f"No model is shown to beat a constant prediction at {who}.")
+    return [*texts, *(printable(f"{text}.") for text in results.failures[:3])]
+
+
+def _notes(results: Results, width: int, room: int) -> list[str]:
+    """Notes on the data, as many as there is room for."""
+    lines: list[str] = []
+    for i, note in enumerate(results.notes):
+        wrapped = wrapped(f"note: {printable(note)}", width, "  ")
+        rest = len(results.notes) - i
+        if len(lines) + len(wrapped) + (rest > 1) > room:
+            return [*lines, f"note: {rest} more in the report"] if room > 0 else []
+        lines += wrapped
+    return lines

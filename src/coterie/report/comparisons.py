@@ -1,0 +1,191 @@
+"""Who is compared with whom, on which rows, and in which family: the rule of `statistics` applied to a run directory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coterie.report.outcomes import CONSTANT, Outcomes
+from coterie.report.statistics import (
+    FEWEST_OF_A_CLASS,
+    FEWEST_ROWS,
+    FEWEST_SEEDS,
+    Difference,
+    RowError,
+    judge,
+    over_clients,
+    paired,
+)
+
+if TYPE_CHECKING:
+    from coterie.report.results import Results, Vector
+
+__all__ = ["Comparisons", "Family"]
+
+Family = dict[tuple[str, str], Difference]
+"""The comparisons of one client with training alone: by (federated method, deciding metric)."""
+
+SMALLEST_EFFECT = 0.01
+"""Of AUC and of log-loss; in regression a share of the label's standard deviation."""
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """The comparisons of a run. A client None stands for the mean over all clients, which is a family of its own."""
+
+    results: Results
+    _families: dict[str | None, Family] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """What the models said of each test row."""
+        return Outcomes(self.results.folder, self.results.seeds)
+
+    def rarest(self, client: str) -> float:
+        """Test rows of the rarest class, in the seed that has fewest; an upper bound where only the largest share is known."""
+        known = self.outcomes.rarest(self.results.against or "", client)
+        if known is not None:
+            return known
+        share = self.results.constant(client, "majority")
+        share = share[np.isfinite(share)]
+        return round((1 - float(share.max())) * self.results.size(client)) if share.size else 0
+
+    def decides(self, client: str, metric: str) -> bool:
+        """Whether this metric may decide for this client."""
+        return metric != "auc" or self.rarest(client) >= FEWEST_OF_A_CLASS
+
+    def deciding(self, client: str | None) -> tuple[str, ...]:
+        """The metrics that decide: AUC and log-loss, in regression the RMSE (without one, the loss)."""
+        known = self.results.metrics
+        if not self.results.classification:
+            return ("rmse",) if "rmse" in known else ("loss",) if "loss" in known else ()
+        return tuple(m for m in ("auc", "loss") if m in known and self._among(client, m))
+
+    def _among(self, client: str | None, metric: str) -> Sequence[str]:
+        """The clients that a comparison is about: the one, or all for whom the metric decides."""
+        names = self.results.clients if client is None else (client,)
+        return [c for c in names if self.decides(c, metric)]
+
+    def too_few_rows(self, client: str | None) -> bool:
+        """Whether nothing may be said for want of test rows; a client whose number of rows is not known has enough."""
+        return self.results.size(client) < FEWEST_ROWS
+
+    def family(self, client: str | None) -> Family:
+        """Every federated method against training alone in every deciding metric, judged together."""
+        if client not in self._families:
+            self._families[client] = self._family(client)
+        return self._families[client]
+
+    def _family(self, client: str | None) -> Family:
+        base = self.results.baseline
+        found = {
+            (method, metric): self._paired(method, base, client, metric)
+            for method in self.results.federated
+            for metric in self.deciding(client)
+            if base is not None
+        }
+        known = {key: d for key, d in found.items() if d is not None}
+        enough = {
+            key: d
+            for key, d in known.items()
+            if not self.too_few_rows(client) and self._seeds(key[0], client) >= FEWEST_SEEDS
+        }
+        judged = judge(enough, {key: self.smallest(key[1]) for key in enough})
+        return {**known, **{key: self._with_rows(d, key, client) for key, d in judged.items()}}
+
+    def _with_rows(self, difference: Difference, key: tuple[str, str], client: str | None) -> Difference:
+        """Without losses per row nobody knows what other patients would have given: then nothing is clear."""
+        if (
+            difference.strength == "clear"
+            and self._row_error(key[0], self.results.baseline or "", client, key[1]) is None
+        ):
+            return difference._replace(strength="likely")
+        return difference
+
+    def _seeds(self, method: str, client: str | None) -> int:
+        names = self.results.clients if client is None else (client,)
+        rows = [set(self.results.cells.get((m, c, self.results.split), {})) for c in names for m in self._both(method)]
+        return len(set.intersection(*rows))
+
+    def _both(self, method: str) -> tuple[str, ...]:
+        return (method, self.results.baseline or method)
+
+    def smallest(self, metric: str) -> float:
+        """The smallest effect that may be called clear."""
+        if self.results.classification:
+            return SMALLEST_EFFECT
+        spread = self.label_spread
+        return SMALLEST_EFFECT * (
+            spread if spread else abs(self.results.mean(self.results.against or "", None, metric))
+        )
+
+    @cached_property
+    def label_spread(self) -> float:
+        """Standard deviation of the labels of all test rows; 0 if it is not known."""
+        found = [self.outcomes.rows(self.results.against or "", c) for c in self.results.clients]
+        labels = [rows.labels for seeds in found for rows in seeds.values() if rows.labels is not None]
+        return float(np.concatenate(labels).std()) if labels else 0.0
+
+    def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
+        """`method` minus `other`, paired over the seeds that both have, with its strength if it is in a family; None if
+        there is none.
+        """
+        if other == self.results.baseline and (method, metric) in self.family(client):
+            return self.family(client)[method, metric]
+        return self._paired(method, other, client, metric)
+
+    def against_constant(self, method: str, client: str) -> Difference | None:
+        """The loss of a method minus that of always predicting the client's own training rows."""
+        loss = self.results.values(method, client, "loss")
+        ratio = self._ratio(client)
+        return paired(
+            loss,
+            self.constant(client),
+            ratio,
+            self._row_error(method, CONSTANT, client, "loss"),
+            higher_is_better=False,
+        )
+
+    def constant(self, client: str) -> Vector:
+        """Loss of always predicting the client's own training rows, one value per seed [seeds]; NaN where not known."""
+        rows = self.outcomes.rows(self.results.against or "", client)
+        known = [float(rows[s].constant.mean()) if s in rows else math.nan for s in self.results.seeds]
+        from_summary = self.results.constant(client, "majority_loss")
+        return np.where(np.isfinite(from_summary), from_summary, known)
+
+    def _paired(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
+        rows = self._row_error(method, other, client, metric) if self._decisive(metric) else None
+        one, two = (self._values(m, client, metric) for m in (method, other))
+        return paired(one, two, self._ratio(client), rows, higher_is_better=self.results.higher_is_better(metric))
+
+    def _decisive(self, metric: str) -> bool:
+        return metric in ("auc", "loss", "rmse")
+
+    def _values(self, method: str, client: str | None, metric: str) -> Vector:
+        if client is not None or metric != "auc":
+            return self.results.values(method, client, metric)
+        among = self._among(None, metric)
+        if not among:
+            return self.results.values(method, None, metric)
+        table = np.stack([self.results.values(method, c, metric) for c in among])
+        return np.asarray(table.mean(axis=0), dtype=float)
+
+    def _ratio(self, client: str | None) -> float:
+        """Test rows over training rows; 0 where all seeds have the same test rows."""
+        split, method = self.results.experiment.get("split"), self.results.against or ""
+        fixed = isinstance(split, dict) and split.get("seed") is not None
+        names = self.results.clients if client is None else (client,)
+        if fixed or all(self.outcomes.fixed(method, c) for c in names):
+            return 0.0
+        n_train, n_test = self.results.size(client, "n_train"), self.results.size(client)
+        return n_test / n_train if math.isfinite(n_test) and n_train > 0 else 1.0  # unknown: cautiously
+
+    def _row_error(self, method: str, other: str, client: str | None, metric: str) -> RowError | None:
+        if client is not None:
+            return self.outcomes.error(method, other, client, metric)
+        return over_clients([self.outcomes.error(method, other, c, metric) for c in self._among(None, metric)])
