@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow claims mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits wheel clean
+.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, an
 
 claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
 	$(BIN)/python benchmarks/claims.py
+
+verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes)
+	$(BIN)/python -m benchmarks.verdicts
 
 mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (about 10 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py mean_estimation

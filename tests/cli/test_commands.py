@@ -221,7 +221,7 @@ def test_the_answer_is_plain_and_fits_where_there_is_no_terminal(heart):
     assert max(map(len, lines)) <= 80
     assert len(lines) <= 30
     assert lines[:2] == [
-        "heart-disease: 4 clients, 5 methods, 2 seeds, 2 rounds, 306 test rows",
+        "heart-disease: 4 clients, 5 methods, 2 seeds, 4 rounds, 306 test rows",
         "Predicts num > 0, 1 = disease",
     ]
     for client in ("Cleveland", "Hungary", "Long Beach", "Switzerland"):

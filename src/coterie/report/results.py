@@ -175,15 +175,10 @@ class Results:
     @cached_property
     def predicts(self) -> str:
         """What is predicted, in words: `num > 0, 1 = disease`; empty if the run does not say."""
-        path = self.folder / "models" / "model.json"
-        about = read(path, json.loads) if path.is_file() else {}
-        return printable(str(about.get("predicts") or _label_in_words(self._recipe_label, about.get("classes") or [])))
-
-    @cached_property
-    def _recipe_label(self) -> dict[str, Any]:
         path = self.folder / "preprocess.json"
         recipes = read(path, json.loads) if path.is_file() else {}
-        return dict(next(iter(recipes.values())).get("label", {}) if recipes else {})
+        label = next(iter(recipes.values())).get("label", {}) if recipes else {}
+        return printable(_label_in_words(label)) if label else ""
 
     def metric_name(self, metric: str) -> str:
         """How people call a metric."""
@@ -434,19 +429,20 @@ def _mean(values: Vector) -> float:
     return float(known.mean()) if known.size else math.nan
 
 
-def _label_in_words(label: dict[str, Any], classes: list[str]) -> str:
-    """What is predicted, from the recipe's label and the names of the classes.
+def _label_in_words(label: dict[str, Any]) -> str:
+    """What is predicted, from the label of a recipe.
 
-    >>> _label_in_words({"column": "num", "above": 0}, ["healthy", "ill"])
-    'num > 0, 1 = ill'
+    >>> _label_in_words({"column": "num", "above": 0, "meaning": "narrowed artery", "classes": ["healthy", "ill"]})
+    'num > 0 (narrowed artery), 1 = ill'
     """
-    column = label.get("column", "")
+    cut = "" if label.get("above") is None else f" > {label['above']:g}"
+    what = f"{label['column']}{cut}" + (f" ({label['meaning']})" if label.get("meaning") else "")
+    classes = [str(c) for c in label.get("classes") or []]
     if len(classes) == 2:
-        cut = "" if label.get("above") is None else f" > {label['above']:g}"
-        return f"{column or 'the label'}{cut}, 1 = {classes[1]}"
+        return f"{what}, 1 = {classes[1]}"
     if classes:
-        return f"{column or 'the label'}, {len(classes)} classes: {', '.join(shortened(classes, 5))}"
-    return f"{column}, a number" if column else ""
+        return f"{what}, {len(classes)} classes: {', '.join(shortened(classes, 5))}"
+    return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"
 
 
 def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:
