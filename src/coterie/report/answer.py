@@ -79,9 +79,9 @@ def _notes(results: Results, width: int, room: int) -> list[str]:
     """Notes on the data, as many as there is room for."""
     lines: list[str] = []
     for i, note in enumerate(results.notes):
-        wrapped = wrapped(f"note: {printable(note)}", width, "  ")
+        one = wrapped(f"note: {printable(note)}", width, "  ")
         rest = len(results.notes) - i
-        if len(lines) + len(wrapped) + (rest > 1) > room:
+        if len(lines) + len(one) + (rest > 1) > room:
             return [*lines, f"note: {rest} more in the report"] if room > 0 else []
-        lines += wrapped
+        lines += one
     return lines

@@ -64,13 +64,20 @@ class Rows(NamedTuple):
         powers = np.exp(self.outputs - self.outputs.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
+    @property
+    def squares(self) -> NDArray[np.float64] | None:
+        """Squared errors of a regression in the unit of the label."""
+        if self.labels is None or self.outputs is None or self.classes:
+            return None
+        return np.asarray((self.outputs[:, 0].astype(float) - self.labels) ** 2)
+
     def influence(self, metric: str, constant: bool = False) -> Influence | None:
         """What each row adds to the error of a deciding metric; None if it has none here."""
         loss = self.constant if constant else self.loss
         if metric == "loss":
             return mean_influence(self.numbers, loss)
-        if metric == "rmse":
-            return rmse_influence(self.numbers, loss)
+        if metric == "rmse" and self.squares is not None:
+            return rmse_influence(self.numbers, self.squares)
         if metric == "auc" and self.classes and self.labels is not None and self.outputs is not None and not constant:
             return auc_influence(self.numbers, self.scores, self.labels)
         return None
