@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from coterie.algorithms.isfl import class_counts
 from hospital import FEDAVG, Hospital, local, plan_file, settings_file
 
 from coterie.algorithms.fedavg import local_update
-from coterie.algorithms.isfl import class_counts
 from coterie.algorithms.meritfed import target_gradient
 from coterie.core.errors import InputError
 from coterie.core.metrics import evaluate

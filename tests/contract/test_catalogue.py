@@ -9,8 +9,9 @@ import torch
 from test_methods import CASES, run
 from torch import Tensor
 
+import coterie as ct
 from coterie.algorithms import ALGORITHMS
-from coterie.cli.show import describe_method, traffic
+from coterie.catalogue import entries, traffic
 from coterie.core.state import read_checkpoint
 from coterie.core.wire import PerClient
 from coterie.engines.inprocess import InProcess
@@ -74,7 +75,7 @@ def evaluated(formula: str, **symbols: int) -> int:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, tmp_path):
-    said = describe_method(name, ALGORITHMS[name])
+    said = entries()[name].row()
     declared, case = traffic(said["sends"]), FIRST[name]
     once = set(re.findall(r"\((\w+): once", said["sends"]))
     seen = set()
@@ -101,10 +102,37 @@ def targets(case) -> int:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_method_says_what_it_is(name):
-    row = describe_method(name, ALGORITHMS[name])
+    row = entries()[name].row()
     for key in ("summary", "optimises", "sends", "memory"):
         assert row[key], key
         assert "\n" not in row[key]
     assert traffic(row["sends"]) or row["sends"].startswith("nothing")
     if row["paper"] and name not in NO_YEAR:
         assert 1990 <= row["year"] <= 2030
+
+
+def test_the_catalogue_is_what_the_classes_say():
+    assert {name: (cls.__module__, cls.__name__) for name, cls in ALGORITHMS.items()} == {
+        name: (entry.module, entry.class_name) for name, entry in entries().items()
+    }
+    assert [cls.catalogue for cls in ALGORITHMS.values()] == [(e.name, e.order) for e in entries().values()]
+    assert len({entry.order for entry in entries().values()}) == len(entries())
+
+
+def test_every_method_is_a_public_name():
+    assert {entry.class_name for entry in entries().values()} <= set(ct.__all__)
+    assert all(getattr(ct, cls.__name__) is cls for cls in ALGORITHMS.values())
+
+
+def test_a_file_with_its_entry_is_in_the_catalogue_and_nothing_else_is_touched(tmp_path, monkeypatch):
+    folder = tmp_path / "algorithms"
+    folder.mkdir()
+    header = '"""Mine: do it my way.\n\nPaper: me, 2026.\n\nOptimises: all.\nSends: d up, d down (own).\nMemory: none.\n"""\n'
+    (folder / "mine.py").write_text(header + 'class Mine:\n    """Do it."""\n\n    catalogue = "mine", 5\n')
+    monkeypatch.setattr("coterie.catalogue._HERE", tmp_path)
+    found = entries.__wrapped__()
+    about = {"optimises": "all.", "sends": "d up, d down (own).", "memory": "none."}
+    assert [e.row() for e in found.values()] == [
+        {"name": "mine", "summary": "do it my way", "paper": "me, 2026.", "year": 2026, **about}
+    ]
+    assert found["mine"].module == "coterie.algorithms.mine"

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.algorithms import ISFL, FedAvg, LipschitzSampler, Local, MeritFed
-from coterie.algorithms.isfl import SHARES, _solved
+from coterie.algorithms import ISFL, FedAvg, Local, MeritFed
 from coterie.core.errors import InputError, RunError
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Steps
 from coterie.run.experiment import Experiment
 from coterie.run.fit import fit
+from coterie.samplers.isfl import SHARES, LipschitzSampler, _solved
 from federations import Problem, assert_close, assert_same_bits, batch_norm, cohort_of, logistic, seeded
 
 MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from coterie.algorithms import ISFL
-from coterie.algorithms.isfl import SHARES, compare
 from coterie.core.cohort import Cohort
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rng import Rng
@@ -18,6 +17,7 @@ from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.workspace import Workspace
 from coterie.run.fit import fit
+from coterie.samplers.isfl import SHARES, compare
 from coterie.solvers.waterfill import bound, closed_form, exact
 from federations import (
     PROBLEMS,

@@ -61,6 +61,8 @@ class Centralised(Method[State]):
     0.33
     """
 
+    catalogue = "centralised", 20
+
     local: LocalSGD = LocalSGD()
 
     pooled = True

@@ -98,6 +98,8 @@ class FedAdp(Method[State]):
     0.0
     """
 
+    catalogue = "fedadp", 150
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
     alpha: float = 5.0

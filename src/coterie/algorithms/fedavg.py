@@ -70,6 +70,8 @@ class FedAvg(Method[State]):
     0.33
     """
 
+    catalogue = "fedavg", 30
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
 

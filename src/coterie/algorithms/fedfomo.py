@@ -100,6 +100,8 @@ class FedFomo(Method[State]):
     {'a': 0.5, 'b': 0.5, 'c': 0.0}
     """
 
+    catalogue = "fedfomo", 140
+
     targets: str | tuple[str, ...] = "all"
     local: LocalSGD = LocalSGD()
     validation: str = "validation"

@@ -73,6 +73,8 @@ class FedProx(Method[State]):
     (1.0, 0.5)
     """
 
+    catalogue = "fedprox", 40
+
     local: LocalSGD = LocalSGD()
     mu: float = 0.1
     lr: float = 1.0

@@ -65,6 +65,8 @@ class Local(Method[State]):
     [1.0, 0.0]
     """
 
+    catalogue = "local", 10
+
     local: LocalSGD = LocalSGD()
 
     participation = "own"

@@ -114,6 +114,8 @@ class MaxFL(Method[State]):
     {'a': 0.5, 'b': 0.5, 'c': 0.0}
     """
 
+    catalogue = "maxfl", 70
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
     eps: float = 1e-8

@@ -284,6 +284,8 @@ class MeritFed(Method[State]):
     0.0
     """
 
+    catalogue = "meritfed", 50
+
     targets: str | tuple[str, ...] = "all"
     local: LocalSGD = LocalSGD()
     lr: float | Schedule = 1.0

@@ -131,6 +131,8 @@ class MOON(Method[State]):
     [False, True]
     """
 
+    catalogue = "moon", 100
+
     local: LocalSGD = LocalSGD()
     mu: float = 1.0
     temperature: float = 0.5

@@ -94,6 +94,8 @@ class MWFed(Method[State]):
     True
     """
 
+    catalogue = "mwfed", 120
+
     local: LocalSGD = LocalSGD()
     rate: float = 0.1
     lr: float = 1.0

@@ -95,6 +95,8 @@ class OCS(Method[State]):
     [0.0, 0.06, 0.94]
     """
 
+    catalogue = "ocs", 190
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
 

@@ -100,6 +100,8 @@ class PerFedAvg(Method[State]):
     {'*': 0.5, 'a': 0.25, 'b': 0.75}
     """
 
+    catalogue = "perfedavg", 130
+
     local: LocalSGD = LocalSGD()
     alpha: float | None = None
     variant: str = "fo"

@@ -77,6 +77,8 @@ class QFFL(Method[State]):
     [1.0, 1.33]
     """
 
+    catalogue = "qffl", 110
+
     local: LocalSGD = LocalSGD()
     q: float = 1.0
 

@@ -120,6 +120,8 @@ class Median(Method[State]):
     2.0
     """
 
+    catalogue = "median", 260
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
 
@@ -163,6 +165,8 @@ class TrimmedMean(Method[State]):
     >>> round(float(run.x.sum()), 1)
     3.0
     """
+
+    catalogue = "trimmed-mean", 270
 
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
@@ -213,6 +217,8 @@ class GeometricMedian(Method[State]):
     2.0
     """
 
+    catalogue = "geometric-median", 280
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
     smoothing: float = 1e-6
@@ -262,6 +268,8 @@ class MultiKrum(Method[State]):
     >>> round(float(run.x.sum()), 1)
     2.5
     """
+
+    catalogue = "multi-krum", 290
 
     local: LocalSGD = LocalSGD()
     lr: float = 1.0

@@ -96,6 +96,8 @@ class Scaffold(Method[State]):
     [1.06, 1.6]
     """
 
+    catalogue = "scaffold", 90
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
 

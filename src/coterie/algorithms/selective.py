@@ -90,6 +90,8 @@ class SelectiveLearning(Method[State]):
     {'a': 0.5, 'b': 0.5}
     """
 
+    catalogue = "selective", 180
+
     internal: str | tuple[str, ...] = ()
     budget: int | None = None
     local: LocalSGD = LocalSGD()

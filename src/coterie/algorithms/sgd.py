@@ -107,6 +107,8 @@ class SGDFull(Method[State]):
     0.5
     """
 
+    catalogue = "sgd-full", 230
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
     server_optimiser: str = "sgd"
@@ -148,6 +150,8 @@ class SGDIdeal(Method[State]):
     >>> round(float(run.x.sum()), 2)
     1.5
     """
+
+    catalogue = "sgd-ideal", 240
 
     members: str | tuple[str, ...] = ()
     local: LocalSGD = LocalSGD()
@@ -215,6 +219,8 @@ class TargetOnly(Method[State]):
     >>> round(float(run.x.sum()), 2)
     2.0
     """
+
+    catalogue = "target-only", 250
 
     target: str = ""
     local: LocalSGD = LocalSGD()

@@ -102,6 +102,8 @@ class Skew(Method[State]):
     {'b': 1.0}
     """
 
+    catalogue = "skew", 170
+
     local: LocalSGD = LocalSGD()
     lr: float = 1.0
     candidates: int | None = None

@@ -98,6 +98,8 @@ class TAWT(Method[State]):
     True
     """
 
+    catalogue = "tawt", 160
+
     targets: str | tuple[str, ...] = "all"
     local: LocalSGD = LocalSGD()
     lr: float = 1.0

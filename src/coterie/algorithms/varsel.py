@@ -145,6 +145,8 @@ class VaRSeL(Method[State]):
     {'a': 0.33, 'b': 0.33, 'c': 0.33}
     """
 
+    catalogue = "varsel", 60
+
     internal: str | tuple[str, ...] = ()
     budget: float | None = None
     local: LocalSGD = LocalSGD()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from coterie import catalogue
 from coterie.cli.site import SITE_COMMANDS
 from coterie.core.errors import InputError, require
 
@@ -197,10 +198,7 @@ def _submit(args: argparse.Namespace) -> int:
 
 
 def _methods(args: argparse.Namespace) -> int:
-    from coterie.algorithms import ALGORITHMS
-    from coterie.cli.show import describe_method
-
-    rows = [describe_method(name, method) for name, method in ALGORITHMS.items()]
+    rows = [entry.row() for entry in catalogue.entries().values()]
     if args.json:
         _say(json.dumps(rows, indent=1))
         return 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie import catalogue
 from coterie.core.errors import InputError, nearest, require
 
 __all__ = ["compared", "override"]
@@ -48,10 +49,9 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    from coterie.algorithms import ALGORITHMS
     from coterie.run.experiment import label_of
 
-    names = list(ALGORITHMS) if methods == "all" else [m for m in methods.split(",") if m]
+    names = list(catalogue.entries()) if methods == "all" else [m for m in methods.split(",") if m]
     require(bool(names), "--methods names no method; give names separated by commas")
     by_label = {label_of(m): dict(m) for m in presets}
     return [by_label.get(name, {"name": name}) for name in names]

@@ -131,8 +131,10 @@ def _settings_of(place: str) -> Any:
 
 def _register() -> None:
     """Make the tasks known that a site's settings may name."""
-    import coterie.algorithms
     import coterie.core.metrics  # noqa: F401
+    from coterie import catalogue
+
+    catalogue.methods()
 
 
 def _say(text: str) -> None:

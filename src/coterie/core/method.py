@@ -70,7 +70,12 @@ class Method(ABC, Generic[S]):
     """State in, state out. A method is a frozen dataclass whose fields are the paper's hyper-parameters; it stores nothing on itself.
 
     `init`, `round` and `models` are the method; all other hooks have defaults.
+
+    Attributes:
+        catalogue: name and place in the catalogue, of the methods that come with coterie (see `coterie/catalogue.py`).
     """
+
+    catalogue: tuple[str, int] | None = None
 
     @abstractmethod
     def init(self, x: Tensor, federation: Federation) -> S:

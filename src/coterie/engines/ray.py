@@ -143,7 +143,7 @@ class Host:
             pickled = cloudpickle.dumps(content)
         except Exception as error:
             raise InputError(f"the model, the loss or the rows cannot be sent to an actor: {error}") from error
-        parcel = self.parcel({"coterie.algorithms", *user_modules()})
+        parcel = self.parcel(set(user_modules()))
         self.placed = self.handle.place.remote(parcel, pickled)
 
     def parcel(self, modules: set[str], task: Task[Any] | None = None) -> Parcel | None:

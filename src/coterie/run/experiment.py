@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from coterie import catalogue
 from coterie.core.errors import InputError, check_field, is_number, nearest, require
 from coterie.core.metrics import DEFAULT_METRICS
 from coterie.core.modules import load_object
@@ -362,19 +363,13 @@ class Experiment:
 
 def find_method(name: str) -> Callable[..., Any]:
     """A registered method, or the user's own as FILE.py:NAME."""
-    from coterie.algorithms import ALGORITHMS
-
     if ".py:" in name:
         found = load_object(name)
         for part in ("init", "round", "models"):
             require(hasattr(found, part), f"{name} has no {part!r}; a method is an object with init, round and models")
         made: Callable[..., Any] = found if isinstance(found, type) else lambda: found
         return made
-    if name not in ALGORITHMS:
-        raise InputError(
-            f"there is no method {name!r}; {nearest(name, ALGORITHMS)}; FILE.py:NAME is a method of your own"
-        )
-    return ALGORITHMS[name]
+    return catalogue.find(name)
 
 
 def _parameters(method: Callable[..., Any]) -> set[str] | None:
@@ -430,7 +425,7 @@ def local_settings(table: Mapping[str, Any], where: str) -> LocalSGD:
 
 def _sampler(table: Any, where: str) -> Any:
     """The sampler of `sampler = {name = "lipschitz", ...}`."""
-    from coterie.algorithms import SAMPLERS
+    from coterie.samplers import SAMPLERS
 
     good = isinstance(table, dict) and isinstance(table.get("name"), str)
     require(good, f'{where} must be a table with a name, say {{name = "lipschitz"}}; got {table!r}')
@@ -531,7 +526,7 @@ def _plain_local(local: LocalSGD) -> dict[str, Any]:
     if local.sampler is None:
         values.pop("sampler")
     else:
-        from coterie.algorithms import SAMPLERS
+        from coterie.samplers import SAMPLERS
 
         called = {cls: name for name, cls in SAMPLERS.items()}
         values["sampler"] = {"name": called[type(local.sampler)], **values["sampler"]}

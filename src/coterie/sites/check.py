@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie import __version__
+from coterie import __version__, catalogue
 from coterie.core.errors import InputError, nearest, require
 from coterie.sites.approval import Approved, approved_file, fits, plan_hash
 from coterie.sites.flare.kits import need_flare
@@ -44,8 +44,9 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     if site is None or settings_file is None:
         raise InputError(f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE")
     require(site in plan.deployment.sites, f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
-    import coterie.algorithms
-    import coterie.core.metrics  # noqa: F401 - the settings may name their tasks
+    import coterie.core.metrics  # noqa: F401 - the settings may name its tasks
+
+    catalogue.methods()  # and those of all methods
 
     settings = read_settings(settings_file)
     options = table_options(plan.experiment.data)

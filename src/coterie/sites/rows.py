@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from coterie import catalogue
 from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.rows import Clients
 from coterie.core.shard import Shard
@@ -307,8 +308,9 @@ def _answered(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
 
 
 def _main() -> None:
-    import coterie.algorithms
-    import coterie.core.metrics  # noqa: F401 - both register their tasks
+    import coterie.core.metrics  # noqa: F401 - it registers its tasks
+
+    catalogue.methods()  # and these theirs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
     torch.set_num_threads(1)

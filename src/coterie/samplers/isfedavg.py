@@ -24,54 +24,31 @@ the norms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rules, check_fields, require
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method, Sampler
-from coterie.core.rng import Rng
-from coterie.core.task import Update, task
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
 from coterie.core.wire import wire_type
-from coterie.solvers.sampling import with_replacement
+from coterie.samplers.weighted import Preset, Weighted
 
-__all__ = ["GradientNormSampler", "ISFedAvg", "State"]
-
-
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b] and training rows [n]."""
-
-    delta: Update
-    sizes: Tensor
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Local training on sampled rows."""
-    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
+__all__ = ["GradientNormSampler", "ISFedAvg"]
 
 
 @wire_type
 @dataclass(frozen=True)
-class GradientNormSampler(Sampler):
-    """Rows by the norm of their gradient, for any method: `LocalSGD(sampler=GradientNormSampler())`.
+class GradientNormSampler(Weighted):
+    """Rows by ||grad l_j(x)||, found anew whenever training starts, at the model x that it starts from, in eval mode.
+
+    Each training takes one more gradient of every row, which is counted; nothing more is sent. ISFL's comparison leaves the gradients
+    of drawn rows unweighted, so rows that fit badly count more; Rizk et al. divide them by their probabilities.
 
     Attributes:
         sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
     """
 
     sample_ratio: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, sample_ratio=Rules.SHARE)
 
     def at(self, cohort: Cohort, x: Tensor) -> _ByNorm:
         """The sampler of one training from x, [d + b] or [n, d + b]."""
@@ -80,34 +57,26 @@ class GradientNormSampler(Sampler):
 
 
 @dataclass(frozen=True)
-class _ByNorm(Sampler):
-    """What `rows` needs: the norms of the gradients of each client's rows."""
+class _ByNorm(Weighted):
+    """With the norms of the gradients of each client's rows."""
 
     sample_ratio: float = 1.0
     norms: Sequence[Tensor] = ()
 
-    def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[np.int64]:
-        """Row numbers [steps, batch_size], with replacement; any row where all gradients are 0."""
+    def weights(self, cohort: Cohort, client: int) -> Tensor:
+        """The norms; any row where all gradients are 0."""
         norms = self.norms[client]
-        weights = norms if float(norms.sum()) > 0 else torch.ones_like(norms)
-        drawn: NDArray[np.int64] = with_replacement(weights, rng.uniform(steps * batch_size)).numpy()
-        return drawn.reshape(steps, batch_size)
+        return norms if float(norms.sum()) > 0 else torch.ones_like(norms)
 
 
 def gradient_norms(cohort: Cohort, x: Tensor) -> Tensor:
     """||grad l_j(x)|| of every training row of the only client of a cohort, float64 [rows]."""
-    found = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for *_, g in cohort.sample_gradients(x[None])]
-    return torch.cat(found).cpu()
-
-
-class State(NamedTuple):
-    """The global model [d + b]."""
-
-    x: Tensor
+    norms = [torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for *_, g in cohort.sample_gradients(x[None])]
+    return torch.cat(norms).cpu()
 
 
 @dataclass(frozen=True)
-class ISFedAvg(Method[State]):
+class ISFedAvg(Preset):
     """Average by size what clients learn from rows that are sampled by the norms of their gradients.
 
     Attributes:
@@ -123,32 +92,11 @@ class ISFedAvg(Method[State]):
     [0.1, 1.0]
     """
 
-    local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    sample_ratio: float = 1.0
+    catalogue = "isfedavg", 220
 
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, sample_ratio=Rules.SHARE)
-        alone = self.local.sampler is None
-        require(alone, "ISFedAvg.local.sampler must be None: ISFedAvg brings its own; set it under FedAvg")
+    sample_ratio: float = 1.0
 
     @property
     def sampler(self) -> GradientNormSampler:
         """Chooses the rows."""
         return GradientNormSampler(self.sample_ratio)
-
-    def init(self, x: Tensor, federation: Federation) -> State:
-        """Start from x."""
-        return State(x)
-
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """FedAvg's round with `federation.clients`."""
-        local = replace(self.local, sampler=self.sampler)
-        got = federation.ask(federation.clients, local_update, x=state.x, local=local)
-        weights = got.sizes / got.sizes.sum()
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        return State(x), {"weights": got.named(weights)}
-
-    def models(self, state: State) -> Tensor:
-        """One model for everybody."""
-        return state.x

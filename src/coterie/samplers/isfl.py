@@ -22,34 +22,31 @@ Laws (tests/laws): equal L, or x_k = x: q = p; permuting classes permutes q; sam
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import (
-    InputError,
-    Rules,
-    check_field,
-    check_fields,
-    nearest,
-    require,
-)
+from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest, require
 from coterie.core.federation import Federation
-from coterie.core.method import Log, Method, Sampler
-from coterie.core.rng import Rng
-from coterie.core.task import Update, task
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.method import Log
+from coterie.core.task import task
 from coterie.core.wire import PerClient, wire_type
+from coterie.samplers.weighted import (
+    Counts,
+    Kept,
+    Preset,
+    Weighted,
+    check_preset,
+    class_counts,
+    kept_shares,
+    normalised,
+)
 from coterie.solvers import waterfill
-from coterie.solvers.sampling import row_weights, with_replacement
 
-__all__ = ["ISFL", "LipschitzSampler", "State"]
+__all__ = ["ISFL", "LipschitzSampler"]
 
 MODEL, SHARES, COUNTS = "lipschitz-model", "lipschitz-q", "lipschitz-counts"
 """Names in client memory: x_k until it is compared with x, q_k, and (at the server) class counts of the clients."""
@@ -57,19 +54,6 @@ MOST_CLASSES = 20
 """Up to so many classes each q_ki is logged, beyond that the entropy of q_k alone."""
 
 Preference = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]], ...] | None
-
-
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b] and training rows [n]."""
-
-    delta: Update
-    sizes: Tensor
-
-
-class Counts(NamedTuple):
-    """Rows of each class [n, C]."""
-
-    counts: Tensor
 
 
 class LocalModels(NamedTuple):
@@ -88,18 +72,6 @@ class Comparison(NamedTuple):
     known: Tensor
 
 
-class Kept(NamedTuple):
-    """1 where q_k was stored [n]."""
-
-    done: Tensor
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Algorithm 2, lines 3 to 8."""
-    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
-
-
 @task
 def local_models(cohort: Cohort) -> LocalModels:
     """The local models of this round; zeros where there was no training."""
@@ -108,15 +80,6 @@ def local_models(cohort: Cohort) -> LocalModels:
     fresh = [len(x) > 0 for x in kept]
     models = [x if new else none.new_zeros(cohort.layout.size) for x, new in zip(kept, fresh, strict=True)]
     return LocalModels(torch.stack(models), torch.tensor(fresh))
-
-
-@task
-def class_counts(cohort: Cohort) -> Counts:
-    """Training rows of each class."""
-    classes = cohort.workspace.classes
-    require(classes > 0, "LipschitzSampler samples by class; it needs rows with one class each as their labels")
-    found = [torch.bincount(cohort.labels(i).long().cpu(), minlength=classes) for i in range(len(cohort.names))]
-    return Counts(torch.stack(found))
 
 
 @task
@@ -169,7 +132,7 @@ def keep(cohort: Cohort, *, q: Tensor) -> Kept:
 @task
 def solve(cohort: Cohort, *, lipschitz: Tensor, p: Tensor, floor: float, exact: bool) -> Kept:
     """Algorithm 1 at the clients, from L_k [n, C] and p [n, C]."""
-    own = _normalised(class_counts(cohort).counts)
+    own = normalised(class_counts(cohort).counts)
     rows = zip(p, own, lipschitz, strict=True)
     return keep(cohort, q=torch.stack([_solved(*row, floor)[0][exact] for row in rows]))
 
@@ -179,10 +142,6 @@ def _norm(rows: Tensor) -> Tensor:
     return norm
 
 
-def _normalised(counts: Tensor) -> Tensor:
-    return counts / counts.sum(-1, keepdim=True, dtype=torch.float64)
-
-
 def _solved(p: Tensor, own: Tensor, lipschitz: Tensor, floor: float) -> tuple[tuple[Tensor, Tensor], float]:
     """The closed form and the exact optimum for q, and gamma."""
     q, gamma = waterfill.closed_form(p, own, lipschitz, floor)
@@ -190,6 +149,7 @@ def _solved(p: Tensor, own: Tensor, lipschitz: Tensor, floor: float) -> tuple[tu
 
 
 def _check(owner: Any) -> None:
+    """Check the fields of `ISFL` and of its sampler; the preference becomes pairs, which are a value."""
     check_fields(
         owner, floor=Rules.SHARE, sample_ratio=Rules.SHARE, exact=Rules.FLAG, where=Rules.one_of("server", "client"),
     )  # fmt: skip
@@ -206,8 +166,8 @@ def _check(owner: Any) -> None:
 
 @wire_type
 @dataclass(frozen=True)
-class LipschitzSampler(Sampler):
-    """ISFL's sampler, for any method: `LocalSGD(sampler=LipschitzSampler())`. Fields as of `ISFL`."""
+class LipschitzSampler(Weighted):
+    """ISFL's sampler: a class by q_k, then one of its rows; any row before the first q_k. Fields as of `ISFL`."""
 
     floor: float = 0.05
     sample_ratio: float = 1.0
@@ -218,15 +178,9 @@ class LipschitzSampler(Sampler):
     def __post_init__(self) -> None:
         _check(self)
 
-    def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[np.int64]:
-        """Row numbers [steps, batch_size], with replacement: a class by q_k, then one of its rows; before the first q_k any row."""
-        labels = cohort.labels(client).long().cpu()
-        q = cohort.only([client]).memory.get(SHARES, torch.zeros(0, dtype=torch.float64))[0]
-        weights = (
-            row_weights(labels, q) if len(q) else torch.ones(len(labels), dtype=torch.float64)
-        )  # Algorithm 2: w = 1
-        drawn: NDArray[np.int64] = with_replacement(weights, rng.uniform(steps * batch_size)).numpy()
-        return drawn.reshape(steps, batch_size)
+    def shares(self, cohort: Cohort, client: int) -> Tensor:
+        """q_k, where it is known."""
+        return kept_shares(cohort, client, SHARES)
 
     def trained(self, cohort: Cohort, models: Tensor) -> None:
         """Keep x_k [n, d + b] until it is compared with the new average."""
@@ -242,44 +196,46 @@ class LipschitzSampler(Sampler):
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
-        got = federation.ask(federation.clients, local_models)
-        names = tuple(n for n, new in zip(got.clients, got.fresh.tolist(), strict=True) if new)
+        replies = federation.ask(federation.clients, local_models)
+        names = tuple(n for n, new in zip(replies.clients, replies.fresh.tolist(), strict=True) if new)
         if not names:
             return {}
-        models = got.models[got.fresh.to(got.models.device)]
+        models = replies.models[replies.fresh.to(replies.models.device)]
         x = models.mean(0) if x is None else x
         before = federation.session.spent["row_gradients"]
-        found = federation.ask(("server",), compare, x=x, models=models, clients=len(federation.everyone))
-        lipschitz, preferred = found.lipschitz[0], dict(self.preference or ())
+        seen = federation.ask(("server",), compare, x=x, models=models, clients=len(federation.everyone))
         log: Log = {
-            "local_distance": float(found.distance.mean()),
+            "local_distance": float(seen.distance.mean()),
             "lipschitz_gradients": federation.session.spent["row_gradients"] - before,
         }
-        counts = found.held if self.where == "client" else self._counts(federation, names, found.known[0])
-        p = _normalised(counts.sum(0))
+        lipschitz, preferred = seen.lipschitz[0], dict(self.preference or ())
+        counts = seen.held if self.where == "client" else self._counts(federation, names, seen.known[0])
+        p = normalised(counts.sum(0))
         wanted = [torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p for n in names]
         if self.where == "client":
             ps = PerClient(torch.stack(wanted))
             federation.ask(names, solve, lipschitz=PerClient(lipschitz), p=ps, floor=self.floor, exact=self.exact)
             return log
         # A client that never told its classes has no floors of its own.
-        own = [_normalised(counts[i]) if counts[i].any() else p for i in map(federation.everyone.index, names)]
+        own = [normalised(counts[i]) if counts[i].any() else p for i in map(federation.everyone.index, names)]
         solved = [_solved(*row, self.floor) for row in zip(wanted, own, lipschitz, strict=True)]
         both = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
-        q = both[:, int(self.exact)]
-        federation.ask(names, keep, q=PerClient(q))
+        federation.ask(names, keep, q=PerClient(both[:, int(self.exact)]))
+        return log | self._logged(names, both, wanted, lipschitz, [gamma for _, gamma in solved])
+
+    def _logged(
+        self, names: tuple[str, ...], both: Tensor, wanted: list[Tensor], lipschitz: Tensor, gamma: list[float]
+    ) -> Log:
+        """Rho of the closed form and of the optimum, gamma and q by client; both [K, 2, C]."""
         rho = [
             [float(waterfill.bound(one, *row)) for one in qs] for qs, *row in zip(both, wanted, lipschitz, strict=True)
         ]
-        found_by = {
-            "rho": [r[0] for r in rho],
-            "rho_optimum": [r[1] for r in rho],
-            "gamma": [gamma for _, gamma in solved],
-        }
-        found_by["q_entropy"] = torch.special.entr(q).sum(1).tolist()
+        q = both[:, int(self.exact)]
+        values = {"rho": [r[0] for r in rho], "rho_optimum": [r[1] for r in rho], "gamma": gamma}
+        values["q_entropy"] = torch.special.entr(q).sum(1).tolist()
         if q.shape[1] <= MOST_CLASSES:
-            found_by |= {f"q[{i}]": q[:, i].tolist() for i in range(q.shape[1])}
-        return log | {key: dict(zip(names, values, strict=True)) for key, values in found_by.items()}
+            values |= {f"q[{i}]": q[:, i].tolist() for i in range(q.shape[1])}
+        return {key: dict(zip(names, by_client, strict=True)) for key, by_client in values.items()}
 
     def _counts(self, federation: Federation, names: tuple[str, ...], known: Tensor) -> Tensor:
         """Class counts of the clients [N, C]; each is asked until it has told."""
@@ -287,21 +243,15 @@ class LipschitzSampler(Sampler):
         asked = [n for n in (names if known.any() else federation.everyone) if not known[rows[n]].any()]
         if not asked:
             return known
-        got = federation.ask(asked, class_counts)
+        replies = federation.ask(asked, class_counts)
         counts = known.clone()
-        counts[[rows[n] for n in got.clients]] = got.counts
+        counts[[rows[n] for n in replies.clients]] = replies.counts
         federation.ask(("server",), remember_counts, counts=counts)
         return counts
 
 
-class State(NamedTuple):
-    """The global model [d + b]."""
-
-    x: Tensor
-
-
 @dataclass(frozen=True)
-class ISFL(Method[State]):
+class ISFL(Preset):
     """Average by size what clients learn from rows that are sampled by class.
 
     Attributes:
@@ -323,8 +273,8 @@ class ISFL(Method[State]):
     [0.36, 0.64, 0.0]
     """
 
-    local: LocalSGD = LocalSGD()
-    lr: float = 1.0
+    catalogue = "isfl", 80
+
     floor: float = 0.05
     sample_ratio: float = 1.0
     exact: bool = False
@@ -332,9 +282,8 @@ class ISFL(Method[State]):
     preference: Preference = None
 
     def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE)
+        check_preset(self)
         _check(self)
-        require(self.local.sampler is None, "ISFL.local.sampler must be None: ISFL brings its own; set it under FedAvg")
 
     @property
     def sampler(self) -> LipschitzSampler:
@@ -345,22 +294,6 @@ class ISFL(Method[State]):
     def needs_server_rows(self) -> bool:
         """Lipschitz constants are measured on them."""
         return True
-
-    def init(self, x: Tensor, federation: Federation) -> State:
-        """Start from x."""
-        return State(x)
-
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """Algorithm 2, lines 3 to 9, with `federation.clients`."""
-        local = replace(self.local, sampler=self.sampler)
-        got = federation.ask(federation.clients, local_update, x=state.x, local=local)
-        weights = got.sizes / got.sizes.sum()  # pi_k
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        return State(x), {"weights": got.named(weights)}
-
-    def models(self, state: State) -> Tensor:
-        """One model for everybody."""
-        return state.x
 
     def memory_estimate(self, participants: int, clients: int) -> int:
         """Updates, and then local models, of the participants."""

@@ -1,0 +1,96 @@
+"""p_j-IS: FedAvg whose clients sample their rows by the class shares of all clients together.
+
+Paper: a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
+Importance Sampling", 2022, Section V: the first term of its Eq. 15.
+
+Optimises: the mean over clients, by size, of the loss with the class shares of all.
+Sends: d + 1 up, d down (local_update); C up, 0 down (class_counts: once, C classes); 0 up, C down (keep_shares: once).
+Memory: C numbers: the class shares of all.
+
+Symbols: q = p, the global class shares; rows are drawn with replacement, a class by q (renormalised over those that the client
+has) and then one of its rows, and their losses are not weighted back.
+
+Every client tells its class counts once, before the first round, and is told p, which it keeps; so p counts from the first round
+on, while ISFL's first round draws any row. A client that has lost p draws any row.
+
+Laws (tests/laws): FedAvg with its sampler, bit by bit; ISFL with equal Lipschitz constants draws the same rows, bit by bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.cohort import Cohort
+from coterie.core.federation import Federation
+from coterie.core.task import task
+from coterie.core.wire import wire_type
+from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised
+
+__all__ = ["ClassShareSampler", "PjIS"]
+
+
+SHARES = "class-shares"
+"""Name in client memory of the class shares p of all clients."""
+
+
+@task
+def keep_shares(cohort: Cohort, *, p: Tensor) -> Kept:
+    """Store p [C]."""
+    cohort.memory.put(SHARES, p.expand(len(cohort.names), -1))
+    return Kept(torch.ones(len(cohort.names)))
+
+
+@wire_type
+@dataclass(frozen=True)
+class ClassShareSampler(Weighted):
+    """Rows by the class shares of all clients together: q = p, the first term of ISFL's Eq. 15.
+
+    Every client tells its class counts once, before the first round, and is told p, which it keeps. A client that has lost p draws
+    any row.
+
+    Attributes:
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
+    """
+
+    sample_ratio: float = 1.0
+
+    def check(self, federation: Federation) -> None:
+        """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""
+        replies = federation.ask(federation.everyone, class_counts)
+        federation.ask(replies.clients, keep_shares, p=normalised(replies.counts.sum(0)))
+
+    def shares(self, cohort: Cohort, client: int) -> Tensor:
+        """p, where it is known."""
+        return kept_shares(cohort, client, SHARES)
+
+
+@dataclass(frozen=True)
+class PjIS(Preset):
+    """Average by size what clients learn from rows that are sampled by the class shares of all clients.
+
+    Attributes:
+        local: settings of local training; its sampler is that of this method.
+        lr: server learning rate > 0; 1 is FedAvg's average.
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
+
+    >>> import coterie as ct, torch
+    >>> labels = {"a": [0] * 90 + [1] * 10, "b": [1] * 300}  # the same inputs for both classes
+    >>> clients = ct.data.from_tensors({k: (torch.ones(len(y), 1), torch.tensor(y)) for k, y in labels.items()})
+    >>> local = ct.LocalSGD(lr=0.2, batch_size=100, steps=ct.Steps(50))
+    >>> methods = ct.FedAvg(local), ct.PjIS(local)
+    >>> found = [ct.fit(m, clients, ct.models.Logistic(), 1, seed=2, clients_per_round=1).x.sum() for m in methods]
+    >>> [round(float(x.sigmoid()), 1) for x in found]  # probability of class 1 after training at a alone
+    [0.1, 0.8]
+    """
+
+    catalogue = "pj-is", 210
+
+    sample_ratio: float = 1.0
+
+    @property
+    def sampler(self) -> ClassShareSampler:
+        """Chooses the rows."""
+        return ClassShareSampler(self.sample_ratio)

@@ -1,0 +1,74 @@
+"""Uniform-IS: FedAvg whose clients sample their rows evenly over the classes that they have.
+
+Paper: a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
+Importance Sampling", 2022, Section V.
+
+Optimises: the mean over clients, by size, of the loss with equally frequent classes.
+Sends: d + 1 up, d down (local_update).
+Memory: none.
+
+Symbols: q = 1 / C over the C classes that are present at a client; rows are drawn with replacement, a class by q and then one of
+its rows, and their losses are not weighted back, so that a client trains as if its classes were equally frequent.
+
+Nothing is asked of anybody, and no class share leaves a client.
+
+Laws (tests/laws): FedAvg with its sampler, bit by bit; with equal class counts rows are drawn evenly; sampled frequencies are q.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.core.cohort import Cohort
+from coterie.core.wire import wire_type
+from coterie.samplers.weighted import Preset, Weighted, number_of_classes
+
+__all__ = ["UniformClassSampler", "UniformIS"]
+
+
+@wire_type
+@dataclass(frozen=True)
+class UniformClassSampler(Weighted):
+    """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of anybody.
+
+    Attributes:
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
+    """
+
+    sample_ratio: float = 1.0
+
+    def shares(self, cohort: Cohort, client: int) -> Tensor:
+        """Equal shares."""
+        classes = number_of_classes(cohort)
+        return torch.full((classes,), 1 / classes, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class UniformIS(Preset):
+    """Average by size what clients learn from rows that are sampled evenly over their classes.
+
+    Attributes:
+        local: settings of local training; its sampler is that of this method.
+        lr: server learning rate > 0; 1 is FedAvg's average.
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
+
+    >>> import coterie as ct, torch
+    >>> y = torch.tensor([0] * 90 + [1] * 10)  # the same inputs for both classes
+    >>> clients = ct.data.from_tensors([(torch.ones(100, 1), y)])
+    >>> local = ct.LocalSGD(lr=0.2, batch_size=100, steps=ct.Steps(50))
+    >>> found = [ct.fit(m, clients, ct.models.Logistic(), 3).x.sum() for m in (ct.FedAvg(local), ct.UniformIS(local))]
+    >>> [round(float(x.sigmoid()), 1) for x in found]  # probability of class 1
+    [0.1, 0.5]
+    """
+
+    catalogue = "uniform-is", 200
+
+    sample_ratio: float = 1.0
+
+    @property
+    def sampler(self) -> UniformClassSampler:
+        """Chooses the rows."""
+        return UniformClassSampler(self.sample_ratio)

@@ -1,0 +1,104 @@
+"""What samplers share: rows drawn with replacement by weights, and methods that are FedAvg with a sampler.
+
+The losses of drawn rows are not weighted back, so a client trains as if its rows, or its classes, had other shares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.algorithms.fedavg import FedAvg, State
+from coterie.core.cohort import Cohort
+from coterie.core.errors import Rules, check_fields, require
+from coterie.core.federation import Federation
+from coterie.core.method import Log, Sampler
+from coterie.core.rng import Rng
+from coterie.core.task import task
+from coterie.solvers.sampling import row_weights, with_replacement
+
+__all__ = ["Counts", "Kept", "Preset", "Weighted", "class_counts", "kept_shares", "normalised", "number_of_classes"]
+
+
+class Counts(NamedTuple):
+    """Rows of each class [n, C]."""
+
+    counts: Tensor
+
+
+class Kept(NamedTuple):
+    """1 where something was stored [n]."""
+
+    done: Tensor
+
+
+@task
+def class_counts(cohort: Cohort) -> Counts:
+    """Training rows of each class."""
+    classes = number_of_classes(cohort)
+    counts = [torch.bincount(cohort.labels(i).long().cpu(), minlength=classes) for i in range(len(cohort.names))]
+    return Counts(torch.stack(counts))
+
+
+def number_of_classes(cohort: Cohort) -> int:
+    """C. Raises `InputError` for labels that are no classes."""
+    classes = cohort.workspace.classes
+    require(classes > 0, "this method samples by class; it needs rows with one class each as their labels")
+    return classes
+
+
+def normalised(counts: Tensor) -> Tensor:
+    """Class shares of counts [..., C], float64."""
+    return counts / counts.sum(-1, keepdim=True, dtype=torch.float64)
+
+
+def kept_shares(cohort: Cohort, client: int, key: str) -> Tensor:
+    """Class shares [C] that the client at this position keeps; [0] if it has none."""
+    return cohort.only([client]).memory.get(key, torch.zeros(0, dtype=torch.float64))[0]
+
+
+class Weighted(Sampler):
+    """Draws rows with replacement, by weights."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, sample_ratio=Rules.SHARE)
+
+    def weights(self, cohort: Cohort, client: int) -> Tensor:
+        """Weights >= 0 of the training rows of the client at this position, [rows]."""
+        labels, q = cohort.labels(client).long().cpu(), self.shares(cohort, client)
+        return row_weights(labels, q) if len(q) else torch.ones(len(labels), dtype=torch.float64)
+
+    def shares(self, cohort: Cohort, client: int) -> Tensor:
+        """Shares q [C], renormalised over the classes of the client: a class is drawn by q, then one of its rows; [0] for any row."""
+        return torch.zeros(0, dtype=torch.float64)
+
+    def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[np.int64]:
+        """Row numbers [steps, batch_size], with replacement."""
+        weights = self.weights(cohort, client)
+        drawn: NDArray[np.int64] = with_replacement(weights, rng.uniform(steps * batch_size)).numpy()
+        return drawn.reshape(steps, batch_size)
+
+
+@dataclass(frozen=True)
+class Preset(FedAvg):
+    """FedAvg with the sampler of this method, its hook `sampler`; it has a field `sample_ratio` beside those of FedAvg."""
+
+    def __post_init__(self) -> None:
+        check_preset(self)
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """FedAvg's round with `federation.clients`."""
+        return FedAvg(replace(self.local, sampler=self.sampler), self.lr).round(state, federation, rng)
+
+
+def check_preset(owner: Preset) -> None:
+    """Check the fields that all have; none is given a sampler beside its own."""
+    check_fields(owner, lr=Rules.POSITIVE, sample_ratio=Rules.SHARE)
+    name = type(owner).__name__
+    alone = owner.local.sampler is None
+    require(alone, f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg")
