@@ -281,9 +281,24 @@ def _predict(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check(args: argparse.Namespace) -> int:
+    from coterie.cli.check import lines
+    from coterie.cli.settings import set_key
+    from coterie.data.tables.check import check_folder
+
+    tables: dict[str, Any] = {"data": {}}
+    for setting in args.settings:
+        set_key(tables, setting)
+    label = {} if args.label is None else {"label": args.label}
+    found = check_folder(args.data, split=tables.get("split"), **{**tables["data"], **label})
+    _say(json.dumps(found.spelled(), indent=1) if args.json else "\n".join(lines(found)))
+    return 2 if found.problems else 0
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "compare": _compare,
     "run": _run,
+    "check": _check,
     "methods": _methods,
     "data": _data,
     "show": _show,

@@ -14,6 +14,7 @@ __all__ = ["build_parser"]
 EPILOG = """examples:
   coterie compare heart-disease                     does federating help four real hospitals, and with whom?
   coterie compare my-clients/ --label outcome       the same for a folder with one CSV per client
+  coterie check my-clients/ --label outcome         what is wrong with these files? nothing is trained
   coterie compare heart-disease --methods local,fedavg,meritfed --seeds 5 --out runs/heart
   coterie run experiment.toml --resume              full control; goes on where it was stopped
   coterie predict runs/heart --client switzerland new.csv
@@ -47,6 +48,15 @@ def build_parser() -> argparse.ArgumentParser:
     _add_run_flags(run)
     run.add_argument("--tune", action="store_true", help="first choose each method's settings on validation rows")
     run.set_defaults(command="run")
+
+    check = commands.add_parser("check", help="what is wrong with a folder of tables, and how alike its clients are")
+    check.add_argument("data", help="a folder with one file per client")
+    check.add_argument("--label", help="column to predict")
+    check.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="say, data.missing.chol=[0]"
+    )
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.set_defaults(command="check")
 
     methods = commands.add_parser("methods", help="the methods there are")
     methods.add_argument("--json", action="store_true", help="print JSON")

@@ -10,7 +10,7 @@ from typing import Any
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest, require
 
-__all__ = ["compared", "override"]
+__all__ = ["compared", "override", "set_key"]
 
 
 def compared(args: argparse.Namespace) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
         if value is not None:
             _set_local(tables, local, key, value)
     for setting in args.settings:
-        _set(tables, setting)
+        set_key(tables, setting)
 
 
 def _set_local(tables: Mapping[str, Any], local: dict[str, Any], key: str, value: Any) -> None:
@@ -97,7 +97,8 @@ def _set_local(tables: Mapping[str, Any], local: dict[str, Any], key: str, value
             table[key] = value
 
 
-def _set(tables: dict[str, Any], setting: str) -> None:
+def set_key(tables: dict[str, Any], setting: str) -> None:
+    """Write one `--set KEY=VALUE` into the tables of an experiment."""
     from coterie.run.experiment import label_of
 
     key, equals, text = setting.partition("=")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from coterie.core.errors import InputError, nearest, require
@@ -12,15 +13,21 @@ from coterie.data.tables.recipe import ENOUGH_TO_TELL, MANY_CATEGORIES, RARE, De
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
 from coterie.data.tables.spelling import alike, fold, listing, names_rows, quoted, variants
 
-__all__ = ["draft_recipe"]
+__all__ = ["Guard", "draft_recipe"]
 
 Told = dict[str, dict[str, Any]]
 
 
-def draft_recipe(names: Sequence[str], told: Description, settings: TableSettings) -> Recipe:
+Guard = Callable[[], AbstractContextManager[Any]]
+"""Makes what surrounds each thing that clients must agree on: nothing, or what notes an error and lets the next one be looked at."""
+
+
+def draft_recipe(
+    names: Sequence[str], told: Description, settings: TableSettings, guard: Guard = nullcontext
+) -> Recipe:
     """The columns, categories and classes that the clients `names` agree on; means and scales come later.
 
-    Raises `InputError` that names client, file and column where they cannot agree.
+    Raises `InputError` that names client, file and column where they cannot agree, unless `guard` keeps it.
     """
     said: Told = {name: json.loads(text) for name, text in zip(names, told.text, strict=True)}
     everywhere = {c for client in said.values() for c in client["columns"]}
@@ -30,23 +37,29 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
         ("missing", settings.missing),
     ):
         for column in named:
-            require(
-                column in everywhere or column == settings.label,
-                f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}",
-            )
-    _refuse_near_names(said, everywhere - set(settings.dropped))
+            with guard():
+                require(
+                    column in everywhere or column == settings.label,
+                    f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}",
+                )
+    for sentence in _near_names(said, everywhere - set(settings.dropped)):
+        with guard():
+            raise InputError(sentence)
     columns: list[dict[str, Any]] = []
     left_out: dict[str, list[str]] = {"as asked": sorted(settings.dropped)} if settings.dropped else {}
     remarks: dict[str, list[str]] = {}
     first = next(iter(said.values()))["columns"]
     ordered = [c for c in first if c in everywhere] + sorted(everywhere - set(first))
     for column in (c for c in ordered if c not in settings.dropped):
-        spec, notes = _column(column, said, column in settings.categorical)
-        if spec is not None:
-            columns.append(spec)
-        for note in notes:
-            (remarks if spec else left_out).setdefault(note, []).append(column)
-    label = _label(said, settings)
+        with guard():
+            spec, notes = _column(column, said, column in settings.categorical)
+            if spec is not None:
+                columns.append(spec)
+            for note in notes:
+                (remarks if spec else left_out).setdefault(note, []).append(column)
+    label: dict[str, Any] = {}
+    with guard():
+        label = _label(said, settings)
     return {
         "version": 2,
         "label": label,
@@ -60,15 +73,15 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
     }
 
 
-def _refuse_near_names(said: Told, columns: set[str]) -> None:
-    """Raise `InputError` for two columns that no client has both of and whose names are probably one."""
+def _near_names(said: Told, columns: set[str]) -> Iterator[str]:
+    """A sentence for every two columns that no client has both of and whose names are probably one."""
     have = {c: {n for n, client in said.items() if c in client["columns"]} for c in sorted(columns)}
     partial = sorted((c for c in have if len(have[c]) < len(said)), key=lambda c: (len(have[c]), c))
     for i, one in enumerate(partial):
         for other in partial[i + 1 :]:
             if not have[one] & have[other] and alike(one, other):
                 at, there = min(have[one]), min(have[other])
-                raise InputError(
+                yield (
                     f"{said[at]['source']} has a column {one!r} where {there!r} has {other!r}; are they the same? Then say "
                     f"rename = {{{quoted(one)} = {quoted(other)}}}, else drop = [{quoted(one)}]"
                 )

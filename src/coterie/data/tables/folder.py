@@ -23,7 +23,17 @@ from coterie.data.tables.read import SUFFIXES, read, read_frame
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, settings_of
 
-__all__ = ["agree", "apply_recipe", "encoded_client", "from_folder", "from_frames", "ready_tables", "server_rows"]
+__all__ = [
+    "agree",
+    "apply_recipe",
+    "encoded_client",
+    "files_of",
+    "from_folder",
+    "from_frames",
+    "from_tables",
+    "ready_tables",
+    "server_rows",
+]
 
 _OTHER_TABLES = (".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
 _OF_CLIENTS = ("seed", "split", "unlabelled", "split_column", "server_file")
@@ -87,7 +97,7 @@ def from_folder(
     Raises:
         InputError: one sentence with file, column and cure.
     """
-    files = _files(Path(path))
+    files = files_of(Path(path))
     about: dict[str, Any] = {"seed": seed, "split": split, "name": name or str(path)}
     options: dict[str, Any] = {
         "task": task,
@@ -107,10 +117,10 @@ def from_folder(
         return from_array_files(files, label=label, classes=tuple(classes), **about)
     settings = settings_of(label=label, **options)
     tables = {stem: read(file, settings.reading(stem)) for stem, file in files.items()}
-    return _clients(tables, settings, name or f"the folder {path}", **about, **rest)
+    return from_tables(tables, settings, name or f"the folder {path}", **about, **rest)
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def files_of(folder: Path) -> dict[str, Path]:
     """The file of each client."""
     if not folder.is_dir():
         raise InputError(
@@ -142,7 +152,7 @@ def from_frames(frames: Mapping[str, Any], *, name: str = "frames", **options: A
     rest = {key: options.pop(key) for key in _OF_CLIENTS if key in options}
     settings = settings_of(**options)
     tables = {str(key): read_frame(frame, settings.reading(str(key)), name=str(key)) for key, frame in frames.items()}
-    return _clients(tables, settings, "a mapping of data frames", name=name, **rest)
+    return from_tables(tables, settings, "a mapping of data frames", name=name, **rest)
 
 
 def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
@@ -162,7 +172,7 @@ def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = F
     return encode(table, recipe, need_label=need_label)
 
 
-def _clients(
+def from_tables(
     tables: Mapping[str, Table],
     settings: TableSettings,
     natural: str,

@@ -10,7 +10,7 @@ from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.data.tables.columns import Missing, Reading, Table
 from coterie.data.tables.spelling import alike, quoted, spell
 
-__all__ = ["FEW_NUMBERS", "MANY_CLASSES", "TableSettings", "settings_of"]
+__all__ = ["FEW_NUMBERS", "MANY_CLASSES", "TableSettings", "check_label", "settings_of"]
 
 FEW_NUMBERS = 20
 """Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
@@ -63,15 +63,19 @@ class TableSettings:
         rename = {**self.rename.get(EVERY_FILE, {}), **self.rename.get(client, {})}
         return Reading(self.missing, self.categorical, rename, self.drop.get(client, ()))
 
+    def label_of(self, tables: Mapping[str, Table]) -> str:
+        """The label, if need be guessed from the names that all `tables` share. Raises `InputError` if nothing can be guessed."""
+        return self.label or _guess_label(tables)
+
     def fitted_to(self, tables: Mapping[str, Table]) -> TableSettings:
         """These settings with the label of `tables`. Raises `InputError` for one that they do not have."""
-        label = self.label or _guess_label(tables)
+        label = self.label_of(tables)
         require(
             not any(label in dropped for dropped in self.drop.values()),
             f"drop names {label!r}, which is the label; take it out of drop",
         )
         for table in tables.values():
-            _has_label(table, label, tables)
+            check_label(table, label, tables)
         return replace(self, label=label)
 
     def check_names(self, tables: Mapping[str, Table]) -> None:
@@ -85,7 +89,8 @@ class TableSettings:
             require(old in have, f"rename names column {old!r}, which no client has; {nearest(old, have)}")
 
 
-def _has_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
+def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
+    """Raise `InputError` if `table`, one of `tables`, has no column `label`."""
     if label in table.columns:
         return
     have = [n for n, t in tables.items() if label in t.columns]

@@ -1,0 +1,80 @@
+"""What `coterie check` says on the screen."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+
+from coterie.data.tables.check import Facts, TableCheck, short
+from coterie.data.tables.spelling import listing
+
+__all__ = ["lines"]
+
+FEW_CLIENTS = 5
+"""So many clients have a column each; of more, the table says the extremes."""
+
+MOST_DRIFTS = 10
+APART = {"mean difference": 0.5, "total variation": 0.2}
+"""What is worth a line."""
+
+
+def lines(check: TableCheck, width: int | None = None) -> list[str]:
+    """Problems, notes, and the tables, wrapped to `width` columns (default: the terminal's)."""
+    width = width or min(160, shutil.get_terminal_size((100, 24)).columns)
+    few = len(check.clients) <= FEW_CLIENTS
+    said = [f"problem: {sentence}" for sentence in check.problems]
+    said += [f"note: {sentence}" for sentence in check.notes]
+    label = check.columns.get(check.label or "", {})
+    clients = [(name, str(rows), short(label[name]) if name in label else "-") for name, rows in check.clients.items()]
+    said += ["", *_table(("client", "rows", f"label {check.label}" if check.label else "label"), clients, width)]
+    header = ("column", *check.clients) if few else ("column", "kind", "missing", "range or categories", "clients")
+    rows = [_of_clients(c, by, check.clients) if few else _of_many(c, by) for c, by in check.columns.items()]
+    said += ["", *_table(header, [row for row in rows if row[0] != check.label], width)]
+    said += ["", *_drifts(check), ""]
+    count = len(check.problems)
+    return [*said, f"{count} problem{'s' * (count > 1)} to solve before a run" if count else "a run can start"]
+
+
+def _of_clients(column: str, by_client: Mapping[str, Facts], clients: Iterable[str]) -> tuple[str, ...]:
+    return (column, *(short(by_client[name]) if name in by_client else "-" for name in clients))
+
+
+def _of_many(column: str, by_client: Mapping[str, Facts]) -> tuple[str, ...]:
+    facts = list(by_client.values())
+    kinds = sorted({f.kind for f in facts})
+    missing = [f.missing for f in facts]
+    lows, highs = [f.low for f in facts if f.low is not None], [f.high for f in facts if f.high is not None]
+    texts = sorted({text for f in facts for text in f.shares})
+    whole = facts[0]._replace(low=min(lows, default=None), high=max(highs, default=None), missing=0.0)
+    values = short(whole) if lows else listing(texts)
+    return column, ", ".join(kinds), f"{min(missing):.0%} to {max(missing):.0%}", values, str(len(facts))
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in header:
+        table.add_column(Text(name))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.rstrip() for line in capture.get().strip("\n").split("\n")]
+
+
+def _drifts(check: TableCheck) -> list[str]:
+    apart = [d for d in check.drift if abs(d.value) >= APART[d.measure]]
+    if not check.drift:
+        return []
+    if not apart:
+        return ["are the clients alike? No column of a client is far from the others."]
+    said = [f"are the clients alike? {len(apart)} columns of single clients are far from the others; the furthest:"]
+    for d in apart[:MOST_DRIFTS]:
+        how = f"{d.value:+.1f} standard deviations" if d.measure == "mean difference" else f"{d.value:.0%} of the rows"
+        said.append(f"  {d.client}: {d.column} differs by {how}")
+    return said

@@ -1,0 +1,267 @@
+"""What is wrong with the tables of all clients, in one go, and how alike the clients are. Nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from coterie.core.errors import InputError
+from coterie.data.split_table import Split
+from coterie.data.tables.columns import Column, Table
+from coterie.data.tables.describe import draft_recipe
+from coterie.data.tables.folder import files_of, from_tables, ready_tables
+from coterie.data.tables.read import read
+from coterie.data.tables.recipe import TableCohort, describe
+from coterie.data.tables.settings import TableSettings, check_label, settings_of
+from coterie.data.tables.spelling import spell
+
+__all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "facts_of", "short"]
+
+
+class Facts(NamedTuple):
+    """One column at one client, over all rows.
+
+    Attributes:
+        kind: number, boolean, text, date or empty.
+        rows: of the table.
+        missing: share of the rows, from 0 to 1.
+        low, high, mean, deviation: of numbers (deviation: the standard one); None for texts.
+        shares: of each text among those that are there, the largest first; empty for numbers.
+    """
+
+    kind: str
+    rows: int
+    missing: float
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    shares: Mapping[str, float] = {}
+
+
+class Drift(NamedTuple):
+    """How far a column of one client is from the same column of all others together.
+
+    Attributes:
+        client, column: which.
+        measure: "mean difference", in standard deviations (the root of the mean of both variances), with its sign; or "total
+            variation", half the sum of the absolute differences of all shares, from 0 to 1.
+        value: of the measure.
+    """
+
+    client: str
+    column: str
+    measure: str
+    value: float
+
+
+@dataclass(frozen=True)
+class TableCheck:
+    """What `check_tables` found.
+
+    Attributes:
+        problems: sentences; with one of them no run would start.
+        notes: sentences about what a run would leave out, map or impute.
+        label: the column to predict; None if that is not known.
+        columns: by column and client, in the order of the tables.
+        drift: of every column that at least two clients have, the largest first.
+    """
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+    label: str | None
+    columns: Mapping[str, Mapping[str, Facts]]
+    drift: tuple[Drift, ...]
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """Rows by client."""
+        return {name: facts.rows for by_client in self.columns.values() for name, facts in by_client.items()}
+
+    def spelled(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "problems": self.problems,
+            "notes": self.notes,
+            "label": self.label,
+            "clients": self.clients,
+            "columns": {c: {n: f._asdict() for n, f in by_client.items()} for c, by_client in self.columns.items()},
+            "drift": [d._asdict() for d in self.drift],
+        }
+
+
+class _Problems(list[str]):
+    """Sentences of errors that were met."""
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            self.append(str(error))
+
+
+def check_folder(
+    path: str | Path,
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    unlabelled: str = "refuse",
+    split_column: str | None = None,
+    **options: Any,
+) -> TableCheck:
+    """Check the tables of a folder; arguments as for `from_folder`.
+
+    Raises `InputError` for settings that are wrong whatever the files hold; problems of files are part of the answer.
+    """
+    settings = settings_of(**options)
+    problems, tables = _Problems(), {}
+    for name, file in files_of(Path(path)).items():
+        with problems.noted():
+            tables[name] = read(file, settings.reading(name))
+    return check_tables(
+        tables, settings, problems, seed=seed, split=split, unlabelled=unlabelled, split_column=split_column
+    )
+
+
+def check_tables(
+    tables: Mapping[str, Table],
+    settings: TableSettings,
+    problems: list[str] | None = None,
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    unlabelled: str = "refuse",
+    split_column: str | None = None,
+) -> TableCheck:
+    """Check tables that could be read; `problems`: those of the others. One table alone is what a site can check."""
+    found = _Problems(problems or ())
+    rule = Split.parse(split, natural="a folder of tables")
+    notes: list[str] = []
+    label: str | None = None
+    ready: dict[str, Table] = {}
+    draft: dict[str, Any] = {}
+    if tables:
+        with found.noted():
+            settings.check_names(tables)
+        with found.noted():
+            label = settings.label_of(tables)
+    if label is not None:
+        for name, table in tables.items():
+            with found.noted():
+                check_label(table, label, tables)
+                fitted = settings.fitted_to({name: table})
+                ready |= ready_tables({name: table}, fitted, rule, seed, unlabelled, split_column)[0]
+    if ready:
+        told = describe(
+            TableCohort(ready),
+            label=str(label),
+            categorical=json.dumps(sorted(settings.categorical)),
+            rare=settings.rare,
+        )
+        draft = draft_recipe(sorted(ready), told, settings.fitted_to(ready), found.noted)
+        notes = draft["notes"]
+    if tables and not found:
+        with found.noted():
+            options: dict[str, Any] = {
+                "seed": seed,
+                "split": split,
+                "unlabelled": unlabelled,
+                "split_column": split_column,
+            }
+            notes = list(from_tables(tables, settings, "a folder of tables", name="checked", **options).notes)
+    order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
+    columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
+    if label is not None and draft.get("label", {}).get("task") == "classification":
+        columns[label] = {name: facts_of(_classes(table.columns[label], settings)) for name, table in ready.items()}
+    return TableCheck(tuple(dict.fromkeys(found)), tuple(notes), label, columns, _drifts(columns))
+
+
+def _classes(label: Column, settings: TableSettings) -> Column:
+    """The label as texts, one per class."""
+    texts = label.spelled
+    if settings.above is not None and label.numbers is not None:
+        at = spell(settings.above)
+        texts = np.array([f"> {at}" if value > settings.above else f"<= {at}" for value in label.numbers], dtype=object)
+    return Column("text", None, texts)
+
+
+def facts_of(column: Column) -> Facts:
+    """What can be said of a column at one client."""
+    present = column.present
+    missing = 1 - float(present.mean())
+    if column.numbers is None:
+        counts = Counter(str(text) for text in column.spelled[present])
+        shares = {text: n / counts.total() for text, n in counts.most_common()}
+        return Facts(column.kind, len(column), missing, shares=shares if column.kind == "text" else {})
+    numbers = column.numbers[present]
+    if not len(numbers) or not np.isfinite(numbers).all():
+        return Facts(column.kind, len(column), missing)
+    with np.errstate(over="ignore"):
+        low, high, mean, deviation = (float(f(numbers)) for f in (np.min, np.max, np.mean, np.std))
+    if not np.isfinite(deviation):
+        return Facts(column.kind, len(column), missing, low, high)
+    return Facts(column.kind, len(column), missing, low, high, mean, deviation)
+
+
+def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
+    found = []
+    for column, by_client in columns.items():
+        for name, own in by_client.items():
+            others = [facts for other, facts in by_client.items() if other != name]
+            drift = _drift(name, column, own, others)
+            found += [drift] if drift is not None else []
+    return tuple(
+        sorted(
+            found, key=lambda d: (-abs(d.value) / (1 if d.measure == "mean difference" else 0.5), d.column, d.client)
+        )
+    )
+
+
+def _drift(client: str, column: str, own: Facts, others: list[Facts]) -> Drift | None:
+    """The drift of a column with numbers at all clients, or texts at all; None for others."""
+    present = [(facts, facts.rows * (1 - facts.missing)) for facts in others]
+    total = sum(rows for _, rows in present)
+    if not total or own.missing == 1 or own.kind == "date":
+        return None
+    if own.mean is not None and own.deviation is not None and all(f.mean is not None or not n for f, n in present):
+        known = [(f.mean, f.deviation or 0.0, n / total) for f, n in present if f.mean is not None]
+        mean = sum(m * share for m, _, share in known)
+        variance = sum((s**2 + (m - mean) ** 2) * share for m, s, share in known)
+        scale = ((own.deviation**2 + variance) / 2) ** 0.5
+        return None if scale == 0 else Drift(client, column, "mean difference", (own.mean - mean) / scale)
+    if own.kind != "text" or any(f.kind != "text" and n for f, n in present):
+        return None
+    shares: Counter[str] = Counter()
+    for facts, rows in present:
+        for text, share in facts.shares.items():
+            shares[text] += share * rows / total  # type: ignore[assignment]
+    distance = sum(abs(own.shares.get(text, 0.0) - shares[text]) for text in {*own.shares, *shares}) / 2
+    return Drift(client, column, "total variation", distance)
+
+
+def short(facts: Facts) -> str:
+    """The facts in a few words.
+
+    >>> short(Facts("number", 10, .25, 1.0, 2.5, 2.0, .5)), short(Facts("text", 4, 0, shares={"a": .75, "b": .25}))
+    ('1 to 2.5, 25% missing', 'a 75%, b 25%')
+    """
+    if facts.low is not None and facts.high is not None:
+        text = f"{_rounded(facts.low)} to {_rounded(facts.high)}"
+    elif facts.shares:
+        text = ", ".join(f"{name[:16]} {share:.0%}" for name, share in list(facts.shares.items())[:2])
+        text += f" and {len(facts.shares) - 2} more" if len(facts.shares) > 2 else ""
+    else:
+        text = facts.kind
+    return f"{text}, {facts.missing:.0%} missing" if 0 < facts.missing < 1 else text
+
+
+def _rounded(value: float) -> str:
+    return spell(float(f"{value:.4g}"))

@@ -1,0 +1,44 @@
+"""The command `coterie check`."""
+
+from __future__ import annotations
+
+import json
+
+
+def write(folder, name, head="age,y", n=12):
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.csv").write_text("\n".join([head, *(f"{i % 5}.5,{i % 2}" for i in range(n))]) + "\n")
+
+
+def test_check_says_problems_and_ends_with_2(coterie, tmp_path):
+    write(tmp_path / "mine", "a")
+    write(tmp_path / "mine", "b", "AGE,y")
+    (tmp_path / "mine" / "c.csv").write_text("age,y\n1\n")
+    ended = coterie("check", "mine", "--label", "y")
+    assert ended.status == 2
+    problems = [line for line in ended.out.splitlines() if line.startswith("problem: ")]
+    assert ["c.csv: line 2 has 1 cells" in problems[0], "column 'AGE' where 'a'" in problems[1]] == [True, True]
+    assert "2 problems to solve before a run" in ended.out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_check_of_a_good_folder_ends_with_0(coterie, tmp_path):
+    write(tmp_path / "mine", "a")
+    write(tmp_path / "mine", "b", "AGE,y")
+    command = ("check", "mine", "--label", "y", "--set", "data.rename.AGE=age")
+    ended = coterie(*command)
+    assert (ended.status, ended.err) == (0, "")
+    assert "a run can start" in ended.out
+    assert "0.5 to 4.5" in ended.out
+    assert "0 50%, 1 50%" in ended.out
+    found = json.loads(coterie(*command, "--json").out)
+    assert (found["problems"], found["clients"]) == ([], {"a": 12, "b": 12})
+
+
+def test_check_of_many_clients_says_the_extremes(coterie, tmp_path):
+    for i in range(30):
+        write(tmp_path / "mine", f"site-{i:02d}")
+    ended = coterie("check", "mine", "--label", "y")
+    assert ended.status == 0
+    (row,) = [line.split() for line in ended.out.splitlines() if line.strip().startswith("age ")]
+    assert row == ["age", "number", "0%", "to", "0%", "0.5", "to", "4.5", "30"]

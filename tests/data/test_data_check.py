@@ -1,0 +1,99 @@
+"""`coterie check`: all problems at once, the tables, and how alike clients are."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from csv_files import folder, rows
+
+from coterie.core.errors import InputError
+from coterie.data.sets.heart_disease import FOLDER, OPTIONS
+from coterie.data.tables.check import check_folder
+from coterie.data.tables.read import read
+
+N = 30
+
+
+def table(seed=0, shift=0.0, **more):
+    rng = np.random.default_rng(seed)
+    age = (rng.normal(size=N) + shift).round(3)
+    return rows(**{"age": age, "sex": ["m", "f", "f"] * (N // 3), "y": ["yes", "no"] * (N // 2), **more})
+
+
+def test_every_problem_of_every_file_is_said_at_once(tmp_path):
+    files = {
+        "good": table(),
+        "ragged": table() + "1,2\n",
+        "latin": table().replace("m", "\xe4").encode("latin-1"),
+        "labels": table(y=["Yes", "no"] * (N // 2)),
+        "units": table(age=[f"{i} years" for i in range(N)]),
+        "nolabel": table().replace("y\n", "outcom\n", 1),
+        "gaps": table(y=["", *["yes", "no"] * (N // 2)][:N]),
+        "renamed": table().replace("sex", "SEX", 1),
+        "few": "age,sex,y\n1,m,yes\n",
+    }
+    check = check_folder(folder(tmp_path, **files), label="y")
+    expected = {
+        "ragged.csv: line 32 has 2 cells",
+        "latin.csv is not UTF-8",
+        "label 'y' is 'Yes' at labels and 'yes' at",
+        "units.csv: column 'age' has '0 years'",
+        "nolabel.csv has no label column 'y'",
+        "gaps.csv: label 'y' is missing in data row 1",
+        "renamed.csv has a column 'SEX' where",
+        "few.csv has 1 rows, too few",
+    }
+    for part in expected:
+        assert sum(part in problem for problem in check.problems) == 1, part
+    assert len(check.problems) == len(expected)
+    assert all("\n" not in problem for problem in check.problems)
+    assert check.columns["age"]["good"].kind == "number"
+
+
+def test_a_folder_without_problems_has_the_notes_of_a_run(tmp_path):
+    from coterie.data import from_folder
+
+    folder(tmp_path, a=table(), b=table(1, extra=range(N)))
+    check = check_folder(tmp_path, label="y")
+    assert (check.problems, check.label) == ((), "y")
+    assert check.notes == from_folder(tmp_path, label="y").notes
+    assert any("extra (only at b)" in note for note in check.notes)
+    assert check.clients == {"a": N, "b": N}
+    assert json.loads(json.dumps(check.spelled()))["columns"]["sex"]["a"]["shares"] == {"f": 2 / 3, "m": 1 / 3}
+
+
+def test_what_only_shows_when_rows_are_encoded_is_a_problem_too(tmp_path):
+    check = check_folder(folder(tmp_path, a=table(), b=table(age=["1e200"] * N)), label="y")
+    assert check.problems == ("column 'age' holds numbers too large to square; rescale it or leave it out (drop)",)
+
+
+def test_drift_is_what_textbooks_define(tmp_path):
+    b = table(3, shift=2.0, sex=["m", "m", "f"] * (N // 3), y=["yes", "yes", "no"] * (N // 3))
+    check = check_folder(folder(tmp_path, a=table(1), b=b, c=table(2)), label="y")
+    ages = {name: read(tmp_path / f"{name}.csv").columns["age"].numbers for name in "abc"}
+    others = np.concatenate([ages["a"], ages["c"]])
+    want = (ages["b"].mean() - others.mean()) / np.sqrt((ages["b"].var() + others.var()) / 2)
+    drift = {(d.client, d.column): d for d in check.drift}
+    assert drift["b", "age"].value == pytest.approx(want, rel=1e-9)
+    assert check.drift[0] == drift["b", "age"]
+    assert (drift["b", "sex"].measure, drift["b", "sex"].value) == ("total variation", pytest.approx(1 / 3))
+    assert drift["b", "y"].value == pytest.approx(1 / 6)
+    assert drift["a", "y"].value == pytest.approx(1 / 12)
+
+
+def test_the_hospitals_differ_most_where_everybody_knows(tmp_path):
+    check = check_folder(FOLDER, **OPTIONS)
+    assert check.problems == ()
+    assert check.columns["num"]["switzerland"].shares == pytest.approx({"> 0": 115 / 123, "<= 0": 8 / 123})
+    first = [(d.client, d.column) for d in check.drift[:6]]
+    assert ("switzerland", "num") in [(d.client, d.column) for d in check.drift if d.value > 0.4]
+    assert len(first) == 6
+
+
+def test_wrong_settings_are_refused_at_once(tmp_path):
+    with pytest.raises(InputError, match="task is 'x'"):
+        check_folder(folder(tmp_path, a=table()), label="y", task="x")
+    with pytest.raises(InputError, match="there is no folder"):
+        check_folder(tmp_path / "nowhere")
