@@ -222,7 +222,7 @@ def test_the_answer_is_plain_and_fits_where_there_is_no_terminal(heart):
     assert len(lines) <= 30
     assert lines[:2] == [
         "heart-disease: 4 clients, 5 methods, 2 seeds, 4 rounds, 306 test rows",
-        "Predicts num > 0, 1 = disease",
+        "Predicts num > 0 (narrowed coronary artery), 1 = disease",
     ]
     for client in ("Cleveland", "Hungary", "Long Beach", "Switzerland"):
         assert sum(line.startswith(f"{client} ") for line in lines) == 1

@@ -12,6 +12,7 @@ import pytest
 
 from coterie.core.errors import InputError
 from coterie.report.results import FILES, Results
+from coterie.report.words import tell
 
 
 def test_what_a_run_holds(tmp_path: Path) -> None:
@@ -130,3 +131,27 @@ def test_nan_in_the_summary_is_undefined(tmp_path: Path) -> None:
         row["auc"] = math.nan
     (folder / "summary.json").write_text(json.dumps(rows))
     assert "auc" not in Results.load(folder).metrics
+
+
+def test_methods_that_coincide_in_every_digit_are_shown_once_and_said(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    rows = json.loads((folder / "summary.json").read_text())
+    twins = [{**row, "method": "fedprox", "algorithm": "fedprox"} for row in rows if row["method"] == "fedavg"]
+    (folder / "summary.json").write_text(json.dumps([*rows, *twins]))
+    results = Results.load(folder)
+    assert results.methods == ("local", "fedavg", "meritfed")
+    assert results.coincide == {"fedavg": ("fedprox",)}
+    assert "fedprox gives the same numbers as fedavg in every digit; shown once." in tell(results).caveats
+    twins[0]["loss"] += 1e-9
+    (folder / "summary.json").write_text(json.dumps([*rows, *twins]))
+    assert "fedprox" in Results.load(folder).methods
+
+
+def test_what_is_predicted_comes_from_the_recipe(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    assert Results.load(folder).predicts == ""
+    label = {"column": "num", "above": 0, "classes": ["healthy", "ill"], "meaning": "narrowed artery"}
+    (folder / "preprocess.json").write_text(json.dumps({"0": {"label": label}}))
+    assert Results.load(folder).predicts == "num > 0 (narrowed artery), 1 = ill"
+    (folder / "preprocess.json").write_text(json.dumps({"0": {"label": {"column": "price", "classes": []}}}))
+    assert Results.load(folder).predicts == "price, a number"

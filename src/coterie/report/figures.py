@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.report.groups import order_of
 from coterie.report.results import Curve, Results, Vector
 from coterie.report.text import printable
 
@@ -160,6 +161,9 @@ def _weights(results: Results) -> list[dict[str, Any]]:
             continue
         targets = [i for i, t in enumerate(weights.targets) if t == "*" or t in shown or t not in results.names]
         clients = [i for i, c in enumerate(weights.clients) if c in shown or c not in results.names]
+        if [weights.targets[i] for i in targets] == [weights.clients[i] for i in clients]:  # friends beside each other
+            order = order_of(weights.late()[np.ix_(targets, clients)])
+            targets, clients = [targets[i] for i in order], [clients[i] for i in order]
         at = thinned(len(weights.rounds), FRAMES)
         frames = weights.values[np.ix_(at, targets, clients)]
         late = weights.late()[np.ix_(targets, clients)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,7 @@ FILES = (
     "notes.json",
     "experiment.toml",
 )
+REFERENCES = ("centralised", "centralized")
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 
 
@@ -64,7 +66,9 @@ class Results:
 
     Attributes:
         folder: the run directory.
-        methods: labels, in the order of the experiment; only those with results.
+        methods: labels, in the order of the experiment; only those with results, and of federated ones that coincide in every
+            digit only the first.
+        coincide: labels of the methods that coincide with one of `methods`, by its label.
         algorithms: registered name of each method.
         seeds: all seeds that some method finished, sorted. Every array "[seeds]" is in this order.
         clients: names, in the order of the summary.
@@ -80,6 +84,7 @@ class Results:
     environment: dict[str, Any]
     notes: tuple[str, ...]
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
+    coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, folder: str | Path) -> Results:
@@ -100,9 +105,13 @@ class Results:
         algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
         notes = read(folder / "notes.json", json.loads)
         environment = read(folder / "environment.json", json.loads)
+        ordered = _in_order(algorithms, experiment)
+        coincide = _coinciding(ordered, algorithms, rows)
+        twins = {twin for group in coincide.values() for twin in group}
         return cls(
             folder=folder,
-            methods=_in_order(algorithms, experiment),
+            methods=tuple(m for m in ordered if m not in twins),
+            coincide=coincide,
             algorithms=algorithms,
             seeds=tuple(sorted({row["seed"] for row in rows})),
             clients=tuple(dict.fromkeys(row["client"] for row in rows)),
@@ -122,7 +131,7 @@ class Results:
     @property
     def references(self) -> tuple[str, ...]:
         """Methods that nobody can have, since all rows lie in one place."""
-        return tuple(m for m in self.methods if self.algorithms[m] in ("centralised", "centralized"))
+        return tuple(m for m in self.methods if self.algorithms[m] in REFERENCES)
 
     @property
     def federated(self) -> tuple[str, ...]:
@@ -427,6 +436,24 @@ def _finite(value: object) -> bool:
 def _mean(values: Vector) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else math.nan
+
+
+def _coinciding(
+    methods: Sequence[str], algorithms: dict[str, str], rows: Sequence[dict[str, Any]]
+) -> dict[str, tuple[str, ...]]:
+    """Federated methods whose metrics are equal in every digit for all clients and seeds, by the first of them."""
+    numbers: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = {m: {} for m in methods}
+    for row in rows:
+        metrics = {k: v for k, v in row.items() if k not in SUMMARY}
+        numbers[row["method"]][row["client"], row["split"], row["seed"]] = metrics
+    found: dict[str, tuple[str, ...]] = {}
+    for i, method in enumerate(methods):
+        taken = {twin for group in found.values() for twin in group}
+        if algorithms[method] not in ("local", *REFERENCES) and method not in taken:
+            later = [m for m in methods[i + 1 :] if algorithms[m] not in ("local", *REFERENCES)]
+            twins = tuple(m for m in later if numbers[m] == numbers[method])
+            found.update({method: twins} if twins else {})
+    return found
 
 
 def _label_in_words(label: dict[str, Any]) -> str:

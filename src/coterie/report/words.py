@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coterie.report.grids import MANY
+from coterie.report.groups import groups_in_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS, Difference
 from coterie.report.text import count, listing, number, printable, shortened, signed
@@ -206,7 +207,8 @@ def _answer(results: Results, verdicts: dict[str, Verdict]) -> tuple[str, ...]:
     for client, found in verdicts.items():
         groups[GROUPS[found.kind]].append(client)
     lead = " ".join(f"{group}: {_named(results, who)}." for group, who in groups.items() if who)
-    return (lead, *(f"{label(results, m)}: {text}." for m in results.federated if (text := _overall(results, m))))
+    methods = (f"{label(results, m)}: {text}." for m in results.federated if (text := _overall(results, m)))
+    return (lead, *methods, *(text for m in results.federated if (text := groups_in_words(results, m))))
 
 
 def _means(results: Results, method: str) -> str:
@@ -256,6 +258,9 @@ def _caveats(results: Results, shown: int) -> list[str]:
             texts.append(f"{count(few, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows not counted.")
         if results.outcomes_missing:
             texts.append("Losses per patient were not saved, so that nothing is called clear.")
+    for method, twins in results.coincide.items():
+        names, verb = listing([printable(m) for m in twins]), "gives" if len(twins) == 1 else "give"
+        texts.append(f"{names} {verb} the same numbers as {printable(method)} in every digit; shown once.")
     split = results.experiment.get("split")
     if isinstance(split, dict) and split.get("seed") is not None and seeds > 1:
         texts.append(f"split.seed = {split['seed']}: all seeds use the same {results.split} rows.")

@@ -51,7 +51,10 @@ def heart_disease(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> C
 
     `split` takes `seed` and `parts`; the default is a third for test and a fifth of the rest for validation, stratified.
     """
-    return from_folder(FOLDER, seed=seed, split=split, name="heart-disease", **OPTIONS)
+    clients = from_folder(FOLDER, seed=seed, split=split, name="heart-disease", **OPTIONS)
+    if clients.recipe is not None:
+        clients.recipe["label"]["meaning"] = "narrowed coronary artery"
+    return clients
 
 
 def export(folder: Path, *, server_rows: int = 0) -> list[Path]:

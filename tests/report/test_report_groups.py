@@ -1,0 +1,62 @@
+"""Groups of clients: found where there are some, not found where clients are alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fake_run
+import numpy as np
+import pytest
+from sklearn.metrics import adjusted_rand_score
+
+from coterie.report.groups import groups, groups_in_words, order_of, split_of
+from coterie.report.results import Results
+
+RNG = np.random.default_rng(5)
+HIDDEN = RNG.permutation(np.arange(50) % 4)
+
+
+def simplex(raw: np.ndarray) -> np.ndarray:
+    return np.asarray(raw / raw.sum(axis=1, keepdims=True))
+
+
+def hidden_groups(strength: float, own: float = 0.2) -> np.ndarray:
+    """Weights of 50 clients in 4 groups: friends get `strength` times what strangers get, with much noise."""
+    same = HIDDEN[:, None] == HIDDEN[None]
+    return simplex(RNG.gamma(2, 1, (50, 50)) * np.where(same, strength, 1.0)) * (1 - own) + own * np.eye(50)
+
+
+@pytest.mark.parametrize("strength", [3.0, 6.0, 30.0])
+def test_four_hidden_groups_among_fifty_clients(strength: float) -> None:
+    cut = split_of(hidden_groups(strength))
+    assert cut is not None
+    assert adjusted_rand_score(HIDDEN, cut) >= 0.9
+
+
+@pytest.mark.parametrize("own", [0.0, 0.5])
+def test_no_groups_among_fifty_equal_clients(own: float) -> None:
+    for _ in range(20):
+        assert split_of(simplex(RNG.gamma(2, 1, (50, 50))) * (1 - own) + own * np.eye(50)) is None
+    assert split_of(np.full((50, 50), 0.02)) is None
+    assert split_of(np.eye(50)) is None
+
+
+def test_the_order_puts_friends_beside_each_other() -> None:
+    ordered = HIDDEN[order_of(hidden_groups(20))]
+    assert (np.diff(ordered) != 0).sum() == 3
+    assert order_of(np.eye(5)) == [0, 1, 2, 3, 4]
+
+
+def test_a_group_is_named_with_its_share_of_the_weight(tmp_path: Path) -> None:
+    names = [f"c{i}" for i in range(8)]
+    rows = {c: tuple(0.2 if (i < 4) == (j < 4) else 0.05 for j in range(8)) for i, c in enumerate(names)}
+    truth = {m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")}
+    results = Results.load(fake_run.write(tmp_path, truth, weights={"meritfed": rows}))
+    found = groups(results, "meritfed")
+    assert found is not None
+    assert found.members == (tuple(names[:4]), tuple(names[4:]))
+    assert found.shares == pytest.approx((0.8, 0.8), abs=0.01)
+    assert groups_in_words(results, "meritfed") == (
+        "meritfed finds 2 groups: c0, c1, c2 and 1 other (80 % of their weight stays within); c4, c5, c6 and 1 other (80 %)."
+    )
+    assert groups(results, "local") is None
