@@ -92,6 +92,13 @@ def test_the_hospitals_differ_most_where_everybody_knows(tmp_path):
     assert len(first) == 6
 
 
+def test_one_table_alone_is_checked_as_by_a_site(tmp_path):
+    check = check_folder(folder(tmp_path, a=table(age=["<5"] + [7] * (N - 1))) / "a.csv", label="y")
+    assert len(check.problems) == 1
+    assert "column 'age' has '<5' in data row 1 among numbers" in check.problems[0]
+    assert (check.clients, check.drift) == ({"a": N}, ())
+
+
 def test_wrong_settings_are_refused_at_once(tmp_path):
     with pytest.raises(InputError, match="task is 'x'"):
         check_folder(folder(tmp_path, a=table()), label="y", task="x")

@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     compare = commands.add_parser("compare", help="several methods on the same clients: the answer and a report")
-    compare.add_argument("data", help="a data set (see: coterie data), or a folder with one file per client")
+    compare.add_argument("data", help="a data set (see: coterie data), a folder with one file per client, or one table")
     compare.add_argument(
         "--methods", metavar="A,B", help="names or FILE.py:NAME, separated by commas; all: every method"
     )
@@ -150,7 +150,11 @@ def _add_tables_flag(parser: argparse._ActionsContainer) -> None:
 def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data and model")
     group.add_argument("--label", help="column to predict (folders)")
-    group.add_argument("--split", metavar="KIND", help="iid, dirichlet or shards (data without clients of its own)")
+    group.add_argument(
+        "--split",
+        metavar="KIND",
+        help="how one data set is dealt to clients: iid, dirichlet, shards, ... (docs: Splits)",
+    )
     group.add_argument("--clients", type=int, help="number of clients of the split")
     group.add_argument("--alpha", type=float, help="of the Dirichlet split")
     group.add_argument("--model", help="a model's name, or FILE.py:NAME")

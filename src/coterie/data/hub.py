@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.rows import Clients, Inputs
 from coterie.data.dataset import names_of_columns, read_columns
-from coterie.data.split_table import Split
+from coterie.data.split_table import ReadColumn, Split
 from coterie.data.splits import subset, whole
 from coterie.data.tensors import as_labels, split_over
 
@@ -33,11 +33,13 @@ class Columns:
         labels: class of each row.
         classes: their names, as far as the data set has any.
         read: inputs of the given rows.
+        column: the values of any other column.
     """
 
     labels: Index
     classes: Sequence[str]
     read: Callable[[Index], Inputs]
+    column: ReadColumn
 
     def read_tensor(self, index: Index) -> Tensor:
         """The same where inputs are one column."""
@@ -80,6 +82,7 @@ def from_hub(
         found.labels[chosen],
         rule,
         seed=seed,
+        column=lambda key: found.column(key)[chosen],
         name=name,
         classes=found.classes,
     )
@@ -119,4 +122,11 @@ def columns(dataset: Any, input: str | Sequence[str] | None, label: str | None) 
         f"column {target!r} must hold one class per row, as whole numbers, for rows to be dealt to clients",
     )
     names = tuple(getattr(dataset.features[target], "names", None) or ())
-    return Columns(labels.numpy(), names, lambda index: read_columns(dataset, index, chosen))
+
+    def column(name: str) -> NDArray[Any]:
+        require(
+            name in dataset.column_names, f"the data set has no column {name!r}; {nearest(name, dataset.column_names)}"
+        )
+        return np.asarray(dataset.with_format(None)[name][:])
+
+    return Columns(labels.numpy(), names, lambda index: read_columns(dataset, index, chosen), column)

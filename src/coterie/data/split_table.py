@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.data import splits
 from coterie.data.splits import DEFAULT_PARTS, Index, generator, is_number, numbered, whole
 
-__all__ = ["Dealt", "Split"]
+__all__ = ["Dealt", "ReadColumn", "Split"]
+
+ReadColumn = Callable[[str], NDArray[Any]]
+"""The values of a named column, one per row."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class Dealt:
         copies: clients that have the rows, and the parts, of another one.
         flipped: clients whose labels are turned round.
         notes: sentences for the report.
+        columns: those that only say whose row it is, and so are no inputs.
     """
 
     clients: Mapping[str, Index]
@@ -35,6 +39,7 @@ class Dealt:
     copies: Mapping[str, str] = field(default_factory=dict)
     flipped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def used(self) -> Index:
         """All rows that somebody has, sorted."""
@@ -134,8 +139,11 @@ class Split:
         """The seed to use in a run with `seed`."""
         return seed if self.seed is None else self.seed
 
-    def deal(self, labels: ArrayLike, *, seed: int) -> Dealt:
-        """The rows of every client, by `kind`; each row goes to one client at most, copies apart."""
+    def deal(self, labels: ArrayLike, *, seed: int, column: ReadColumn | None = None) -> Dealt:
+        """The rows of every client, by `kind`; each row goes to one client at most, copies apart.
+
+        `column` reads a column of the rows by its name, for a kind that looks at more than labels.
+        """
         if self.kind == "target-groups":
             return self._target_groups(labels, self.seeded(seed))
         lists = self._lists(labels, self.clients + self.unseen, self.seeded(seed))

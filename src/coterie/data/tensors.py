@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.rows import Client, Clients, Inputs, Part, Rows, rows, take
-from coterie.data.split_table import Dealt, Split
+from coterie.data.split_table import Dealt, ReadColumn, Split
 from coterie.data.splits import numbered, stratified
 
 __all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over", "standardise"]
@@ -221,6 +221,7 @@ def split_over(
     *,
     seed: int,
     standard: tuple[Inputs | Callable[[NDArray[np.int64]], Inputs], NDArray[np.int64]] | None = None,
+    column: ReadColumn | None = None,
     **about: Any,
 ) -> Clients:
     """Clients as `split` deals the rows of one data set, `unseen` ones included; the rows lie in memory once.
@@ -231,11 +232,12 @@ def split_over(
         split: who gets what.
         seed: of the run.
         standard: the test set that belongs to the data, in the same form, for a split whose `test` asks for it.
+        column: as for `Split.deal`.
         about: as for `Clients`; its `notes` are put before those of the split.
 
     Raises `InputError` if `split` asks for a standard test set and there is none.
     """
-    dealt = split.deal(labels, seed=seed)
+    dealt = split.deal(labels, seed=seed, column=column)
     held = _standard(split, dealt, labels, standard, seed)
     place = np.arange(len(labels))
     if callable(inputs):

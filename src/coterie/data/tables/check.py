@@ -117,13 +117,14 @@ def check_folder(
     split_column: str | None = None,
     **options: Any,
 ) -> TableCheck:
-    """Check the tables of a folder; arguments as for `from_folder`.
+    """Check the tables of a folder, or one table; arguments as for `from_folder`.
 
     Raises `InputError` for settings that are wrong whatever the files hold; problems of files are part of the answer.
     """
     settings = settings_of(**options)
     problems, tables = _Problems(), {}
-    for name, file in files_of(Path(path)).items():
+    path = Path(path)
+    for name, file in ({path.stem: path} if path.is_file() else files_of(path)).items():
         with problems.noted():
             tables[name] = read(file, settings.reading(name))
     return check_tables(

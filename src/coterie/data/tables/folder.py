@@ -21,7 +21,7 @@ from coterie.data.tables.describe import draft_recipe
 from coterie.data.tables.numbers import complaint
 from coterie.data.tables.read import SUFFIXES, read, read_frame
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
-from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings, settings_of
+from coterie.data.tables.settings import EVERY_FILE, FEW_NUMBERS, MANY_CLASSES, TableSettings, settings_of
 
 __all__ = [
     "agree",
@@ -73,10 +73,10 @@ def from_folder(
     All of that is fitted on training rows only and lies in `recipe`.
 
     Args:
-        path: the folder. Other files in it are ignored.
+        path: the folder, whose other files are ignored; or one table, whose rows `split` deals to clients.
         label: column to predict; None looks for one of label, target, outcome, y, class.
         seed: of the split into train, validation and test, stratified per client.
-        split: keys `seed` and `parts`, for example {"parts": {"train": .6, "test": .4}}.
+        split: keys `seed` and `parts`, for example {"parts": {"train": .6, "test": .4}}; for one table also `kind` and its own keys.
         task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole. A label to
             regress on is standardised by the pooled moments of training rows, and `label_scale` of the clients undoes that: losses are
             those of the standardised label, metrics and predictions are in its unit.
@@ -97,7 +97,6 @@ def from_folder(
     Raises:
         InputError: one sentence with file, column and cure.
     """
-    files = files_of(Path(path))
     about: dict[str, Any] = {"seed": seed, "split": split, "name": name or str(path)}
     options: dict[str, Any] = {
         "task": task,
@@ -110,6 +109,10 @@ def from_folder(
         "rare": rare,
     }
     rest: dict[str, Any] = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file}
+    if Path(path).is_file():
+        settings = settings_of(label=label, **options)
+        return dealt_table(read(path, settings.reading(EVERY_FILE)), settings, **about, **rest)
+    files = files_of(Path(path))
     if is_array_file(next(iter(files.values()))):
         plain: tuple[Any, ...] = (None, (), [], {}, "refuse", 0)
         given = [k for k, v in {**options, **rest}.items() if v not in plain and k != "classes"]
@@ -120,14 +123,53 @@ def from_folder(
     return from_tables(tables, settings, name or f"the folder {path}", **about, **rest)
 
 
+def dealt_table(
+    table: Table,
+    settings: TableSettings,
+    *,
+    seed: int,
+    split: Mapping[str, Any] | None,
+    unlabelled: str = "refuse",
+    **about: Any,
+) -> Clients:
+    """Clients of one table, whose rows `split` deals to them. Raises `InputError` if it does not say how."""
+    rule = Split.parse(split, kind=None)
+    require(
+        rule.kind is not None,
+        f"{table.source} is a file; give the folder with one file per client, or say with [split] kind how its rows are dealt to "
+        "clients",
+    )
+    whole = rule.kind == "target-groups" or rule.unseen or rule.flip or rule.test != "own"
+    require(not whole, "[split] target-groups, unseen, flip and test do not apply to a table; leave them out")
+    settings = settings.fitted_to({table.name: table})
+    label = str(settings.label)
+    ready, dropped = _labelled(_mapped(table, settings), label, unlabelled)
+    strata = _strata(ready.columns[label], settings)
+    labels = ready.columns[label].numbers if strata is None else np.unique(strata, return_inverse=True)[1]
+
+    def column(name: str) -> NDArray[Any]:
+        require(name in ready.columns, f"{table.source} has no column {name!r}; {nearest(name, ready.columns)}")
+        return ready.columns[name].spelled
+
+    dealt = rule.deal(np.zeros(len(ready)) if labels is None else labels, seed=seed, column=column)
+    inputs = replace(ready, columns={key: c for key, c in ready.columns.items() if key not in dealt.columns})
+    tables = {name: _chosen(inputs, name, rows) for name, rows in dealt.clients.items()}
+    within = {key: value for key, value in (split or {}).items() if key in ("seed", "parts")}
+    made = from_tables(tables, settings, "a table", seed=seed, split=within, unlabelled=unlabelled, **about)
+    made.notes = (*dropped, *dealt.notes, *made.notes)
+    return made
+
+
+def _chosen(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
+    keep = np.zeros(len(table), dtype=bool)
+    keep[rows] = True
+    return replace(table, name=name, columns={key: _rows(column, keep) for key, column in table.columns.items()})
+
+
 def files_of(folder: Path) -> dict[str, Path]:
     """The file of each client."""
     if not folder.is_dir():
-        raise InputError(
-            f"{folder} is a file; give the folder with one file per client"
-            if folder.exists()
-            else f"there is no folder {folder}; check the spelling"
-        )
+        raise InputError(f"there is no folder {folder}; check the spelling")
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
         if file.name.startswith(("~$", ".")):  # Excel's mark of an open workbook; hidden files

@@ -10,7 +10,7 @@ from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.data.tables.columns import Missing, Reading, Table
 from coterie.data.tables.spelling import alike, quoted, spell
 
-__all__ = ["FEW_NUMBERS", "MANY_CLASSES", "TableSettings", "check_label", "settings_of"]
+__all__ = ["EVERY_FILE", "FEW_NUMBERS", "MANY_CLASSES", "TableSettings", "check_label", "settings_of"]
 
 FEW_NUMBERS = 20
 """Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
@@ -22,6 +22,8 @@ LABELS = ("label", "target", "outcome", "y", "class")
 """Names that are taken for the label if the user names none and all clients share exactly one of them."""
 
 EVERY_FILE = "*"
+"""Stands for all clients where settings are given by client."""
+
 _TASKS = ("classification", "regression")
 
 
