@@ -155,8 +155,8 @@ def test_refusals(call, sentence):
     ("table", "sentence"),
     [
         ({"client": 5}, r"\[split\] has no key 'client'; did you mean 'clients'\?"),
-        ({"kind": "dirichlett"}, r"kind = 'dirichlett' must be iid, .* or target-groups; did you mean 'dirichlet'\?"),
-        ({"kind": 3}, "kind = 3 must be iid, dirichlet, shards, clusters, mixed or target-groups"),
+        ({"kind": "dirichlett"}, r"kind = 'dirichlett' must be iid, .* or column; did you mean 'dirichlet'\?"),
+        ({"kind": 3}, "kind = 3 must be iid, dirichlet, shards, clusters, mixed, target-groups or column"),
         ({"clients": 0}, "clients = 0 must be a whole number of at least 1"),
         ({"clients": True}, "clients = True must be a whole number"),
         ({"clients": 2.5}, "clients = 2.5 must be a whole number"),

@@ -153,7 +153,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--split",
         metavar="KIND",
-        help="how one data set is dealt to clients: iid, dirichlet, shards, ... (docs: Splits)",
+        help="how one data set is dealt to clients: iid, dirichlet, shards, clusters, mixed, target-groups or column",
     )
     group.add_argument("--clients", type=int, help="number of clients of the split")
     group.add_argument("--alpha", type=float, help="of the Dirichlet split")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -51,10 +51,11 @@ class Split:
     """The `[split]` table of an experiment, checked.
 
     Attributes:
-        kind: iid, dirichlet, shards, clusters, mixed or target-groups; None for data that has its own clients.
-        clients: number of clients; of target-groups 20 or 40.
+        kind: iid, dirichlet, shards, clusters, mixed, target-groups or column; None for data that has its own clients.
+        clients: number of clients; of target-groups 20 or 40; of column so many of its values, drawn from the seed (left out: all).
+        column: of `column`: which one says whose row it is, such as a writer, a patient or a hospital.
         alpha: of `dirichlet` its parameter; of `target-groups` the share of the target's classes at the clients near it.
-        minimum: smallest number of rows of a client, of `dirichlet`.
+        minimum: smallest number of rows of a client, of `dirichlet`; of `column`, where users with fewer are left out.
         shards_per_client, shard_size: of `shards` and `mixed` (there 500).
         nr: of `mixed`: 1 - nr of every shard are drawn from all classes.
         clusters, labels_per_cluster: of `clusters`.
@@ -69,6 +70,7 @@ class Split:
 
     kind: str | None = None
     clients: int = 10
+    column: str | None = None
     alpha: float = 0.5
     minimum: int = 3
     shards_per_client: int = 2
@@ -107,6 +109,12 @@ class Split:
             given["parts"] = _parts(given["parts"])
         if given.get("kind") == "target-groups":
             defaults = {**defaults, "clients": 20}
+        if given.get("kind") == "column":
+            require(
+                "column" in given,
+                "[split] kind = 'column' needs the name of the column, for example column = \"writer\"",
+            )
+            defaults = {**defaults, "clients": 0}
         split = cls(**{**defaults, **given})
         for key, kinds in _BELONGS.items():
             require(
@@ -146,16 +154,48 @@ class Split:
         """
         if self.kind == "target-groups":
             return self._target_groups(labels, self.seeded(seed))
+        if self.kind == "column":
+            return self._by_column(column, self.seeded(seed))
         lists = self._lists(labels, self.clients + self.unseen, self.seeded(seed))
         seen = dict(zip(numbered(self.clients), lists, strict=False))
-        unseen = dict(zip(numbered(self.unseen, "unseen"), lists[self.clients :], strict=True))
+        return self._dealt(seen, dict(zip(numbered(self.unseen, "unseen"), lists[self.clients :], strict=True)), seed)
+
+    def _dealt(self, seen: Mapping[str, Index], unseen: Mapping[str, Index], seed: int, *notes: str) -> Dealt:
         flipped = self._flipped([*seen], seed) + self._flipped([*unseen], seed)
-        notes = []
+        said = [*notes]
         if unseen:
-            notes.append(f"{len(unseen)} clients of the same split never train and are only evaluated")
+            said.append(f"{len(unseen)} clients of the same split never train and are only evaluated")
         if flipped:
-            notes.append(f"labels y are turned into C - 1 - y, in all parts, at {', '.join(flipped)}")
-        return Dealt(seen, unseen, flipped=flipped, notes=tuple(notes))
+            said.append(f"labels y are turned into C - 1 - y, in all parts, at {', '.join(flipped)}")
+        return Dealt(seen, unseen, flipped=flipped, notes=tuple(said))
+
+    def _by_column(self, read: ReadColumn | None, seed: int) -> Dealt:
+        """One client per value of the column, under that name; `unseen` ones are drawn first, by name."""
+        require(
+            read is not None, "[split] kind = 'column' needs a data set with named columns: a table, or one of the hub"
+        )
+        values = np.array([None if v is None else str(v) for v in read(str(self.column))])  # type: ignore[misc]
+        gone = [i for i, value in enumerate(values) if value is None]
+        require(
+            not gone,
+            f"[split] column {self.column!r} is missing in row {gone[0] + 1 if gone else 0}; say whose row it is",
+        )
+        names, whose, sizes = np.unique(values.astype(str), return_inverse=True, return_counts=True)
+        order = np.argsort(whose, kind="stable")
+        rows = dict(zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True))
+        kept = {name: own for name, own in rows.items() if len(own) >= self.minimum}
+        wanted = self.unseen + (self.clients or 1)
+        require(
+            wanted <= len(kept),
+            f"[split] column {self.column!r} has {len(kept)} values with {self.minimum} rows or more; {wanted} clients are asked for",
+        )
+        drawn = sorted(kept, key=lambda name: generator(seed, "column", name).random())
+        unseen = sorted(drawn[: self.unseen])
+        seen = sorted(drawn[self.unseen : self.unseen + self.clients] if self.clients else drawn[self.unseen :])
+        few = len(rows) - len(kept)
+        note = [f"{few} values of {self.column} with fewer than {self.minimum} rows are left out"] if few else []
+        dealt = self._dealt({n: kept[n] for n in seen}, {n: kept[n] for n in unseen}, seed, *note)
+        return replace(dealt, columns=(str(self.column),))
 
     def _lists(self, labels: ArrayLike, n: int, seed: int) -> list[Index]:
         if self.kind == "iid":
@@ -240,10 +280,11 @@ def _is_parts(value: Any) -> bool:
     )
 
 
-_KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups")
+_KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups", "column")
 _BELONGS = {
     "alpha": ("dirichlet", "target-groups"),
-    "minimum": ("dirichlet",),
+    "minimum": ("dirichlet", "column"),
+    "column": ("column",),
     "shards_per_client": ("shards", "mixed"),
     "shard_size": ("shards", "mixed"),
     "nr": ("mixed",),
@@ -258,6 +299,7 @@ _SHARE = (lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
 _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "kind": (lambda v: v in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
     "clients": _AT_LEAST_1,
+    "column": (lambda v: isinstance(v, str) and bool(v), "the name of a column"),
     "alpha": (lambda v: is_number(v) and v > 0, "a number above 0"),
     "minimum": _AT_LEAST_0,
     "shards_per_client": _AT_LEAST_1,
