@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.core import cohort as cohort_module
+from coterie.core import own_rows
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
@@ -101,7 +101,7 @@ def test_a_minibatch_is_named_by_purpose_and_part():
 
 def test_more_rows_than_a_pass_takes_are_weighted_by_their_number():
     g = torch.Generator().manual_seed(0)
-    count = cohort_module._CHUNK * 2 + 37
+    count = own_rows.CHUNK * 2 + 37
     x, y = torch.randn(count, 3, generator=g, dtype=torch.float64), torch.randint(0, 2, (count,), generator=g)
     part = Part(x, y)
     problem = Problem(Clients([Client("a", part, test=part), Client("b", part.select(slice(0, 5)))]), logistic().model)

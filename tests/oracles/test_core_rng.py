@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from coterie.core.local_training import step_batches
 from coterie.core.rng import Rng, batches
 from coterie.core.training import Epochs, LocalSGD, Steps
 from federations import cohort_of, logistic, regression, subset
@@ -143,7 +144,7 @@ def drawn(problem, names, round=1, seed=0, local=None):
     local = local or LocalSGD(steps=Epochs(2), batch_size=5)
     labels = {}
     for i, name in enumerate(cohort.names):
-        labels[name] = [b[1].tolist() for b in cohort._steps(i, local, None, "train")]
+        labels[name] = [b[1].tolist() for b in step_batches(cohort, i, local, None, "train")]
     return labels
 
 
@@ -165,9 +166,9 @@ def test_batches_depend_on_seed_round_and_client_and_nothing_else():
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_the_number_of_rows_gathered_at_once_changes_no_batch(monkeypatch, count):
-    from coterie.core import cohort
+    from coterie.core import own_rows
 
     problem = logistic()
     before = drawn(problem, "abc", local=LocalSGD(steps=Steps(9), batch_size=5))
-    monkeypatch.setattr(cohort, "_BLOCK", count)
+    monkeypatch.setattr(own_rows, "BLOCK", count)
     assert drawn(problem, "abc", local=LocalSGD(steps=Steps(9), batch_size=5)) == before

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from coterie.core import cohort as cohort_module
+from coterie.core import own_rows
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng, batches
 from coterie.core.rows import Client, Clients, Part
@@ -370,7 +370,7 @@ def test_the_purpose_names_the_batches():
 def test_rows_gathered_in_groups_change_no_bit(monkeypatch):
     problem = batch_norm()
     first = both(problem, BASE)[0]
-    monkeypatch.setattr(cohort_module, "_BLOCK", 30)
+    monkeypatch.setattr(own_rows, "BLOCK", 30)
     assert torch.equal(both(problem, BASE)[0], first)
 
 

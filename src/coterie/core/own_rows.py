@@ -1,0 +1,151 @@
+"""The rows of a cohort's clients: how many there are, and batches of them as the model takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core import layers
+from coterie.core.errors import InputError, require
+from coterie.core.rng import Rng
+from coterie.core.rows import Inputs, Part, Rows, rows, take
+
+if TYPE_CHECKING:
+    from coterie.core.cohort import Cohort
+
+__all__ = ["Batch", "count_of", "gather", "part_of", "require_enough", "row_chunks", "size_of", "split"]
+
+Batch = tuple[Inputs, Tensor]
+CHUNK = 4096
+"""Rows of one forward pass; bounds memory, and is fixed so that results do not depend on what is free."""
+BLOCK = 1 << 24
+"""Elements gathered at once for several local steps."""
+
+
+def part_of(cohort: Cohort, part: str, client: int) -> Rows:
+    """Train, validation or test rows of all clients. Raises `InputError` if the client at position `client` has none of them."""
+    require(part in ("train", "validation", "test"), f"part must be train, validation or test; got {part!r}")
+    found: Rows | None = getattr(cohort.clients, part)
+    if found is None or not size_of(cohort, client, part):
+        raise InputError(f"client {cohort.names[client]!r} has no {part} rows")
+    return found
+
+
+def size_of(cohort: Cohort, client: int, part: str) -> int:
+    """Number of rows of this part."""
+    found: Rows | None = getattr(cohort.clients, part)
+    # Not `found.sizes`: its cost grows with the number of clients that exist.
+    at = cohort.index[client]
+    return 0 if found is None else int(found.offsets[at + 1] - found.offsets[at])
+
+
+def count_of(cohort: Cohort, client: int, part: str, batch_size: int | None) -> int:
+    """Number of rows of a batch of this size; None: of all."""
+    if part == "fresh" and batch_size is not None:
+        return batch_size
+    size = size_of(cohort, client, part)
+    return size if batch_size is None else min(size, batch_size)
+
+
+def gather(cohort: Cohort, part: Rows, i: int, chosen: NDArray[np.int64] | None) -> Batch:
+    """The client's rows of these numbers among its own; None: all."""
+    where = part.positions(cohort.index[i])
+    at = where if chosen is None else chosen + where.start if isinstance(where, slice) else where[chosen]
+    if isinstance(at, slice):
+        return cohort.workspace.prepare(take(part.inputs, at)), part.labels[at].to(cohort.workspace.device)
+    return _gather_at(cohort, part, torch.from_numpy(at))
+
+
+def _gather_at(cohort: Cohort, part: Rows, numbers: Tensor) -> Batch:
+    numbers = numbers.to(part.labels.device)
+    inputs, labels = _select(part.inputs, numbers), part.labels.index_select(0, numbers)
+    return cohort.workspace.prepare(inputs), labels.to(cohort.workspace.device)
+
+
+def row_chunks(
+    cohort: Cohort,
+    x: Tensor,
+    part: str,
+    batch_size: int | None,
+    purpose: str,
+    mode: str,
+    share: slice | None = None,
+    *,
+    load: bool = True,
+) -> Iterator[tuple[int, Inputs, Tensor]]:
+    """Position, inputs and labels of at most `CHUNK` rows at once of every client's batch, with the client's model loaded.
+
+    Args:
+        cohort: its clients in order.
+        x: model [d + b], or one per client [n, d + b].
+        part: of the rows, or `fresh`.
+        batch_size: rows of a random batch; None: all rows.
+        purpose: name of the random batch.
+        mode: `eval` or `train`.
+        share: some of the batch.
+        load: leave the model as it is if false.
+    """
+    require(mode in ("eval", "train"), f"mode must be eval or train; got {mode!r}")
+    # Only on a change: it walks through all modules.
+    if cohort.workspace.model.training != (mode == "train"):
+        cohort.workspace.model.train(mode == "train")
+    if load and x.ndim == 1:
+        cohort.workspace.load(x)
+    for i in range(len(cohort.names)):
+        if load and x.ndim > 1:
+            cohort.workspace.load(x[i])
+        if mode == "train":
+            layers.restart(cohort, i, purpose if share is None else f"{purpose}/{share.start}")
+        inputs, labels = _batch(cohort, i, part, batch_size, purpose, share)
+        for low in range(0, len(labels), CHUNK):
+            some = slice(low, low + CHUNK)
+            yield i, (inputs if rows(inputs) <= CHUNK else take(inputs, some)), labels[some]
+
+
+def _batch(cohort: Cohort, i: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Batch:
+    if part == "fresh":
+        drawn = _fresh(cohort, i, batch_size, cohort.rng(i, purpose).child(part))
+        drawn = drawn if share is None else drawn.select(share)
+        return cohort.workspace.prepare(drawn.inputs), drawn.labels.to(cohort.workspace.device)
+    where, chosen = part_of(cohort, part, i), None
+    if share is not None or (batch_size is not None and batch_size < size_of(cohort, i, part)):
+        chosen = cohort.rng(i, purpose).child(part).permutation(size_of(cohort, i, part), batch_size)
+        chosen = chosen if share is None else chosen[share]
+    require_enough(cohort, i, chosen, part)
+    return gather(cohort, where, i, chosen)
+
+
+def _fresh(cohort: Cohort, i: int, batch_size: int | None, rng: Rng) -> Part:
+    if cohort.clients.draw is None or batch_size is None:
+        raise InputError(
+            f"fresh rows of client {cohort.names[i]!r} cannot be drawn: that takes data whose distribution is known, as "
+            "mean-estimation or clients made with `with_draw`, and a batch size; take validation or train rows"
+        )
+    return cohort.clients.draw(cohort.names[i], batch_size, rng)
+
+
+def require_enough(cohort: Cohort, i: int, numbers: NDArray[np.int64] | None, part: str = "train") -> None:
+    """Raise `InputError` if a gradient or a loss would rest on too few different rows (None: all of the part)."""
+    fewest = cohort.workspace.fewest_rows
+    if fewest > 1 and (size_of(cohort, i, part) if numbers is None else len(np.unique(numbers))) < fewest:
+        raise InputError(f"client {cohort.names[i]!r} computes nothing of fewer than {fewest} different rows")
+
+
+def _select(inputs: Inputs, at: Tensor) -> Inputs:
+    # `inputs[at]` takes up to fifteen times as long.
+    if isinstance(inputs, dict):
+        return {k: v.index_select(0, at) for k, v in inputs.items()}
+    return inputs.index_select(0, at)
+
+
+def split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:
+    """Inputs in pieces of these sizes, as views."""
+    if isinstance(inputs, dict):
+        pieces = zip(*(v.split(sizes) for v in inputs.values()), strict=True)
+        return [dict(zip(inputs, some, strict=True)) for some in pieces]
+    return list(inputs.split(sizes))
