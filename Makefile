@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits wheel clean
+.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits duplication wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ bench-peers: $(VENV)/.dev  ## W1 against pfl-research, fedjax, FedLab and Flower
 
 same-bits: $(VENV)/.dev  ## does this tree compute the bits of commit BASE, for every method? (2 minutes, 4 where BASE is new; ONLY='attacks/*')
 	$(if $(wildcard $(ENGINES)/.ready),$(ENGINES),$(VENV))/bin/python -m benchmarks.same_bits '$(BASE)' --only '$(or $(ONLY),*)'
+
+duplication: $(VENV)/.dev  ## the share of the method files' code that also stands in a sibling file
+	$(BIN)/python -m benchmarks.duplication
 
 wheel: $(VENV)/.dev  ## build the wheel and try it from an empty folder in a virtual environment of its own
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python
