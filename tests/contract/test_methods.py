@@ -150,7 +150,7 @@ def is_bounded(case: Case) -> bool:
 
 
 def is_pooled(case: Case) -> bool:
-    return bool(getattr(ALGORITHMS[case[0]], "pooled", False))
+    return getattr(ALGORITHMS[case[0]], "pooled", False) is True  # elsewhere it is a property of the base
 
 
 def mean_loss(found: Run, round: int, split: str = "train") -> float:
