@@ -43,7 +43,7 @@ test-engines: $(ENGINES)/.ready  ## the contract of methods and engines on Ray a
 test-engines-slow: $(ENGINES)/.ready  ## processes of a FLARE job killed at other moments of a round
 	$(ENGINES)/bin/python -m pytest tests -m 'engines and slow' -q
 
-deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual TLS (NVIDIA FLARE): the same numbers as in one process
+deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual TLS (NVIDIA FLARE): the same numbers as in one process (KEEP=1 keeps the kits)
 	$(ENGINES)/bin/python tests/deployment.py
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like

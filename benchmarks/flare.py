@@ -139,8 +139,6 @@ def simulate(
     Returns:
         The simulator's folder.
     """
-    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-
     local = folder / "sim" / "local"
     local.mkdir(parents=True)
     for name, file in files.items():
@@ -149,7 +147,7 @@ def simulate(
         (local / f"{name}.coterie.toml").write_text("\n".join([*lines, ""]))
         approve(plan, local / f"{name}.coterie.toml")
     ours = [f"{type(o).__module__}.{type(o).__qualname__}" for o in (server, client)]
-    allowed = {"format_version": 2, "class_allow_list": sorted({*DEFAULT_CLASS_ALLOW_LIST, *CLASSES, *ours})}
+    allowed = {"format_version": 2, "class_allow_list": sorted({*CLASSES, *ours})}
     (local / "resources.json.default").write_text(json.dumps(allowed))
     recipe = CollabRecipe("sim", server=server, client=client, min_clients=len(files))
     with _on_path(path), warnings.catch_warnings():

@@ -252,8 +252,8 @@ def say(text):
     sys.stdout.flush()
 
 
-def demo():
-    """Four hospitals, four processes, provisioned kits and mTLS against one process."""
+def demo(keep=False):
+    """Four hospitals, four processes, kits and mutual TLS against one process; `keep` leaves plan, kits and results to look at."""
     folder = Path(tempfile.mkdtemp(prefix="coterie-deploy-"))
     begun = time.perf_counter()
     try:
@@ -268,11 +268,14 @@ def demo():
             differ = differences(folder / "here", folder / "there")
         labels = [m.label for m in read_plan(made.plan).experiment.methods]
         assert not differ, f"these files differ: {', '.join(differ)}"
-        say(f"{', '.join(labels)}: the same numbers, to the last bit, as in one process")
-        say(f"{time.perf_counter() - begun:.0f} s; no process is left")
+        say(f"{', '.join(labels)}: bit for bit the numbers of one process")
+        say(f"done after {time.perf_counter() - begun:.0f} s")
     finally:
-        shutil.rmtree(folder)
+        if keep:
+            say(f"kept: {folder} (plan.toml, kits/, here/ and there/)")
+        else:
+            shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    demo()
+    demo(keep="--keep" in sys.argv[1:] or bool(os.environ.get("KEEP")))

@@ -22,7 +22,6 @@ def kits(tmp_path_factory):
     return provision(plan_file(tmp_path_factory.mktemp("kits"), deploy={"sites": ["hungary", "cleveland"]}))
 
 
-@pytest.mark.xfail(strict=True, reason="FLARE's own 88 classes are allowed too")
 @pytest.mark.parametrize("name", ["hungary", "localhost"])
 def test_a_kit_allows_the_classes_that_coterie_needs_and_no_others(kits, name):
     from coterie.sites.flare.kits import CLASSES
@@ -39,7 +38,6 @@ def start(kit, **environment):
     )  # fmt: skip
 
 
-@pytest.mark.xfail(strict=True, reason="whatever python3 is, it is restarted five times without a word")
 @pytest.mark.parametrize("name", ["hungary", "localhost"])
 def test_start_says_in_a_sentence_that_its_interpreter_lacks_coterie(kits, name, tmp_path):
     bare = tmp_path / "python3"
@@ -52,7 +50,6 @@ def test_start_says_in_a_sentence_that_its_interpreter_lacks_coterie(kits, name,
     assert not (kits / name / "daemon_pid.fl").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="whatever python3 is, it is restarted five times without a word")
 def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(kits):
     from coterie.cli.main import main
     from coterie.data.sets.heart_disease import FOLDER

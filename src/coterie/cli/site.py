@@ -52,6 +52,7 @@ def _check(args: argparse.Namespace) -> int:
 
 def _approve(args: argparse.Namespace) -> int:
     from coterie.sites.approval import Approved, approve, fits, in_words
+    from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
     from coterie.sites.settings import read_settings
 
@@ -65,6 +66,9 @@ def _approve(args: argparse.Namespace) -> int:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
         return 0
     approve(plan, settings_file)
+    kit = settings_file.parent.parent
+    if (kit / "startup").is_dir():
+        remember_interpreter(kit)
     Log(Path(settings.log)).write(what="approved", plan=asked.hash)
     _say("approved: the site answers this plan, and refuses whatever else it is asked")
     return 0

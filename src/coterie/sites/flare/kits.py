@@ -16,7 +16,7 @@ from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.tables import table_options
 
-__all__ = ["CLASSES", "need_flare", "provision"]
+__all__ = ["CLASSES", "harden", "need_flare", "provision", "remember_interpreter"]
 
 CLASSES = (
     "coterie.sites.flare.client.SiteClient",
@@ -36,9 +36,6 @@ def provision(plan_file: Path, folder: Path | None = None) -> Path:
     require(
         not kits.exists(), f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it"
     )
-    from nvflare.app_common.default_component_policy import DEFAULT_CLASS_ALLOW_LIST
-
-    allowed = [*DEFAULT_CLASS_ALLOW_LIST, *CLASSES]
     with tempfile.TemporaryDirectory() as temporary:
         project = Path(temporary) / "project.yml"
         project.write_text(json.dumps(_project(deployment), indent=1), encoding="utf-8")  # JSON is YAML
@@ -51,23 +48,49 @@ def provision(plan_file: Path, folder: Path | None = None) -> Path:
         shutil.copytree(made, kits)
         shutil.copy(project, kits / "project.yml")
     for name in (deployment.server, *deployment.sites):
-        local = kits / name / "local"
-        resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
-        resources["class_allow_list"] = allowed
-        resources["allow_log_streaming"] = False  # a site's log stays there: it may quote its data
-        resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
-        (local / "resources.json").write_text(json.dumps(resources, indent=2), encoding="utf-8")
-        rights = json.loads((local / "authorization.json.default").read_text(encoding="utf-8"))
-        for role in rights["permissions"].values():
-            if isinstance(role, dict):
-                role["byoc"] = "none"  # a job brings no code of its own
-        rights["permissions"]["lead"]["app_command"] = "n:submitter"  # asks the server how the job stands
-        (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
+        harden(kits / name)
     _keep_jobs(kits / deployment.server)
+    remember_interpreter(kits / deployment.server)
     for name in deployment.sites:
         shutil.copy(plan_file, kits / name / "local" / PLAN_FILE)
         (kits / name / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
     return kits
+
+
+def harden(kit: Path) -> None:
+    """Let jobs build coterie's classes alone and bring no code, send no log, and let the start script check its interpreter."""
+    local = kit / "local"
+    resources = json.loads((local / "resources.json.default").read_text(encoding="utf-8"))
+    resources["class_allow_list"] = list(CLASSES)
+    resources["allow_log_streaming"] = False  # a site's log stays there: it may quote its data
+    resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+    (local / "resources.json").write_text(json.dumps(resources, indent=2), encoding="utf-8")
+    rights = json.loads((local / "authorization.json.default").read_text(encoding="utf-8"))
+    for role in rights["permissions"].values():
+        if isinstance(role, dict):
+            role["byoc"] = "none"  # a job brings no code of its own
+    rights["permissions"]["lead"]["app_command"] = "n:submitter"  # asks the server how the job stands
+    (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
+    for name in ("start.sh", "sub_start.sh"):
+        script = kit / "startup" / name
+        first, rest = script.read_text(encoding="utf-8").split("\n", 1)
+        script.write_text(f"{first}\n{_INTERPRETER}{rest.replace('python3', _PYTHON)}", encoding="utf-8")
+
+
+_PYTHON = '"$COTERIE_PYTHON"'
+_INTERPRETER = """KIT="$( cd "$( dirname "${BASH_SOURCE[0]}" )/.." && pwd )"
+if [ -z "$COTERIE_PYTHON" ] && [ -f "$KIT/local/python" ]; then COTERIE_PYTHON="$(cat "$KIT/local/python")"; fi
+export COTERIE_PYTHON="${COTERIE_PYTHON:-python3}"
+if ! "$COTERIE_PYTHON" -c "import coterie.sites.site, nvflare" 2> /dev/null; then
+  echo "$COTERIE_PYTHON cannot import coterie and nvflare: set COTERIE_PYTHON to the interpreter of the environment that has them" >&2
+  exit 1
+fi
+"""
+
+
+def remember_interpreter(kit: Path) -> None:
+    """Let the kit's start script use this interpreter."""
+    (kit / "local" / "python").write_text(f"{sys.executable}\n", encoding="utf-8")
 
 
 def _keep_jobs(kit: Path) -> None:
