@@ -82,7 +82,7 @@ def free_port():
 class Deployment:
     """A folder with files, plan and kits, and the processes that were started from them."""
 
-    def __init__(self, folder, *, methods=METHODS, rounds=6, seeds=1, timeout=60.0, files=None):
+    def __init__(self, folder, *, methods=METHODS, rounds=6, seeds=1, timeout=60.0, files=None, keys_at_sites=False):
         self.folder = Path(folder)
         export(self.folder / "hospitals", server_rows=90)
         for name, change in (files or {}).items():
@@ -101,11 +101,21 @@ class Deployment:
                 timeout=timeout,
             )
         )
-        self.kits = provision(self.plan)
+        self.kits = provision(self.plan, keys_at_sites=keys_at_sites)
+        for name in HOSPITALS if keys_at_sites else ():
+            self.join(name)
         for name in HOSPITALS:
             self.settings(name)
             self.approve(name)
         self.processes = {}
+
+    def join(self, name):
+        """A site makes its key, the operator signs, and the site builds its kit."""
+        self.coterie("site", "request", self.plan, "--site", name)
+        told = self.coterie("sign", self.plan, self.folder / f"{name}-key" / f"{name}.request.zip").stdout
+        signed = self.folder / f"{name}-key" / f"{name}.signed.zip"
+        where = ("--plan", self.plan, "--key", self.folder / f"{name}-key", "--kit", self.kits / name)
+        self.coterie("site", "join", signed, "--fingerprint", told.split()[-1], *where)
 
     def approve(self, name, plan=None):
         """What `coterie site approve PLAN --yes` does."""
@@ -185,7 +195,10 @@ class Deployment:
                 text=True,
                 start_new_session=True,
             )
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=timeout, check=False,
+            env={**os.environ, "HOME": str(self.folder)},  # FLARE keeps records of certificates there
+        )  # fmt: skip
         assert not check or done.returncode == 0, f"{arguments}: {done.returncode}\n{done.stderr}\n{done.stdout}"
         return done
 
@@ -257,7 +270,7 @@ def demo(keep=False):
     folder = Path(tempfile.mkdtemp(prefix="coterie-deploy-"))
     begun = time.perf_counter()
     try:
-        with deployed(folder) as made:
+        with deployed(folder, keys_at_sites=True) as made:
             for name in HOSPITALS:
                 made.coterie("site", "check", made.kits / name)
                 made.coterie("site", "approve", made.kits / name, "--yes")

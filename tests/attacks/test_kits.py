@@ -62,3 +62,57 @@ def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(k
     script = (kit / "startup" / "sub_start.sh").read_text()
     assert 'exec "$COTERIE_PYTHON" -u -m nvflare.private' in script
     assert "python3" not in script.replace("COTERIE_PYTHON:-python3", "")
+
+
+@pytest.fixture(scope="module")
+def own_key(tmp_path_factory):
+    """A site whose key was made at the site: the folder, and what the operator has signed and told."""
+    from hospital import plan_file
+
+    from coterie.sites.flare.join import request, sign
+    from coterie.sites.flare.kits import provision
+
+    folder = tmp_path_factory.mktemp("own")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        plan = plan_file(folder)
+        kits = provision(plan, keys_at_sites=True)
+        asked = request(plan, "hungary", folder / "hungary-key")
+        signed, fingerprint = sign(plan, asked)
+        yield folder, kits, asked, signed, fingerprint
+
+
+def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_key, monkeypatch):
+    import zipfile
+
+    from coterie.sites.check import check_site
+    from coterie.sites.flare.join import join
+    from coterie.sites.flare.kits import CLASSES
+
+    folder, kits, asked, signed, fingerprint = own_key
+    assert not (kits / "hungary").exists()
+    secret = (folder / "hungary-key" / "hungary.key").read_bytes()
+    for sent in (asked, signed):
+        with zipfile.ZipFile(sent) as archive:
+            assert all(secret not in archive.read(name) for name in archive.namelist())
+    join(signed, fingerprint, folder / "plan.toml", folder / "hungary-key", folder / "hungary")
+    resources = json.loads((folder / "hungary" / "local" / "resources.json").read_text())
+    assert resources["class_allow_list"] == list(CLASSES)
+    settings = folder / "hungary" / "local" / "coterie.toml"
+    from coterie.data.sets.heart_disease import FOLDER
+
+    settings.write_text(settings.read_text().replace('"data.csv"', json.dumps(str(FOLDER / "hungary.csv"))))
+    assert "this site can join once it has approved the plan" in check_site(folder / "hungary")
+
+
+def test_a_signed_file_of_another_authority_is_refused(own_key, tmp_path):
+    from coterie.core.errors import InputError
+    from coterie.sites.flare.join import join
+
+    folder, _, _, signed, fingerprint = own_key
+    other = fingerprint[:-1] + ("0" if fingerprint[-1] != "0" else "1")
+    with pytest.raises(InputError, match="package"):
+        join(signed, other, folder / "plan.toml", folder / "hungary-key", tmp_path / "kit")
+    with pytest.raises(InputError, match="32 pairs of hexadecimal digits"):
+        join(signed, "yes", folder / "plan.toml", folder / "hungary-key", tmp_path / "kit")
+    assert not (tmp_path / "kit").exists()

@@ -156,13 +156,18 @@ def _deploy(args: argparse.Namespace) -> int:
 
     path = Path(args.plan)
     deployment = read_plan(path).deployment
-    kits = provision(path, None if args.kits is None else Path(args.kits))
+    kits = provision(path, None if args.kits is None else Path(args.kits), keys_at_sites=args.keys_at_sites)
     _say(f"kits in {kits}: hand each site its folder over a private channel; it holds a private key")
     _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
     for name in deployment.sites:
         kit = kits / name
-        _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit} --yes,")
-        _say(f"           then {kit}/startup/start.sh")
+        if args.keys_at_sites:
+            _say(
+                f"  site     {name}: there, coterie site request {path.name} --site {name}; here, coterie sign {path} FILE"
+            )
+        else:
+            _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
+            _say(f"           then {kit}/startup/start.sh")
     _say(f"  operator {deployment.admin}: coterie submit {path}")
     return 0
 

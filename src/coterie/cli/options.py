@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from coterie import __version__
-from coterie.cli.site import add_purge, add_site_commands
+from coterie.cli.site import add_operator_commands, add_purge, add_site_commands
 from coterie.core.errors import InputError, nearest
 
 __all__ = ["build_parser"]
@@ -125,11 +125,17 @@ def _add_site_commands(commands: Any) -> None:
     deploy = commands.add_parser("deploy", help="make the kits with which sites elsewhere join a plan (NVIDIA FLARE)")
     deploy.add_argument("plan", help="an experiment's TOML file with a [deploy] table")
     deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; left out: as [deploy] kits says")
+    deploy.add_argument(
+        "--keys-at-sites",
+        action="store_true",
+        help="make no kits of sites: each makes its own key (coterie site request)",
+    )
     deploy.set_defaults(command="deploy")
 
     site = commands.add_parser("site", help="for a site: check, approve and audit what a plan asks of it")
     add_site_commands(site.add_subparsers(title="commands", metavar="COMMAND", required=True))
 
+    add_operator_commands(commands)
     add_purge(commands)
 
     submit = commands.add_parser("submit", help="run a plan on its sites and bring the run directory back")

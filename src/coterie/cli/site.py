@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SITE_COMMANDS", "add_purge", "add_site_commands"]
+__all__ = ["SITE_COMMANDS", "add_operator_commands", "add_purge", "add_site_commands"]
 
 
 def add_site_commands(jobs: Any) -> None:
@@ -31,6 +31,29 @@ def add_site_commands(jobs: Any) -> None:
     log.add_argument("--check", action="store_true", help="verify that no line was changed, removed or added")
     log.add_argument("--last", type=int, default=20, metavar="N", help="how many lines to show (default: 20)")
     log.set_defaults(command="site log")
+
+    ask = jobs.add_parser("request", help="make the site's key here, and a request that the operator signs")
+    ask.add_argument("plan")
+    ask.add_argument("--site", metavar="NAME", required=True, help="which site of the plan")
+    ask.add_argument("--out", metavar="FOLDER", help="for the key and the request; default: NAME-key")
+    ask.set_defaults(command="site request")
+
+    join = jobs.add_parser("join", help="build the site's kit from what the operator has signed")
+    join.add_argument("signed", help="the file NAME.signed.zip")
+    join.add_argument("--fingerprint", required=True, help="of the operator's authority, told over another channel")
+    join.add_argument("--plan", required=True, help="the plan")
+    join.add_argument("--key", metavar="FOLDER", help="what `coterie site request` made; default: NAME-key")
+    join.add_argument("--kit", metavar="FOLDER", help="the new kit; default: NAME")
+    join.set_defaults(command="site join")
+
+
+def add_operator_commands(commands: Any) -> None:
+    """Add `coterie sign` to the parser."""
+    sign = commands.add_parser("sign", help="sign the request of a site that has made its own key")
+    sign.add_argument("plan")
+    sign.add_argument("request", help="the file NAME.request.zip")
+    sign.add_argument("--kits", metavar="FOLDER", help="default: as [deploy] kits says")
+    sign.set_defaults(command="sign")
 
 
 def add_purge(commands: Any) -> None:
@@ -108,6 +131,34 @@ def _log(args: argparse.Namespace) -> int:
     return 0
 
 
+def _request(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.join import request
+
+    folder = Path(args.out or f"{args.site}-key")
+    made = request(Path(args.plan), args.site, folder)
+    _say(f"send {made} to the operator; the key in {folder} stays here")
+    return 0
+
+
+def _sign(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.join import sign
+
+    signed, fingerprint = sign(Path(args.plan), Path(args.request), None if args.kits is None else Path(args.kits))
+    _say(f"send {signed} back, and tell the site this fingerprint over another channel, say by telephone:")
+    _say(fingerprint)
+    return 0
+
+
+def _join(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.join import join
+
+    name = Path(args.signed).name.removesuffix(".signed.zip")
+    kit = Path(args.kit or name)
+    join(Path(args.signed), args.fingerprint, Path(args.plan), Path(args.key or f"{name}-key"), kit)
+    _say(f"the kit is {kit}: edit local/coterie.toml, then coterie site check {kit} and coterie site approve {kit}")
+    return 0
+
+
 def _purge(args: argparse.Namespace) -> int:
     from coterie.sites.purge import leftovers, purge
 
@@ -149,6 +200,9 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site check": _check,
     "site approve": _approve,
     "site log": _log,
+    "site request": _request,
+    "site join": _join,
+    "sign": _sign,
     "purge": _purge,
 }
 """What runs a command of a site, given its options; it returns the exit status."""

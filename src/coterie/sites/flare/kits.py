@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,18 @@ from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.tables import table_options
 
-__all__ = ["CLASSES", "harden", "need_flare", "provision", "remember_interpreter"]
+__all__ = [
+    "AUTHORITY",
+    "CLASSES",
+    "PROJECT",
+    "fingerprint_of",
+    "furnish",
+    "harden",
+    "need_flare",
+    "organisation_of",
+    "provision",
+    "remember_interpreter",
+]
 
 CLASSES = (
     "coterie.sites.flare.client.SiteClient",
@@ -26,19 +38,30 @@ CLASSES = (
 )
 """What a job of ours builds at the sites; a kit allows these and nothing that travels with a job."""
 
+PROJECT = "coterie"
+AUTHORITY = "ca"
+"""Folder of the kits with the key that signs sites: it stays with the operator."""
 
-def provision(plan_file: Path, folder: Path | None = None) -> Path:
-    """Write the kits of a plan; returns their folder. Raises `InputError` if there are kits already or FLARE is missing."""
+
+def provision(plan_file: Path, folder: Path | None = None, *, keys_at_sites: bool = False) -> Path:
+    """Write the kits of a plan; returns their folder. Raises `InputError` if there are kits already or FLARE is missing.
+
+    Args:
+        plan_file: the plan.
+        folder: for the kits; None: as the plan says.
+        keys_at_sites: make none for sites, which ask for a certificate with a key of their own (`join.request`).
+    """
     plan = read_plan(plan_file)
     deployment = plan.deployment
     need_flare()
+    sites = () if keys_at_sites else deployment.sites
     kits = folder or plan_file.parent / deployment.kits
     require(
         not kits.exists(), f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it"
     )
     with tempfile.TemporaryDirectory() as temporary:
         project = Path(temporary) / "project.yml"
-        project.write_text(json.dumps(_project(deployment), indent=1), encoding="utf-8")  # JSON is YAML
+        project.write_text(json.dumps(_project(deployment, sites), indent=1), encoding="utf-8")  # JSON is YAML
         command = [sys.executable, "-m", "nvflare.cli", "provision", "-p", str(project), "-w", temporary, "--force"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         made = Path(temporary) / "coterie" / "prod_00"
@@ -47,14 +70,20 @@ def provision(plan_file: Path, folder: Path | None = None) -> Path:
             raise InputError(f"FLARE could not provision {plan_file}: {' '.join(last) or 'no reason given'}")
         shutil.copytree(made, kits)
         shutil.copy(project, kits / "project.yml")
-    for name in (deployment.server, *deployment.sites):
+        make_authority(Path(temporary) / "coterie" / "state" / "cert.json", kits / AUTHORITY)
+    for name in (deployment.server, *sites):
         harden(kits / name)
     _keep_jobs(kits / deployment.server)
     remember_interpreter(kits / deployment.server)
-    for name in deployment.sites:
-        shutil.copy(plan_file, kits / name / "local" / PLAN_FILE)
-        (kits / name / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
+    for name in sites:
+        furnish(kits / name, plan, plan_file)
     return kits
+
+
+def furnish(kit: Path, plan: Plan, plan_file: Path) -> None:
+    """Put the plan and settings to fill in into a site's kit."""
+    shutil.copy(plan_file, kit / "local" / PLAN_FILE)
+    (kit / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
 
 
 def harden(kit: Path) -> None:
@@ -93,6 +122,26 @@ def remember_interpreter(kit: Path) -> None:
     (kit / "local" / "python").write_text(f"{sys.executable}\n", encoding="utf-8")
 
 
+def make_authority(state: Path, folder: Path) -> None:
+    """Keep the authority that has signed the kits, so that more sites can be signed later."""
+    kept = json.loads(state.read_text(encoding="utf-8"))
+    folder.mkdir(mode=0o700)
+    for name, key in (("rootCA.pem", "root_cert"), ("rootCA.key", "root_pri_key")):
+        (folder / name).write_text(kept[key], encoding="utf-8")
+        (folder / name).chmod(0o600)
+    about = {"project": PROJECT, "provision_version": "00", "rootCA_fingerprint": fingerprint_of(folder / "rootCA.pem")}
+    (folder / "ca.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def fingerprint_of(certificate: Path) -> str:
+    """SHA-256 of a certificate, as FLARE and openssl print it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    digest: bytes = x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256())
+    return "SHA256:" + digest.hex(":").upper()
+
+
 def _keep_jobs(kit: Path) -> None:
     """Let a server keep its jobs in its kit: FLARE's own place in /tmp is that of every server on the machine."""
     file = kit / "local" / "resources.json"
@@ -105,7 +154,12 @@ def _keep_jobs(kit: Path) -> None:
     file.write_text(json.dumps(resources, indent=2), encoding="utf-8")
 
 
-def _project(deployment: Deployment) -> dict[str, Any]:
+def organisation_of(site: str) -> str:
+    """The organisation of a site, as FLARE spells such names."""
+    return re.sub(r"\W", "_", site)
+
+
+def _project(deployment: Deployment, sites: Sequence[str]) -> dict[str, Any]:
     server = {
         "name": deployment.server,
         "type": "server",
@@ -113,14 +167,14 @@ def _project(deployment: Deployment) -> dict[str, Any]:
         "fed_learn_port": deployment.port,
         "admin_port": deployment.port,
     }
-    sites = [{"name": s, "type": "client", "org": re.sub(r"\W", "_", s)} for s in deployment.sites]
+    clients = [{"name": s, "type": "client", "org": organisation_of(s)} for s in sites]
     admin = {"name": deployment.admin, "type": "admin", "org": deployment.organisation, "role": "lead"}
     builders = "nvflare.lighter.impl"
     return {
         "api_version": 3,
-        "name": "coterie",
+        "name": PROJECT,
         "description": "kits of a coterie deployment",
-        "participants": [server, *sites, admin],
+        "participants": [server, *clients, admin],
         "builders": [
             {"path": f"{builders}.workspace.WorkspaceBuilder"},
             {"path": f"{builders}.static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": "tcp"}},
