@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from coterie.algorithms.isfl import class_counts
 from hospital import FEDAVG, Hospital, local, plan_file, settings_file
 
 from coterie.algorithms.fedavg import local_update
@@ -12,6 +11,7 @@ from coterie.algorithms.meritfed import target_gradient
 from coterie.core.errors import InputError
 from coterie.core.metrics import evaluate
 from coterie.core.training import Steps
+from coterie.samplers.weighted import class_counts
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_what_the_plan_says_is_answered(hospital):
 
 
 def test_a_task_of_another_method_is_refused(hospital):
-    refused("does not ask 'isfl:class_counts'", hospital.ask, class_counts)
+    refused("does not ask 'weighted:class_counts'", hospital.ask, class_counts)
     refused("does not ask", hospital.ask, target_gradient, x=hospital.x, rows="train", batch=None, step=0)
 
 
@@ -114,15 +114,17 @@ def test_the_budget_counts_distinct_requests_and_outlives_a_restart(tmp_path):
     refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=4)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "meritfed", "varsel", "maxfl", "isfl", "scaffold", "perfedavg", "mwfed"])
+@pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl", "pj-is", "scaffold", "perfedavg", "mwfed"])
 def test_the_tasks_of_a_method_are_found_in_its_code(name):
-    from coterie.algorithms import ALGORITHMS
+    from coterie import catalogue
     from coterie.core.task import known_tasks
     from coterie.sites.allowed import tasks_of
 
+    method = catalogue.find(name)
     fields = {"varsel": {"internal": ("a",)}}.get(name, {})
-    found = {task.name for task in tasks_of(ALGORITHMS[name](**fields))}
-    own = {t for t in known_tasks() if t.startswith(f"coterie.algorithms.{name}:")}
+    found = {task.name for task in tasks_of(method(**fields))}
+    own = {t for t in known_tasks() if t.startswith(f"{method.__module__}:")}
+    assert own
     assert own <= found
     assert not any("describe" in t or "moments" in t for t in found)
 

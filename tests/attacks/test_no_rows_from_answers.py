@@ -17,6 +17,13 @@ from coterie.core.training import Steps
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.recipe import describe, moments
 
+
+def described_as(options):
+    from coterie.sites.tables import described_as
+
+    return described_as(options)
+
+
 ROWS = list(csv.DictReader((FOLDER / "hungary.csv").read_text().splitlines()))
 
 
@@ -32,8 +39,7 @@ def table(folder, rows, **columns):
 
 
 def described(hospital):
-    categorical = json.dumps(sorted(hospital.rows.options["categorical"]))
-    return json.loads(hospital.ask(describe, label="num", categorical=categorical)["text"][0])
+    return json.loads(hospital.ask(describe, **described_as(hospital.rows.options))["text"][0])
 
 
 def test_identifiers_never_leave_chosen_or_not(tmp_path):
@@ -41,7 +47,7 @@ def test_identifiers_never_leave_chosen_or_not(tmp_path):
     chosen = {"categorical": ["cp", "restecg", "name", "record_number"]}
     hospital = Hospital(tmp_path, names, data=chosen)
     hospital.say("open", seed=0)
-    said = hospital.ask(describe, label="num", categorical=json.dumps(sorted(chosen["categorical"])))["text"][0]
+    said = hospital.ask(describe, **described_as(hospital.rows.options))["text"][0]
     assert "Kov" not in said
     assert "1000" not in said
     assert not {"name", "record_number"} & set(json.loads(said)["columns"])
@@ -90,7 +96,7 @@ def test_a_label_to_regress_on_is_summed_and_its_values_stay(tmp_path):
     hospital = Hospital(tmp_path, data={"name": None, "folder": "x", "label": "age", "task": "regression"})
     hospital.begin()
     assert hospital.rows.clients.train.labels.is_floating_point()
-    told = json.loads(hospital.ask(describe, label="age", categorical="[]")["text"][0])
+    told = json.loads(hospital.ask(describe, **described_as(hospital.rows.options))["text"][0])
     assert told["label"]["values"] == []
 
 

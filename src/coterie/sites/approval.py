@@ -17,7 +17,7 @@ from coterie.sites.allowed import Allowed, tasks_of
 from coterie.sites.minima import STATISTICS
 from coterie.sites.plan import Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, short
-from coterie.sites.tables import table_options
+from coterie.sites.tables import left_out, table_options
 
 __all__ = ["Approved", "approve", "approved_file", "fits", "in_words", "plan_hash", "read_approved"]
 
@@ -88,7 +88,7 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     options, run = table_options(experiment.data), experiment.run
     yield f"plan      SHA-256 {approved.hash}"
     yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
-    yield f"predicts  {options['label']}; leaves out {', '.join(options.get('drop', ())) or 'no column by name'}"
+    yield f"predicts  {options['label']}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
     yield f"rows      split {dict(experiment.split) or 'one third to test'} by seed {', '.join(map(str, run.seeds))}"
     yield (
         f"before    leaves: names and kinds of columns, categories of at least {settings.minimum_cell} training rows, "

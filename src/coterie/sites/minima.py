@@ -22,6 +22,7 @@ from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.data.tables.settings import MANY_CLASSES
 from coterie.sites.allowed import RefusedError
+from coterie.sites.tables import described_as, left_out
 
 __all__ = ["classes_withheld", "described", "moments_fit", "parts_withheld", "summed", "table_withheld"]
 
@@ -45,7 +46,7 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
     training rows have. Raises `RefusedError` for a class with fewer rows.
     """
     label, chosen = options["label"], tuple(options.get("categorical", ()))
-    about = json.loads(describe(TableCohort({table.name: table}), label=label, categorical=json.dumps(chosen)).text[0])
+    about = json.loads(describe(TableCohort({table.name: table}), **described_as(options)).text[0])
     columns = {}
     for name, column in table.columns.items():
         if name == label:
@@ -105,7 +106,7 @@ def summed(table: Table, options: Mapping[str, Any]) -> set[str]:
     about = {"kind": label.kind, "distinct": len({t for t in label.spelled if t is not None})}
     numbers = {name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"}
     cut = options.get("above") is not None or not _is_quantity(about, options)
-    return numbers - {*options.get("drop", ()), *([options["label"]] if cut else [])}
+    return numbers - left_out(options) - ({options["label"]} if cut else set())
 
 
 def parts_withheld(clients: Clients, least: int) -> Clients:

@@ -35,7 +35,7 @@ from coterie.sites.approval import Approved
 from coterie.sites.log import entries
 from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, summed, table_withheld
 from coterie.sites.settings import SiteSettings, matches, short
-from coterie.sites.tables import TABLE_TASKS, Facts, facts_of, read_site, table_options
+from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, left_out, read_site, table_options
 
 __all__ = ["SiteRows", "site_key"]
 
@@ -121,7 +121,7 @@ class SiteRows:
 
     def _check_recipe(self, recipe: Mapping[str, Any], table: Table) -> None:
         """Raise `RefusedError` for a recipe that makes other features of this table than the plan says."""
-        chosen, drop = self.options.get("categorical", ()), self.options.get("drop", ())
+        chosen, drop = self.options.get("categorical", ()), left_out(self.options)
         if recipe["label"]["column"] != self.options["label"] or recipe["label"]["above"] != self.options.get("above"):
             raise RefusedError("the recipe has another label than the approved plan")
         for column in recipe["columns"]:
@@ -205,8 +205,7 @@ class SiteRows:
         """The answer of a task about the table, which may name the columns that the plan uses and no other."""
         table, given = self._opened(), ask.arguments()
         if ask.function is describe:
-            chosen = json.dumps(sorted(self.options.get("categorical", ())))
-            if given != {"label": self.options["label"], "categorical": chosen}:
+            if given != described_as(self.options):
                 raise RefusedError("the approved plan has another label or other categories")
         elif set(given) - {"schema", "centre"} or not set(json.loads(given["schema"])) <= summed(table, self.options):
             raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")

@@ -7,6 +7,7 @@ the others, and it is agreed on by tasks; so the rows of a site are, to the last
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,6 +60,17 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
 def table_settings(options: Mapping[str, Any]) -> TableSettings:
     """The settings of `table_options` as the server needs them to agree on a recipe."""
     return settings_of(**{k: options[k] for k in _SETTINGS if k in options})
+
+
+def described_as(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How `agree` asks each site to describe its table."""
+    settings = table_settings(options)
+    return {"label": settings.label, "categorical": json.dumps(sorted(settings.categorical)), "rare": settings.rare}
+
+
+def left_out(options: Mapping[str, Any]) -> set[str]:
+    """Columns that the plan leaves out at every site; those of one site are gone when its file has been read."""
+    return set(table_settings(options).dropped)
 
 
 def read_site(
