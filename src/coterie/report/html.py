@@ -10,10 +10,13 @@ from typing import Any
 from coterie.core.errors import InputError
 from coterie.core.state import write_atomically
 from coterie.report import figures, words
+from coterie.report.diagnosis import THRESHOLD
+from coterie.report.diagnosis import table as table_of_tests
+from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
 from coterie.report.grids import budget, grid
 from coterie.report.results import Results
-from coterie.report.text import number, percent, printable, signed
+from coterie.report.text import number, percent, printable
 from coterie.report.verdicts import Verdict
 
 __all__ = ["write"]
@@ -82,6 +85,12 @@ def _context(results: Results) -> dict[str, Any]:
         "facts": words.facts(results),
         "story": story,
         "badges": BADGES,
+        "predicts": results.predicts,
+        "rule": words.RULE,
+        "forests": {c.client: forest(results, c.client) for c in story.clients},
+        "network": network(results),
+        "tests": [{"name": c.name, "rows": rows} for c in story.clients if (rows := table_of_tests(results, c.client))],
+        "threshold": number(THRESHOLD),
         "constants": {c.client: words.constant(results, c.client) for c in story.clients},
         "sizes": {c.client: _size(results, c.client) for c in story.clients},
         "standing": _standing(results, story.verdicts) if len(results.clients) > len(story.clients) else [],
@@ -124,16 +133,12 @@ def _standing(results: Results, verdicts: dict[str, Verdict]) -> list[dict[str, 
 
 
 def _table(results: Results, metric: str) -> dict[str, Any]:
-    """One metric: the cells of `grids.grid`, and what stands behind a mark."""
+    """One metric: the cells of `grids.grid`."""
     clients = results.clients if len(results.clients) <= ROWS else results.extremes(metric, ROWS)
     whole = grid(results, metric, clients)
-    keys: list[str | None] = [*clients, *([None] if len(results.clients) > 1 else [])]
     rows = []
     for i, (label, cells) in enumerate(zip(whole.rows, whole.cells, strict=True)):
-        client = keys[i] if i < len(keys) else None
-        tips = [_tip(results, m, client, metric) if i < len(keys) else "" for m in results.methods]
-        tips += [""] * (len(cells) - len(tips))
-        rows.append({"label": label, "cells": list(zip(cells, tips, strict=True)), "summary": i >= whole.summary})
+        rows.append({"label": label, "cells": cells, "summary": i >= whole.summary})
     extra = len(whole.columns) - len(results.methods)
     quiet = [m in results.references for m in results.methods] + [True] * extra
     return {
@@ -143,16 +148,6 @@ def _table(results: Results, metric: str) -> dict[str, Any]:
         "columns": list(zip(whole.columns, quiet, strict=True)),
         "rows": rows,
     }
-
-
-def _tip(results: Results, method: str, client: str | None, metric: str) -> str:
-    """The difference to training alone and its interval, for the hover of a cell."""
-    base = results.baseline
-    found = results.difference(method, base, client, metric) if base and base != method else None
-    if found is None or base is None:
-        return ""
-    interval = f", 95 % interval {signed(found.low)} to {signed(found.high)}" if found.low is not None else ""
-    return f"{signed(found.mean)} against {printable(base)}{interval}{': ' if found.words else ''}{found.words}"
 
 
 def _costs(results: Results) -> list[dict[str, Any]]:

@@ -1,0 +1,88 @@
+"""How a model of two classes serves as a test: sensitivity, specificity and the like at a threshold, and its calibration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.report.results import Results
+from coterie.report.text import number, printable
+
+__all__ = ["BINS", "THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "table"]
+
+THRESHOLD = 0.5
+BINS = 10
+
+
+class Diagnosis(NamedTuple):
+    """Measures of a test, each NaN where it is undefined; `calibration` is the expected calibration error."""
+
+    sensitivity: float
+    specificity: float
+    ppv: float
+    npv: float
+    f1: float
+    brier: float
+    calibration: float
+
+
+def diagnose(risks: ArrayLike, labels: ArrayLike, threshold: float = THRESHOLD) -> Diagnosis:
+    """Measures of predicted risks [R] of class 1 for labels [R] of 0 and 1; a row is called positive from `threshold` on.
+
+    >>> diagnose([0.9, 0.4, 0.2, 0.7], [1, 1, 0, 0])[:4]
+    (0.5, 0.5, 0.5, 0.5)
+    """
+    risk, truth = np.asarray(risks, dtype=float), np.asarray(labels) == 1
+    called = risk >= threshold
+    hit, miss = int((called & truth).sum()), int((~called & truth).sum())
+    alarm, calm = int((called & ~truth).sum()), int((~called & ~truth).sum())
+    return Diagnosis(
+        _share(hit, hit + miss),
+        _share(calm, calm + alarm),
+        _share(hit, hit + alarm),
+        _share(calm, calm + miss),
+        _share(2 * hit, 2 * hit + alarm + miss),
+        float(((risk - truth) ** 2).mean()) if len(risk) else math.nan,
+        calibration_error(risk, truth),
+    )
+
+
+def calibration_error(risks: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
+    """Expected calibration error: the mean over rows of |mean risk - share of positives| within `bins` equal intervals of risk."""
+    risk, truth = np.asarray(risks, dtype=float), np.asarray(labels, dtype=float)
+    if not len(risk):
+        return math.nan
+    place = np.minimum((risk * bins).astype(int), bins - 1)
+    gaps = np.bincount(place, weights=risk, minlength=bins) - np.bincount(place, weights=truth, minlength=bins)
+    return float(np.abs(gaps).sum() / len(risk))
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan
+
+
+def table(results: Results, client: str) -> list[dict[str, Any]]:
+    """A row for each method with the measures of a client's test rows, mean over seeds; empty without rows of two classes."""
+    rows = []
+    for method in results.methods:
+        found = [
+            diagnose(_risks(seed.outputs), seed.labels)
+            for seed in results.compared.outcomes.rows(method, client).values()
+            if seed.classes and seed.labels is not None and seed.outputs is not None and seed.outputs.shape[1] == 1
+        ]
+        if found:
+            cells = [number(_mean([one[i] for one in found])) for i in range(len(Diagnosis._fields))]
+            rows.append({"method": printable(method), "quiet": method in results.references, "cells": cells})
+    return rows
+
+
+def _risks(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(1 / (1 + np.exp(-np.clip(logits[:, 0].astype(float), -700, 700))))
+
+
+def _mean(values: list[float]) -> float:
+    known = [v for v in values if math.isfinite(v)]
+    return sum(known) / len(known) if known else math.nan

@@ -1,0 +1,129 @@
+"""Small drawings of the HTML report, as numbers that the template writes as SVG: forest plots, and who helps whom."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from coterie.report.results import Results
+from coterie.report.statistics import Difference
+from coterie.report.text import listing, printable, signed
+from coterie.report.verdicts import late_shares, whole_percent
+
+__all__ = ["Bar", "Forest", "forest", "network"]
+
+NODES = 12
+ARROW = 0.05
+WIDTH, HEIGHT, RING = 480, 400, 140
+
+
+class Bar(NamedTuple):
+    """One difference to training alone: positions from 0 to 100 (50 is no difference), what it shows, and its words."""
+
+    at: float
+    low: float
+    high: float
+    state: str
+    text: str
+    label: str
+
+
+class Forest(NamedTuple):
+    """The differences of one client: `rows` of (method, whether it is a reference, a bar or None for each of `metrics`)."""
+
+    metrics: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[str, bool, tuple[Bar | None, ...]], ...]
+
+
+def forest(results: Results, client: str | None) -> Forest | None:
+    """Every method against training alone in what decides; None if there is nothing to compare."""
+    base, metrics = results.baseline, results.compared.deciding(client)
+    methods = [m for m in results.methods if m != base]
+    if base is None or not methods or not metrics:
+        return None
+    found = {(m, k): results.difference(m, base, client, k) for m in methods for k in metrics}
+    reach = {
+        k: max((_reach(d) for (_, name), d in found.items() if name == k and d), default=0.0) or 1.0 for k in metrics
+    }
+    rows = tuple(
+        (
+            printable(m),
+            m in results.references,
+            tuple(_bar(found[m, k], reach[k], results.metric_name(k)) for k in metrics),
+        )
+        for m in methods
+    )
+    sides = tuple((results.metric_name(k), "better →" if results.higher_is_better(k) else "← better") for k in metrics)
+    return Forest(sides, rows)
+
+
+def _reach(found: Difference) -> float:
+    return max(abs(v) for v in (found.mean, found.low, found.high) if v is not None)
+
+
+def _bar(found: Difference | None, reach: float, metric: str) -> Bar | None:
+    if found is None:
+        return None
+    low, high = (found.mean if v is None else v for v in (found.low, found.high))
+    at, left, right = (round(50 + 46 * v / reach, 2) for v in (found.mean, low, high))
+    interval = f"{signed(found.low)} to {signed(found.high)}" if found.low is not None else "no interval"
+    state = ("good" if found.sign > 0 else "bad") if found.sign else "open"
+    said = f"{metric} {signed(found.mean)}, 95 % interval {interval}" + (f", {found.words}" if found.sign else "")
+    return Bar(at, left, right, state, f"{signed(found.mean)} ({interval})", said)
+
+
+def network(results: Results) -> dict[str, Any] | None:
+    """Clients on a ring, as large as they have rows, with an arrow for every weight of at least 5 %, under the first method with
+    weights for each client; None where there is none, or clients are too many to draw.
+    """
+    method = next((m for m in results.federated if m in results.weights and len(results.weights[m].targets) > 1), None)
+    if method is None or not 1 < len(results.clients) <= NODES:
+        return None
+    rows = {c: results.size(c, "n_train") for c in results.clients}
+    most = max((r for r in rows.values() if math.isfinite(r)), default=1.0)
+    nodes = {}
+    for i, client in enumerate(results.clients):
+        angle = 2 * math.pi * i / len(results.clients) - math.pi / 2
+        size = 10 + 18 * math.sqrt(rows[client] / most) if math.isfinite(rows[client]) else 16
+        nodes[client] = (WIDTH / 2 + RING * math.cos(angle), HEIGHT / 2 + RING * math.sin(angle), size)
+    arrows = []
+    for target in results.clients:
+        shares = late_shares(results, target, method)
+        total = sum(shares.values())
+        for helper, share in shares.items():
+            if helper != target and total > 0 and share / total >= ARROW:
+                arrows.append(
+                    _arrow(nodes[helper], nodes[target], share / total, results.names[helper], results.names[target])
+                )
+    strongest = sorted(arrows, key=lambda a: -a["share"])[:6]
+    told = listing([f"{a['helper']} gives {a['target']} {whole_percent(a['share'])}" for a in strongest])
+    return {
+        "method": printable(method),
+        "box": f"0 0 {WIDTH} {HEIGHT}",
+        "nodes": [
+            {
+                "x": round(x, 1),
+                "y": round(y, 1),
+                "r": round(r, 1),
+                "name": results.names[c],
+                "below": round(y + r + 14, 1),
+            }
+            for c, (x, y, r) in nodes.items()
+        ],
+        "arrows": arrows,
+        "label": f"Who helps whom under {printable(method)}: {told or 'nobody gives another 5 % of the weight'}",
+    }
+
+
+def _arrow(
+    start: tuple[float, float, float], end: tuple[float, float, float], share: float, helper: str, target: str
+) -> dict[str, Any]:
+    """A bent line from the rim of one node to that of another, so that both directions are seen."""
+    (x0, y0, r0), (x1, y1, r1) = start, end
+    length = math.hypot(x1 - x0, y1 - y0)
+    ux, uy = (x1 - x0) / length, (y1 - y0) / length
+    width = 1 + 14 * share
+    gap = r1 + 6 + 2 * width
+    bend_x, bend_y = (x0 + x1) / 2 - uy * 26, (y0 + y1) / 2 + ux * 26
+    path = f"M{x0 + ux * r0:.1f} {y0 + uy * r0:.1f}Q{bend_x:.1f} {bend_y:.1f} {x1 - ux * gap:.1f} {y1 - uy * gap:.1f}"
+    return {"path": path, "width": round(width, 1), "share": share, "helper": helper, "target": target}

@@ -1,0 +1,85 @@
+"""Measures of a test and of its calibration against scikit-learn, and where a client's table takes them from."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import fake_run
+import numpy as np
+import pytest
+from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, precision_score, recall_score
+
+from coterie.report.diagnosis import calibration_error, diagnose, table
+from coterie.report.drawings import forest, network
+from coterie.report.results import Results
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.5, 0.8])
+def test_measures_against_scikit_learn(threshold: float) -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random(200) < 0.3).astype(int)
+    risks = np.clip(0.3 + 0.3 * labels + rng.normal(0, 0.2, 200), 0, 1)
+    called = (risks >= threshold).astype(int)
+    found = diagnose(risks, labels, threshold)
+    tn, fp, fn, tp = confusion_matrix(labels, called).ravel()
+    assert found.sensitivity == pytest.approx(recall_score(labels, called))
+    assert found.specificity == pytest.approx(tn / (tn + fp))
+    assert found.ppv == pytest.approx(precision_score(labels, called))
+    assert found.npv == pytest.approx(tn / (tn + fn))
+    assert found.f1 == pytest.approx(f1_score(labels, called))
+    assert found.brier == pytest.approx(brier_score_loss(labels, risks))
+    assert tp == round(found.sensitivity * labels.sum())
+
+
+def test_calibration_error_by_hand() -> None:
+    # Risks .1 and .15 (no positive), .95 (positive) and .9 (none): bins [.1,.2): |.25 - 0|, [.9,1]: |1.85 - 1|.
+    assert calibration_error([0.1, 0.15, 0.95, 0.9], [0, 0, 1, 0]) == pytest.approx((0.25 + 0.85) / 4)
+    assert calibration_error([1.0, 0.0], [1, 0]) == 0
+    assert math.isnan(calibration_error([], []))
+
+
+def test_what_no_row_can_tell_is_undefined() -> None:
+    found = diagnose([0.9, 0.8], [1, 1])
+    assert math.isnan(found.specificity)
+    assert math.isnan(found.npv)
+    assert found.sensitivity == found.ppv == 1
+
+
+def test_the_table_of_a_client_is_the_mean_over_seeds(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    rows = table(results, "cleveland")
+    assert [row["method"] for row in rows] == ["local", "fedavg", "meritfed"]
+    seeds = results.compared.outcomes.rows("fedavg", "cleveland").values()
+    sensitivities = [recall_score(s.labels, s.outputs[:, 0] >= 0) for s in seeds if s.outputs is not None]
+    assert float(rows[1]["cells"][0]) == pytest.approx(np.mean(sensitivities), abs=5e-4)
+    plain = fake_run.write(tmp_path / "number", {"local": {"a": (1.0,)}}, metrics=("loss",), majority=None)
+    assert table(Results.load(plain), "a") == []
+
+
+def test_a_forest_shows_every_method_with_its_interval(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    plot = forest(results, "switzerland")
+    assert plot is not None
+    assert plot.metrics == (("log-loss", "← better"),)
+    assert [row[0] for row in plot.rows] == ["fedavg", "meritfed"]
+    bar = plot.rows[0][2][0]
+    assert bar is not None
+    assert 50 < bar.low < bar.at < bar.high <= 96.01
+    assert bar.state == "bad"
+    assert bar.label.endswith(", clearly worse")
+    truth = {m: v for m, v in fake_run.STORY.items() if m != "local"}
+    assert forest(Results.load(fake_run.heart(tmp_path / "none", truth=truth)), "hungary") is None
+
+
+def test_who_helps_whom_is_drawn_for_few_clients(tmp_path: Path) -> None:
+    drawn = network(Results.load(fake_run.heart(tmp_path)))
+    assert drawn is not None
+    arrows = {(a["helper"], a["target"]): a["width"] for a in drawn["arrows"]}
+    assert ("Hungary", "Cleveland") in arrows
+    assert ("Switzerland", "Cleveland") not in arrows  # 1 % of the weight
+    assert arrows["Hungary", "Cleveland"] > arrows["Long Beach", "Cleveland"]
+    radius = {n["name"]: n["r"] for n in drawn["nodes"]}
+    assert radius["Cleveland"] > radius["Switzerland"]
+    assert drawn["label"].startswith("Who helps whom under meritfed: Cleveland gives Long Beach 38 %")
+    assert network(Results.load(fake_run.heart(tmp_path / "none", weights={}))) is None
