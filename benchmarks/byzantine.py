@@ -84,11 +84,9 @@ def plateau(job: Job) -> dict[str, Any]:
     attackers = clients.names[HONEST:]
     value: float | None = None
     honest: float | None = None
-    attack = None if job.attack is None else ATTACKS[job.attack]
+    attack = None if job.attack is None else replace(ATTACKS[job.attack], on=attackers)
     try:
-        value, weights = settle(
-            METHODS.get(job.method, AVERAGING), clients, job.rounds, job.seed, attack=attack, attackers=attackers
-        )
+        value, weights = settle(METHODS.get(job.method, AVERAGING), clients, job.rounds, job.seed, attack)
         honest = sum(w for name, w in weights.items() if name not in attackers)
     except ct.RunError:
         pass

@@ -17,8 +17,9 @@ import numpy as np
 
 from coterie.core.state import write_atomically
 from coterie.report.results import Results
-from coterie.run.experiment import Experiment, preset
+from coterie.run.experiment import Experiment
 from coterie.run.sweep import run_experiment
+from coterie.run.tables import preset
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "heart_disease.json"

@@ -106,8 +106,10 @@ def _round(method: Any, clients: ct.Clients, rounds: int) -> Cost:
     clock: list[float] = []
     counted = Counted(method)
     done = ct.fit(
-        counted, clients, ct.models.MLP(), last, 0, evaluate=last, metrics=(), fold_validation=False, strict_wire=False,
-        progress=lambda number: clock.append(time.process_time()),
+        counted, clients, ct.models.MLP(), last, 0, settings=ct.RunSettings(
+            evaluate=last, metrics=(), merge_validation=False, strict_wire=False,
+            callbacks=(lambda number: clock.append(time.process_time()),),
+        ),
     )  # fmt: skip
     inner = done.seconds[1:-1]
     spent_cpu = [after - before for before, after in pairwise(clock[1:-1])]

@@ -14,44 +14,29 @@ from __future__ import annotations
 import importlib.util
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import nn
 
 import coterie as ct
 from benchmarks.engine_work import Flat, Work, echo, methods
 from benchmarks.measure import Settings, on_a_quiet_machine
 from coterie.core.errors import InputError
-from coterie.core.federation import Engine, Federation
+from coterie.core.federation import Federation
 from coterie.core.rows import Client, Clients, Part
 from coterie.data import load
-from coterie.engines.inprocess import InProcess
 
 WHAT = __doc__ or ""
 NAMES = ("a", "b", "c", "d")
 FLARE = "FLARE's simulator"
 
 
-class Way(NamedTuple):
-    """How to open an engine: on clients and a model, and what `ct.fit` must be told."""
-
-    engine: Callable[[Clients, nn.Module], Engine]
-    options: Mapping[str, Any]
-
-
-def _ray(clients: Clients, model: nn.Module) -> Engine:
-    from coterie.engines.ray import RayEngine
-
-    return RayEngine(clients, model, actors=2)
-
-
-WAYS: dict[str, Way] = {
-    "in process": Way(InProcess, {}),
-    "2 workers": Way(lambda c, m: InProcess(c, m, workers=2), {"workers": 2}),
-    "Ray, 2 actors": Way(_ray, {"engine": "ray", "actors": 2}),
+WAYS: dict[str, ct.EngineSpec] = {
+    "in process": ct.InProcess(),
+    "2 workers": ct.InProcess(workers=2),
+    "Ray, 2 actors": ct.Ray(actors=2),
 }
 """Columns of the tables; FLARE's follows."""
 
@@ -60,12 +45,12 @@ def run(settings: Settings) -> dict[str, Any]:
     """Measure all engines that are installed."""
     work = Work({1000: 2, 2000: 2}, 3, 1, ("fedavg", "meritfed")) if settings.quick else Work()
     with _cluster() as started:
-        ways = {k: w for k, w in WAYS.items() if started is not None or "ray" not in w.options.values()}
+        ways = {k: w for k, w in WAYS.items() if started is not None or not isinstance(w, ct.Ray)}
         found = on_a_quiet_machine(lambda: _measured(work, ways), settings._replace(attempts=2))
     return {**found, "ray_start_seconds": started, "counts": _counts(work), "rows": []}
 
 
-def _measured(work: Work, ways: Mapping[str, Way]) -> dict[str, Any]:
+def _measured(work: Work, ways: Mapping[str, ct.EngineSpec]) -> dict[str, Any]:
     found: dict[str, Any] = {"engines": list(ways), "asks": _asks(work, ways), "rounds": _rounds(work, ways)}
     there = _on_flare(work)
     if there is None:
@@ -99,7 +84,7 @@ def _cluster() -> Iterator[float | None]:
             stack.enter_context(nullcontext())
             yield None
             return
-        _ray(_four(), Flat(1)).close()
+        ct.Ray(actors=2).open(_four(), Flat(1), "auto").close()
         yield time.perf_counter() - begun
 
 
@@ -108,11 +93,11 @@ def _four() -> Clients:
     return Clients([Client(name, part) for name in NAMES])
 
 
-def _asks(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
+def _asks(work: Work, ways: Mapping[str, ct.EngineSpec]) -> list[dict[str, Any]]:
     """Seconds of an ask to one client and to four."""
     rows = []
     for floats, repeats in work.floats.items():
-        engines = {name: way.engine(_four(), Flat(floats)) for name, way in ways.items()}
+        engines = {name: way.open(_four(), Flat(floats), "auto") for name, way in ways.items()}
         x = torch.zeros(floats)
         try:
             for asked in (NAMES[:1], NAMES):
@@ -130,24 +115,21 @@ def _asks(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
     return rows
 
 
-def _run(method: Any, rounds: int, options: Mapping[str, Any]) -> Any:
+def _run(method: Any, rounds: int, engine: ct.EngineSpec = WAYS["in process"]) -> Any:
     clients = load("heart-disease", seed=0)
-    held = clients["switzerland"].part("validation")
-    server = (held.inputs, held.labels)
-    return ct.fit(
-        method, clients, ct.models.MLP(), rounds, evaluate=rounds, metrics=(), server_data=server, strict_wire=False,
-        **options,
-    )  # fmt: skip
+    clients = clients.with_server(clients["switzerland"].part("validation"))
+    settings = ct.RunSettings(evaluate=rounds, metrics=(), strict_wire=False)
+    return ct.fit(method, clients, ct.models.MLP(), rounds, engine=engine, settings=settings)
 
 
-def _rounds(work: Work, ways: Mapping[str, Way]) -> list[dict[str, Any]]:
+def _rounds(work: Work, ways: Mapping[str, ct.EngineSpec]) -> list[dict[str, Any]]:
     """Seconds of a round of each method; the first round warms up, the last is evaluated."""
     rows = []
     for name, method in methods(work):
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(work.turns):
             for way in ways:
-                seconds[way] += [s[1] for s in _run(method, work.rounds, ways[way].options).seconds[1:-1]]
+                seconds[way] += [s[1] for s in _run(method, work.rounds, ways[way]).seconds[1:-1]]
         rows.append({"method": name, "seconds": {way: statistics.median(s) for way, s in seconds.items()}})
     return rows
 
@@ -156,7 +138,7 @@ def _counts(work: Work) -> list[dict[str, Any]]:
     """Asks of the second of three rounds, and what they carry per client of the run, in multiples of the model."""
     rows = []
     for name, method in methods(work):
-        found = _run(method, 3, {})
+        found = _run(method, 3)
         model = found.x if "*" in found.models else next(iter(found.models.values()))
         asks = [r for r in found.asks if r.round == 2]
         per_client = 4 * (1 if method.pooled else 4) * len(model)

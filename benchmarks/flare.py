@@ -22,7 +22,8 @@ from benchmarks.engine_work import Sized, Work, echo, methods
 from coterie.core.federation import Federation
 from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import MLP, build_model
-from coterie.run.loop import LoopSettings, run_method
+from coterie.run.loop import run_method
+from coterie.run.settings import RunSettings
 from coterie.sites.approval import approve, plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.flare.kits import CLASSES
@@ -90,7 +91,7 @@ def _rounds(engine: Remote, clients: Any, work: Work) -> dict[str, float]:
             continue
         keep = method.keeps_validation(clients.names)
         engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0", keep=keep)
-        run = run_method(engine, method, LoopSettings(work.rounds, evaluate=work.rounds, metrics=()))
+        run = run_method(engine, method, work.rounds, 0, RunSettings(evaluate=work.rounds, metrics=()))
         found[name] = statistics.median(s[1] for s in run.seconds[1:-1])
     return found
 

@@ -35,7 +35,9 @@ def run(settings: Settings) -> dict[str, Any]:
 
 
 def _fit(clients: ct.Clients, rounds: int) -> None:
-    ct.fit(METHOD, clients, ct.models.Logistic(), rounds, 0, evaluate=rounds, strict_wire=False)
+    ct.fit(
+        METHOD, clients, ct.models.Logistic(), rounds, 0, settings=ct.RunSettings(evaluate=rounds, strict_wire=False)
+    )
 
 
 def _bare(clients: ct.Clients, rounds: int) -> None:

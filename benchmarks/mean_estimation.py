@@ -102,13 +102,13 @@ def plateau(job: Job) -> dict[str, Any]:
 
 
 def settle(
-    method: Any, clients: ct.Clients, rounds: int, seed: int, **options: Any
+    method: Any, clients: ct.Clients, rounds: int, seed: int, attack: Any = None
 ) -> tuple[float, Mapping[str, float]]:
-    """Mean of ||x - x*||^2 over the last fifth of the rounds, and the weights of the last one; `options` are those of `fit`."""
+    """Mean of ||x - x*||^2 over the last fifth of the rounds, and the weights of the last one."""
     watched = Watched(method, rounds - max(1, rounds // 5))
     done = ct.fit(
-        watched, clients, ct.models.Mean(), rounds, seed,
-        evaluate=rounds, metrics=(), fold_validation=False, strict_wire=False, **options,
+        watched, clients, ct.models.Mean(), rounds, seed, attack=attack,
+        settings=ct.RunSettings(evaluate=rounds, metrics=(), merge_validation=False, strict_wire=False),
     )  # fmt: skip
     return statistics.fmean(watched.distances), next(iter(done.weights.values()))
 

@@ -18,7 +18,7 @@ import torch
 import coterie as ct
 from benchmarks.measure import Pair, Seconds, Settings, on_a_quiet_machine, ratio, row
 from coterie.core.rows import Rows
-from coterie.engines.inprocess import InProcess
+from coterie.engines.inprocess import InProcessEngine
 from coterie.models import build_model
 
 WHAT = __doc__ or ""
@@ -99,8 +99,9 @@ def _rounds(work: Work, some: ct.Clients, method: ct.FedAvg, model: Any) -> Seco
 
     last = work.rounds + 2
     ct.fit(
-        method, some, model, last, SEED, clients_per_round=min(PER_ROUND, len(some)), evaluate=last, metrics=(),
-        progress=progress, strict_wire=False,
+        method, some, model, last, SEED, settings=ct.RunSettings(
+            min(PER_ROUND, len(some)), last, metrics=(), callbacks=(progress,), strict_wire=False,
+        ),
     )  # fmt: skip
     return marks[last - 1].since(marks[1])
 
@@ -122,7 +123,7 @@ def bytes_per_client(work: Work, few: int, many: int) -> float:
 
 def _federation(some: ct.Clients) -> tuple[Any, ...]:
     """Everything that lives during a run, after three rounds."""
-    engine = InProcess(some, build_model(ct.models.Logistic(), some, SEED))
+    engine = InProcessEngine(some, build_model(ct.models.Logistic(), some, SEED))
     federation = ct.Federation(engine, engine.clients, SEED)
     method = ct.FedAvg(ct.LocalSGD(steps=ct.Steps(1)))
     state = method.init(engine.x, federation)

@@ -22,8 +22,8 @@ work = w1.Work(6, 2, 4, 8, 1, 3, 1) if sys.argv[1] == "quick" else w1.Work()
 clients = (w1.synthetic(work, 240) if sys.argv[1] == "quick" else w1.load(work))[0]
 at = {}
 local = ct.LocalSGD(lr=0.1, steps=ct.Steps(work.steps), batch_size=work.batch_size)
-ct.fit(ct.FedAvg(local), clients, ct.models.MLP(), 2, clients_per_round=work.per_round, evaluate=2, metrics=(),
-       progress=lambda number: at.setdefault(number, time.time()))
+settings = ct.RunSettings(work.per_round, 2, metrics=(), callbacks=[lambda number: at.setdefault(number, time.time())])
+ct.fit(ct.FedAvg(local), clients, ct.models.MLP(), 2, settings=settings)
 # Not getrusage: a child begins with the peak of the process that started it.
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
 print(json.dumps([at[1], int(peak.split()[1]) / 1000]))

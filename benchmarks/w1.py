@@ -53,11 +53,12 @@ def run(settings: Settings) -> dict[str, Any]:
     return against_l0("W1", work, clients, test, source, goals, settings)
 
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "one": ("one worker", {}),
-    "two": ("two workers", {"workers": 2}),
-    "loop": ('one worker, `kernel="loop"`', {"kernel": "loop"}),
-    "loop-two": ('two workers, `kernel="loop"`', {"kernel": "loop", "workers": 2}),
+_ONE = ct.InProcess()
+VARIANTS: dict[str, tuple[str, ct.InProcess]] = {
+    "one": ("one worker", _ONE),
+    "two": ("two workers", ct.InProcess(workers=2)),
+    "loop": ('one worker, `kernel="loop"`', ct.InProcess(kernel="loop")),
+    "loop-two": ('two workers, `kernel="loop"`', ct.InProcess(kernel="loop", workers=2)),
 }
 
 
@@ -75,9 +76,9 @@ def against_l0(
     found: dict[str, Any] = {}
     rows = []
     for variant in ["one"] if settings.short else goals:
-        title, options = VARIANTS[variant]
-        measured = on_a_quiet_machine(lambda options=options: _measure(work, clients, test, **options), settings)
-        if "workers" in options:  # this process's CPU time says nothing of its workers
+        title, engine = VARIANTS[variant]
+        measured = on_a_quiet_machine(lambda engine=engine: _measure(work, clients, test, engine), settings)
+        if engine.workers > 1:  # this process's CPU time says nothing of its workers
             measured["cpu_ratio"] = measured["ratio"]
         found[variant] = measured
         must, aim = goals[variant]
@@ -120,10 +121,10 @@ def synthetic(work: Work, rows: int, parts: dict[str, float] = PARTS) -> tuple[c
     return clients, ct.Part(images[rows:], labels[rows:]), "synthetic images of the shape of Fashion-MNIST"
 
 
-def _measure(work: Work, clients: ct.Clients, test: ct.Part, **options: Any) -> dict[str, Any]:
+def _measure(work: Work, clients: ct.Clients, test: ct.Part, engine: ct.InProcess) -> dict[str, Any]:
     bare, drawn = _bare(work, clients), _participants(work, clients)
     turns = Turns(lambda number: bare.round(drawn(number)), work.turn)
-    fitted = _fit(work, clients, work.rounds, turns, **options)
+    fitted = _fit(work, clients, work.rounds, (turns,), engine=engine)
     bare.round(drawn(work.rounds))
     ours = _bare(work, clients)
     ours.parameters = _shaped(fitted.x, ours.parameters)
@@ -148,17 +149,21 @@ def _same_batches(work: Work, clients: ct.Clients) -> float:
             for s, i in zip(streams, chosen, strict=True)
         ]
         bare.round(chosen, [torch.from_numpy(r) for r in rows])
-    return float((_fit(work, clients, work.check, None, start).x - bare.vector).abs().max())
+    return float((_fit(work, clients, work.check, model=start).x - bare.vector).abs().max())
 
 
 def _fit(
-    work: Work, clients: ct.Clients, rounds: int, progress: Turns | None, model: Any = None, **options: Any
+    work: Work,
+    clients: ct.Clients,
+    rounds: int,
+    callbacks: tuple[Turns, ...] = (),
+    *,
+    model: Any = None,
+    engine: ct.InProcess = _ONE,
 ) -> Any:
     method = ct.FedAvg(ct.LocalSGD(lr=LR, steps=ct.Steps(work.steps), batch_size=work.batch_size))
-    return ct.fit(
-        method, clients, model or MODELS[work.model](), rounds, SEED, clients_per_round=work.per_round,
-        evaluate=rounds, metrics=(), progress=progress, strict_wire=False, **options,
-    )  # fmt: skip
+    settings = ct.RunSettings(work.per_round, rounds, metrics=(), callbacks=callbacks, strict_wire=False)
+    return ct.fit(method, clients, model or MODELS[work.model](), rounds, SEED, engine=engine, settings=settings)
 
 
 def _bare(work: Work, clients: ct.Clients, dtype: torch.dtype = torch.float32) -> BareLoop:

@@ -53,8 +53,9 @@ def _measure(work: Work) -> dict[str, Any]:
     turns = Turns(_bare(work), work.turn)
     rounds = work.turn * (work.pairs + 1) + 1
     ct.fit(
-        work.method, work.clients, work.model, rounds, 0, evaluate=rounds, metrics=(), progress=turns,
-        fold_validation=False, strict_wire=False,
+        work.method, work.clients, work.model, rounds, 0, settings=ct.RunSettings(
+            evaluate=rounds, metrics=(), callbacks=(turns,), merge_validation=False, strict_wire=False,
+        ),
     )  # fmt: skip
     return {**ratio(turns.pairs), "rounds": rounds}
 

@@ -53,7 +53,7 @@ def _measure(side: int, batch: int, steps: int, pairs: int, workers: int) -> dic
     method = ct.FedAvg(ct.LocalSGD(lr=0.01, steps=ct.Steps(steps), batch_size=batch))
     rounds = pairs + 2
     ct.fit(
-        method, clients, net, rounds, 0, clients_per_round=2, evaluate=rounds, metrics=(), progress=turns,
-        workers=workers, strict_wire=False,
+        method, clients, net, rounds, 0, engine=ct.InProcess(workers=workers),
+        settings=ct.RunSettings(2, rounds, metrics=(), callbacks=(turns,), strict_wire=False),
     )  # fmt: skip
     return ratio(turns.pairs)

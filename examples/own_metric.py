@@ -2,8 +2,9 @@
 
     coterie compare heart-disease --metrics accuracy,examples/own_metric.py:brier
 
-From Python: ct.metrics.register("brier", brier), then ct.fit(..., metrics=["accuracy", "brier"]). It runs at each client, on its own
-rows; only the number leaves. A metric whose name ends in brier, loss, error, mse, mae or rmse is better when lower.
+From Python: ct.metrics.register("brier", brier), then ct.fit(..., settings=ct.RunSettings(metrics=["accuracy", "brier"])). It runs at
+each client, on its own rows; only the number leaves. A metric whose name ends in brier, loss, error, mse, mae or rmse is better when
+lower.
 """
 
 from torch.nn.functional import one_hot

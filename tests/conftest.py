@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -12,9 +13,14 @@ import torch
 
 @pytest.fixture(autouse=True)
 def strict_wire(monkeypatch):
-    from coterie.run import fit as module
+    from coterie.run.experiment import RunTable
+    from coterie.run.fit import fit
+    from coterie.run.settings import RunSettings
 
-    monkeypatch.setitem(module.fit.__kwdefaults__, "strict_wire", True)
+    for settings in (RunSettings, RunTable):
+        defaults = {f.name: f.default for f in dataclasses.fields(settings)} | {"strict_wire": True}
+        monkeypatch.setattr(settings.__init__, "__defaults__", tuple(defaults.values()))
+    monkeypatch.setitem(fit.__kwdefaults__, "settings", RunSettings())
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +17,11 @@ from coterie.core.federation import Engine, Federation
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Client, Clients, Part, take
 from coterie.core.workspace import Workspace
-from coterie.engines.inprocess import InProcess
+from coterie.engines import EngineSpec
+from coterie.engines.inprocess import InProcess, InProcessEngine
+from coterie.run import fit as run
 from coterie.run.history import Run
+from coterie.run.settings import RunSettings
 
 SIZES = {"a": 12, "b": 8, "c": 16, "d": 10, "e": 14}
 """Training rows of the clients; each has HELD validation rows and as many test rows."""
@@ -248,7 +252,47 @@ def engine_of(problem: Problem, where: int | str = 1) -> Engine:
         from coterie.engines.ray import RayEngine
 
         return RayEngine(problem.clients, problem.model)
-    return InProcess(problem.clients, problem.model, workers=where)
+    return InProcessEngine(problem.clients, problem.model, workers=where)
+
+
+def fit(
+    method: Any,
+    clients: Clients,
+    model: Any,
+    rounds: int = 50,
+    seed: int = 0,
+    *,
+    workers: int = 1,
+    engine: EngineSpec | None = None,
+    server: Part | None = None,
+    attack: Any = None,
+    init: Any = None,
+    checkpoint: Any = None,
+    **settings: Any,
+) -> Run:
+    """`ct.fit`, in process unless an engine is given; what it does not name is a field of `RunSettings`."""
+    return run.fit(
+        method,
+        clients if server is None else clients.with_server(server),
+        model,
+        rounds,
+        seed,
+        engine=engine or InProcess(workers=workers),
+        attack=attack,
+        init=init,
+        checkpoint=checkpoint,
+        settings=RunSettings(**settings),
+    )
+
+
+@dataclass(frozen=True)
+class Opening(EngineSpec):
+    """An engine of a test: `make(clients, model, loss=...)` opens it."""
+
+    make: Callable[..., Engine]
+
+    def open(self, clients: Clients, model: nn.Module, loss: Any) -> Engine:
+        return self.make(clients, model, loss=loss)
 
 
 @contextmanager

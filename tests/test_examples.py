@@ -119,7 +119,13 @@ def test_own_metric(out, capsys):
     assert brier(logits, labels.float(), "regression") is None
     ct.metrics.register("brier", brier)
     metrics = ["accuracy", "brier"]
-    run = ct.fit(ct.Local(LOCAL), ct.data.load("heart-disease"), model=ct.models.Logistic(), rounds=20, metrics=metrics)
+    run = ct.fit(
+        ct.Local(LOCAL),
+        ct.data.load("heart-disease"),
+        model=ct.models.Logistic(),
+        rounds=20,
+        settings=ct.RunSettings(metrics=metrics),
+    )
     assert all(0 < row["brier"] < 0.5 for row in run.summary)
     flags = [
         "--metrics",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.run.experiment import read_experiment
+from coterie.run.tables import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "experiments").glob("*.toml")) + sorted((ROOT / "experiments" / "paper").glob("*.toml"))

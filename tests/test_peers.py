@@ -65,7 +65,7 @@ def test_the_file_holds_rows_participants_and_initial_weights_of_fit(tmp_path):
     assert work.epochs == 2
     layers = coterie_w1.run(work, clock)
     method = ct.FedAvg(ct.LocalSGD(lr=w1.LR, steps=ct.Steps(8), batch_size=8))
-    run = ct.fit(method, clients, ct.models.MLP(), sizes.rounds, w1.SEED, clients_per_round=2, metrics=())
+    run = ct.fit(method, clients, ct.models.MLP(), sizes.rounds, w1.SEED, settings=ct.RunSettings(2, metrics=()))
     assert torch.equal(torch.cat([layer.flatten() for layer in layers]), run.x)
     assert len(clock.wall) == len(clock.cpu) == sizes.rounds
     with torch.no_grad():

@@ -29,10 +29,11 @@ def run(work: Work, clock: Clock) -> Sequence[Tensor]:
     ]
     if not np.array_equal(drawn, work.participants):
         raise SystemExit("coterie draws other participants than those of the work")
-    fitted = ct.fit(
-        method, clients, model, work.rounds, SEED, clients_per_round=work.participants.shape[1], evaluate=work.rounds,
-        metrics=(), workers=work.workers, init=init, progress=lambda number: clock.round() if number else clock.start(),
+    settings = ct.RunSettings(
+        work.participants.shape[1], work.rounds, metrics=(), callbacks=(lambda n: clock.round() if n else clock.start(),),
     )  # fmt: skip
+    engine = ct.InProcess(workers=work.workers)
+    fitted = ct.fit(method, clients, model, work.rounds, SEED, engine=engine, init=init, settings=settings)
     return list(fitted.state_dict().values())
 
 

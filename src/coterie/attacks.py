@@ -19,8 +19,8 @@ import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -28,11 +28,12 @@ from torch import Tensor, nn
 
 from coterie.core.checks import VECTORS, well_formed
 from coterie.core.envelopes import Answer, Ask, Block
-from coterie.core.errors import Rules, check_fields, is_number, nearest, require
+from coterie.core.errors import is_number, nearest, require
 from coterie.core.federation import Engine
 from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Rows
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Registry, Rule, one_of, options
 from coterie.core.task import Task
 from coterie.core.vector import Layout
 
@@ -40,6 +41,7 @@ __all__ = [
     "ALIE",
     "ATTACKS",
     "IPM",
+    "Attack",
     "Attacked",
     "Dropout",
     "LabelFlip",
@@ -51,11 +53,11 @@ __all__ = [
     "choose_attackers",
 ]
 
-_STATISTICS = Rules.one_of("honest", "all")
-_SHARE: tuple[Any, str] = (lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1")
+_STATISTICS = one_of("honest", "all")
+_PROBABILITY = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1")
 
 
-@dataclass(frozen=True)
+@options
 class IPM(Attack):
     """Inner product manipulation: the attackers send -eps * mean, so that the average points the wrong way where they are many.
 
@@ -67,11 +69,8 @@ class IPM(Attack):
             client replied it is that of all.
     """
 
-    eps: float = 0.1
-    statistics: str = "honest"
-
-    def __post_init__(self) -> None:
-        check_fields(self, eps=Rules.POSITIVE, statistics=_STATISTICS)
+    eps: Annotated[float, POSITIVE] = 0.1
+    statistics: Annotated[str, _STATISTICS] = "honest"
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """-eps * mean of updates and gradients."""
@@ -80,7 +79,7 @@ class IPM(Attack):
         return (-self.eps * _seen(rows, attackers, self.statistics).mean(dim=0)).expand_as(rows[attackers])
 
 
-@dataclass(frozen=True)
+@options
 class ALIE(Attack):
     """A little is enough: the attackers send mean - z * std in each coordinate.
 
@@ -92,11 +91,8 @@ class ALIE(Attack):
         statistics: mean and deviation over the `honest` clients' rows or over `all` rows, as for IPM.
     """
 
-    z: float = 100.0
-    statistics: str = "honest"
-
-    def __post_init__(self) -> None:
-        check_fields(self, z=Rules.POSITIVE, statistics=_STATISTICS)
+    z: Annotated[float, POSITIVE] = 100.0
+    statistics: Annotated[str, _STATISTICS] = "honest"
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """Mean minus z deviations of updates and gradients."""
@@ -106,7 +102,7 @@ class ALIE(Attack):
         return (seen.mean(dim=0) - self.z * seen.std(dim=0, correction=0)).expand_as(rows[attackers])
 
 
-@dataclass(frozen=True)
+@options
 class SignFlip(Attack):
     """Bit flipping: the attackers send their own update or gradient with the other sign.
 
@@ -114,17 +110,14 @@ class SignFlip(Attack):
         scale: factor > 0 on what is sent; the MeritFed papers take 1.
     """
 
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, scale=Rules.POSITIVE)
+    scale: Annotated[float, POSITIVE] = 1.0
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """-scale times the attackers' own rows."""
         return -self.scale * rows[attackers] if kind in VECTORS else rows[attackers]
 
 
-@dataclass(frozen=True)
+@options
 class Noise(Attack):
     """Random noise: the attackers send sigma * N(0, I), or add it to what they would have sent.
 
@@ -133,11 +126,8 @@ class Noise(Attack):
         mode: `replace` (the MeritFed authors' code), or `add` (the papers' text, sigma 1), which is unbiased and harms nobody.
     """
 
-    sigma: float = 10.0
-    mode: str = "replace"
-
-    def __post_init__(self) -> None:
-        check_fields(self, sigma=Rules.POSITIVE, mode=Rules.one_of("replace", "add"))
+    sigma: Annotated[float, POSITIVE] = 10.0
+    mode: Annotated[str, one_of("replace", "add")] = "replace"
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """Noise instead of, or on, updates and gradients."""
@@ -148,7 +138,7 @@ class Noise(Attack):
         return noise if self.mode == "replace" else own + noise
 
 
-@dataclass(frozen=True)
+@options
 class LossInflation(Attack):
     """MaxFL's Byzantine clients: they report a huge gap, to be weighed as much as can be, and add noise to their update.
 
@@ -158,10 +148,7 @@ class LossInflation(Attack):
     """
 
     gap: float = 100.0
-    sigma: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, gap=(is_number, "a number"), sigma=Rules.NOT_NEGATIVE)
+    sigma: Annotated[float, NOT_NEGATIVE] = 1.0
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """The huge gap, and noise on vectors."""
@@ -169,7 +156,7 @@ class LossInflation(Attack):
         return torch.full_like(own, self.gap) if kind == "gap" else own + self.sigma * _normal(own, rngs)
 
 
-@dataclass(frozen=True)
+@options
 class NaN(Attack):
     """The attackers send NaN in every number, as a client does whose training broke."""
 
@@ -178,7 +165,7 @@ class NaN(Attack):
         return torch.full_like(rows[attackers], torch.nan)
 
 
-@dataclass(frozen=True)
+@options
 class Dropout(Attack):
     """The clients fail before they do anything, each in each ask with probability p.
 
@@ -186,20 +173,17 @@ class Dropout(Attack):
         p: probability in [0, 1].
     """
 
-    p: float = 0.5
+    p: Annotated[float, _PROBABILITY] = 0.5
 
     late = False
     fault = "dropped out"
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=_SHARE)
 
     def fails(self, rng: Rng) -> bool:
         """Whether a client fails in an ask."""
         return bool(rng.uniform(1)[0] < self.p)
 
 
-@dataclass(frozen=True)
+@options
 class Straggler(Attack):
     """The clients do their work and remember it, but answer too late, each in each ask with probability p; a late answer is dropped.
 
@@ -207,20 +191,17 @@ class Straggler(Attack):
         p: probability in [0, 1].
     """
 
-    p: float = 0.5
+    p: Annotated[float, _PROBABILITY] = 0.5
 
     late = True
     fault = "answered too late"
-
-    def __post_init__(self) -> None:
-        check_fields(self, p=_SHARE)
 
     def fails(self, rng: Rng) -> bool:
         """Whether a client is late in an ask."""
         return bool(rng.uniform(1)[0] < self.p)
 
 
-@dataclass(frozen=True)
+@options
 class LabelFlip(Attack):
     """The attackers train on labels C - 1 - y and are honest otherwise. Their test rows stay right: they measure, they do not attack.
 
@@ -248,21 +229,24 @@ class LabelFlip(Attack):
         return made
 
 
-ATTACKS: dict[str, type[Attack]] = {
-    "ipm": IPM,
-    "alie": ALIE,
-    "sign-flip": SignFlip,
-    "noise": Noise,
-    "loss-inflation": LossInflation,
-    "label-flip": LabelFlip,
-    "nan": NaN,
-    "dropout": Dropout,
-    "straggler": Straggler,
-}
+ATTACKS = Registry(
+    "attack",
+    {
+        "ipm": IPM,
+        "alie": ALIE,
+        "sign-flip": SignFlip,
+        "noise": Noise,
+        "loss-inflation": LossInflation,
+        "label-flip": LabelFlip,
+        "nan": NaN,
+        "dropout": Dropout,
+        "straggler": Straggler,
+    },
+)
 """What `[attack] name = ...` and `--attack` can name."""
 
 
-def choose_attackers(attackers: Sequence[str] | float, names: Sequence[str], seed: int) -> tuple[str, ...]:
+def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int) -> tuple[str, ...]:
     """The attackers among the clients `names`, sorted: those named, or a share of all (rounded), drawn by name from the seed.
 
     Raises `InputError` for an unknown name, a name that repeats, or a share that is nobody.
@@ -270,23 +254,16 @@ def choose_attackers(attackers: Sequence[str] | float, names: Sequence[str], see
     >>> choose_attackers(("b", "a"), "abcd", 0), choose_attackers(0.5, "abcd", 0), choose_attackers(0.5, "abcd", 1)
     (('a', 'b'), ('c', 'd'), ('a', 'd'))
     """
-    if isinstance(attackers, int | float):
-        require(
-            is_number(attackers) and 0 < attackers <= 1,
-            f"attackers must be names or a share in (0, 1]; got {attackers!r}",
-        )
-        count = round(attackers * len(names))
-        require(
-            count > 0, f"a share of {attackers:g} of {len(names)} clients is no attacker; name them, or raise the share"
-        )
+    if isinstance(on, int | float):
+        count = round(on * len(names))
+        require(count > 0, f"a share of {on:g} of {len(names)} clients is no attacker; name them, or raise the share")
         order = sorted(names, key=lambda name: (Rng.named(seed, "attackers", name).uniform(1)[0], name))
         return tuple(sorted(order[:count]))
-    good = not isinstance(attackers, str) and all(isinstance(n, str) for n in attackers)
-    require(good, f"attackers must be a list of names or a share in (0, 1]; got {attackers!r}")
-    for name in attackers:
+    require(bool(on), 'the attack is on nobody; say who attacks: on = ["NAME"], or a share such as on = 0.1')
+    for name in on:
         require(name in names, f"there is no client {name!r} to attack; {nearest(name, names)}")
-    require(len(set(attackers)) == len(attackers), f"attackers repeat: {', '.join(attackers)}; name each once")
-    return tuple(sorted(attackers))
+    require(len(set(on)) == len(on), f"attackers repeat: {', '.join(on)}; name each once")
+    return tuple(sorted(on))
 
 
 class Attacked:

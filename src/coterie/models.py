@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number, require
+from coterie.core.errors import InputError, require
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients
+from coterie.core.schema import BELOW_ONE, SIZE, Registry, list_of, one_of, options
 
 __all__ = [
     "CNN",
@@ -38,7 +38,7 @@ class ModelSpec(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@options
 class Logistic:
     """Logistic regression (linear regression for float labels), from all weights 0.
 
@@ -54,7 +54,7 @@ class Logistic:
         return nn.Sequential(nn.Flatten(), layer) if len(shape) > 1 else layer
 
 
-@dataclass(frozen=True)
+@options
 class MLP:
     """Multi-layer perceptron with ReLU.
 
@@ -66,14 +66,8 @@ class MLP:
     52500
     """
 
-    hidden: tuple[int, ...] = (64, 30)
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        listed = isinstance(self.hidden, tuple | list) and bool(self.hidden)
-        good = listed and all(type(h) is int and h > 0 for h in self.hidden)
-        check_field(self, "hidden", self.hidden, good, "a list of ints > 0")
-        check_field(self, "dropout", self.dropout, is_number(self.dropout) and 0 <= self.dropout < 1, "in [0, 1)")
+    hidden: Annotated[tuple[int, ...], list_of(SIZE, "a list of ints > 0")] = (64, 30)
+    dropout: Annotated[float, BELOW_ONE] = 0.0
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Linear layers with ReLU (and dropout) between them."""
@@ -85,7 +79,7 @@ class MLP:
         return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
-@dataclass(frozen=True)
+@options
 class TwoNN:
     """2NN of McMahan et al.: two hidden layers of 200 units with ReLU.
 
@@ -98,7 +92,7 @@ class TwoNN:
         return MLP(hidden=(200, 200)).build(shape, outputs)
 
 
-@dataclass(frozen=True)
+@options
 class CNN:
     """CNN of McMahan et al.: 5x5 convolutions to 32 and 64 channels, each with 2x2 max pooling, and 512 units.
 
@@ -118,10 +112,10 @@ class CNN:
         )
 
 
-_NORM = Rules.one_of("group", "batch")
+_NORM = one_of("group", "batch")
 
 
-@dataclass(frozen=True)
+@options
 class ResNet8:
     """ResNet8 of the ISFL paper: three convolutions, two residual blocks of two each, and a linear layer.
 
@@ -135,10 +129,7 @@ class ResNet8:
     468618
     """
 
-    norm: str = "group"
-
-    def __post_init__(self) -> None:
-        check_fields(self, norm=_NORM)
+    norm: Annotated[str, _NORM] = "group"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Images of at least 8 x 8."""
@@ -155,7 +146,7 @@ class ResNet8:
         )
 
 
-@dataclass(frozen=True)
+@options
 class ResNet9:
     """ResNet9: four convolutions to 512 channels, two residual blocks of two each, and a linear layer.
 
@@ -166,10 +157,7 @@ class ResNet9:
     6621540
     """
 
-    norm: str = "group"
-
-    def __post_init__(self) -> None:
-        check_fields(self, norm=_NORM)
+    norm: Annotated[str, _NORM] = "group"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Images of at least 8 x 8."""
@@ -186,7 +174,7 @@ class ResNet9:
         )
 
 
-@dataclass(frozen=True)
+@options
 class ResNet18:
     """ResNet18 for small images: its first layer is a 3x3 convolution of stride 1 without pooling.
 
@@ -197,10 +185,7 @@ class ResNet18:
     11173962
     """
 
-    norm: str = "group"
-
-    def __post_init__(self) -> None:
-        check_fields(self, norm=_NORM)
+    norm: Annotated[str, _NORM] = "group"
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Four stages of two basic blocks with 64, 128, 256 and 512 channels; the mean over the last image."""
@@ -268,7 +253,7 @@ class _Constant(nn.Module):
         return self.mean.expand(inputs.shape[0], -1)
 
 
-@dataclass(frozen=True)
+@options
 class Mean:
     """The model of mean estimation: one vector, the same output for every row; starts at ones / sqrt(dim)."""
 
@@ -281,16 +266,20 @@ def _flat(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
 
 
-MODELS: dict[str, type[Any]] = {
-    "logistic": Logistic,
-    "mlp": MLP,
-    "2nn": TwoNN,
-    "cnn": CNN,
-    "resnet8": ResNet8,
-    "resnet9": ResNet9,
-    "resnet18": ResNet18,
-    "mean": Mean,
-}
+MODELS = Registry(
+    "model",
+    {
+        "logistic": Logistic,
+        "mlp": MLP,
+        "2nn": TwoNN,
+        "cnn": CNN,
+        "resnet8": ResNet8,
+        "resnet9": ResNet9,
+        "resnet18": ResNet18,
+        "mean": Mean,
+    },
+    default="logistic",
+)
 """Models by name."""
 
 

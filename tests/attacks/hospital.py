@@ -16,7 +16,7 @@ from coterie.core.wire import decode, encode
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.folder import agree
 from coterie.models import build_shape, outputs_of
-from coterie.run.experiment import preset
+from coterie.run.tables import preset
 
 FEDAVG = {"name": "fedavg", "local": {"steps": 2, "batch_size": 16, "minimum_batch": 8}}
 

@@ -12,8 +12,9 @@ from commands import ROOT, contents
 from coterie.attacks import ATTACKS
 from coterie.core.errors import InputError
 from coterie.report.results import Results
-from coterie.run.experiment import Experiment, preset
+from coterie.run.experiment import Experiment
 from coterie.run.sweep import run_experiment
+from coterie.run.tables import preset
 
 FAST = ("--rounds", "3", "--seeds", "2", "--no-report", "--set", "run.evaluate=3")
 TUNE = ("--personalise", "bias", "--set", "personalise.steps=[0, 20]", "--set", "personalise.lr=[1.0]")
@@ -101,7 +102,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
     arm = {
         "target": "coterie.core.federation.Federation.ask",
         "when": "after",
-        "match": "personalisation:tune",
+        "match": "finetune:tune",
         "at": 2,
         "signal_name": "SIGKILL",
     }
@@ -120,7 +121,7 @@ def test_other_settings_are_not_resumed(coterie, tuned, tmp_path):
 
 # ---- attacks
 
-IPM = ("--attack", "ipm", "--attackers", "hungary", "--set", "attack.eps=.5")
+IPM = ("--attack", "ipm", "--attack-on", "hungary", "--set", "attack.eps=.5")
 
 
 def test_an_attack_is_spelled_out_repeats_itself_and_changes_results(driver, tmp_path):
@@ -129,7 +130,7 @@ def test_an_attack_is_spelled_out_repeats_itself_and_changes_results(driver, tmp
     done(driver(tmp_path, *arguments, *IPM, "--out", "one"))
     assert tables(tmp_path / "one")["attack"] == {
         "name": "ipm",
-        "clients": ["hungary"],
+        "on": ["hungary"],
         "eps": 0.5,
         "statistics": "honest",
     }
@@ -143,14 +144,14 @@ def test_an_attack_is_spelled_out_repeats_itself_and_changes_results(driver, tmp
     assert "attack.eps = 0.5, not 0.7" in other.err
     none = driver(tmp_path, *arguments, "--out", "one", "--resume")
     assert none.status == 2
-    assert "attack.clients" in none.err
+    assert "attack.eps" in none.err
 
 
 def test_a_share_is_drawn_for_each_seed(driver, tmp_path):
     done(
-        driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, "--attack", "nan", "--attackers", ".25", "--out", "run")
+        driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, "--attack", "nan", "--attack-on", ".25", "--out", "run")
     )
-    assert tables(tmp_path / "run")["attack"] == {"name": "nan", "share": 0.25}
+    assert tables(tmp_path / "run")["attack"] == {"name": "nan", "on": 0.25}
     failed = [
         json.loads((tmp_path / "run" / "checkpoint" / f"fedavg-{s}" / "done.json").read_text())["failures"]
         for s in (0, 1)
@@ -161,11 +162,12 @@ def test_a_share_is_drawn_for_each_seed(driver, tmp_path):
 
 def test_an_attack_from_a_file(driver, tmp_path):
     (tmp_path / "own.py").write_text(
-        "class Zero:\n    def rewrite(self, kind, rows, attackers, rngs):\n        return 0 * rows[attackers]\n"
+        "from coterie.attacks import Attack\nclass Zero(Attack):\n"
+        "    def rewrite(self, kind, rows, attackers, rngs):\n        return 0 * rows[attackers]\n"
     )
-    attack = ("--attack", "own.py:Zero", "--attackers", "hungary,switzerland")
+    attack = ("--attack", "own.py:Zero", "--attack-on", "hungary,switzerland")
     done(driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, *attack, "--out", "run"))
-    assert tables(tmp_path / "run")["attack"] == {"name": "own.py:Zero", "clients": ["hungary", "switzerland"]}
+    assert tables(tmp_path / "run")["attack"] == {"name": "own.py:Zero", "on": ["hungary", "switzerland"]}
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -177,23 +179,19 @@ def test_show_explains_each_attack(coterie, name):
 
 
 ERRORS = {
-    "unknown attack": (("--attack", "imp", "--attackers", ".5"), "there is no attack 'imp'; did you mean 'ipm'?"),
+    "unknown attack": (("--attack", "imp", "--attack-on", ".5"), "there is no attack 'imp'; did you mean 'ipm'?"),
     "nobody": (("--attack", "ipm"), "say who attacks"),
-    "attackers alone": (("--attackers", "hungary"), "[attack] needs a name"),
-    "unknown client": (("--attack", "ipm", "--attackers", "budapest"), "there is no client 'budapest' to attack"),
-    "share of nobody": (("--attack", "ipm", "--attackers", "0.01"), "is no attacker"),
-    "share": (("--attack", "ipm", "--attackers", "2"), "share in (0, 1]"),
+    "attackers alone": (("--attack-on", "hungary"), "[attack] needs a name"),
+    "unknown client": (("--attack", "ipm", "--attack-on", "budapest"), "there is no client 'budapest' to attack"),
+    "share of nobody": (("--attack", "ipm", "--attack-on", "0.01"), "is no attacker"),
+    "share": (("--attack", "ipm", "--attack-on", "2"), "share in (0, 1]"),
     "unknown field": (
-        ("--attack", "ipm", "--attackers", ".5", "--set", "attack.epz=1"),
+        ("--attack", "ipm", "--attack-on", ".5", "--set", "attack.epz=1"),
         "unknown key 'epz'; did you mean 'eps'?",
     ),
     "bad field": (
-        ("--attack", "noise", "--attackers", ".5", "--set", "attack.sigma=-1"),
+        ("--attack", "noise", "--attack-on", ".5", "--set", "attack.sigma=-1"),
         "Noise.sigma must be a number > 0",
-    ),
-    "real machines": (
-        ("--attack", "ipm", "--attackers", ".5", "--set", "run.engine=ray"),
-        "attacks are simulated in process only",
     ),
     "no such part": (("--personalise", "head"), "Tuning.part must be all | last | bias; got 'head'"),
     "no zero": (("--personalise", "bias", "--set", "personalise.steps=[5]"), "with 0 among them"),
@@ -201,7 +199,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize("table", [{"attack": {"name": "nan", "share": 0.5}}, {"personalise": {"part": "bias"}}])
+@pytest.mark.parametrize("table", [{"attack": {"name": "nan", "on": 0.5}}, {"personalise": {"part": "bias"}}])
 def test_sites_elsewhere_neither_attack_nor_personalise(table, tmp_path):
     class Elsewhere:
         """Its rows are stand-ins, on which nothing may be tuned."""

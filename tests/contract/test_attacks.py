@@ -6,13 +6,12 @@ import re
 
 import pytest
 import torch
-from test_methods import CASES, each_method, is_pooled, label, run
+from test_methods import CASES, is_pooled, label, run
 
 from coterie.attacks import ATTACKS, IPM, Dropout, LabelFlip, NaN, Noise
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import QuorumError
-from coterie.run.fit import fit
-from federations import PROBLEMS, assert_same_bits, logistic
+from federations import PROBLEMS, assert_same_bits, fit, logistic
 
 FIRST = {case[0]: case for case in reversed(CASES)}
 """Each method in its first setting."""
@@ -27,7 +26,7 @@ class StoppedError(Exception):
 def test_every_method_ends_under_every_attack_or_says_why_not(case, attack):
     failure: RunError | None = None
     try:
-        found = run(case, rounds=2, attack=ATTACKS[attack](), attackers=("b", "d"))
+        found = run(case, rounds=2, attack=ATTACKS[attack](on=("b", "d")))
     except RunError as error:
         failure = error
     if failure is None:
@@ -40,30 +39,27 @@ def test_every_method_ends_under_every_attack_or_says_why_not(case, attack):
         assert "is not finite and the round is undone" in str(failure)
 
 
-@each_method
-def test_without_attackers_nothing_changes(case):
-    assert_same_bits(run(case), run(case, attack=Noise(), attackers=()))
-
-
 @pytest.mark.parametrize("case", FIRST.values(), ids=label)
 def test_an_attack_changes_the_models_of_the_honest(case):
     if is_pooled(case) or case[0] == "local":
         return  # the test below
-    one, two = run(case, rounds=2), run(case, rounds=2, attack=Noise(sigma=1.0), attackers=("b", "c"))
+    one, two = run(case, rounds=2), run(case, rounds=2, attack=Noise(sigma=1.0, on=("b", "c")))
     assert any(not torch.equal(x, two.models[k]) for k, x in one.models.items())
 
 
 def test_clients_that_train_alone_and_rows_in_one_place_are_out_of_reach():
     pooled = FIRST["centralised"]
-    assert_same_bits(run(pooled), run(pooled, attack=Noise(), attackers=("b",)))
-    alone, attacked = run(FIRST["local"]), run(FIRST["local"], attack=Noise(), attackers=("b",))
+    assert_same_bits(run(pooled), run(pooled, attack=Noise(on=("b",))))
+    alone, attacked = run(FIRST["local"]), run(FIRST["local"], attack=Noise(on=("b",)))
     for name, x in alone.models.items():
         assert torch.equal(x, attacked.models[name]) == (name != "b")
 
 
-@pytest.mark.parametrize("attack", [Noise(), Dropout(), IPM(), LabelFlip()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize(
+    "attack", [Noise(on=0.4), Dropout(on=0.4), IPM(on=0.4), LabelFlip(on=0.4)], ids=lambda a: type(a).__name__
+)
 def test_workers_and_resume_give_the_same_bits(attack, tmp_path):
-    options = {"rounds": 4, "evaluate": 2, "attack": attack, "attackers": 0.4, "problem": PROBLEMS["batch-norm"]()}
+    options = {"rounds": 4, "evaluate": 2, "attack": attack, "problem": PROBLEMS["batch-norm"]()}
     whole = run(FIRST["fedavg"], **options)
     assert_same_bits(whole, run(FIRST["fedavg"], workers=2, **options))
 
@@ -72,34 +68,33 @@ def test_workers_and_resume_give_the_same_bits(attack, tmp_path):
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        run(FIRST["fedavg"], checkpoint=tmp_path, progress=stop, **options)
+        run(FIRST["fedavg"], checkpoint=tmp_path, callbacks=(stop,), **options)
     assert_same_bits(whole, run(FIRST["fedavg"], checkpoint=tmp_path, resume=True, **options))
 
 
 @pytest.mark.parametrize(
     "other",
-    [{"attack": IPM(eps=0.2)}, {"attackers": ("c",)}, {"attack": None, "attackers": ()}, {"attack": LabelFlip()}],
+    [IPM(eps=0.2, on=("b",)), IPM(on=("c",)), None, LabelFlip(on=("b",))],
 )
 def test_a_checkpoint_refuses_another_attack(other, tmp_path):
-    options = {"attack": IPM(), "attackers": ("b",)}
-    run(FIRST["fedavg"], rounds=1, checkpoint=tmp_path, **options)
+    run(FIRST["fedavg"], rounds=1, checkpoint=tmp_path, attack=IPM(on=("b",)))
     with pytest.raises(InputError, match="with other data, model or settings"):
-        run(FIRST["fedavg"], rounds=1, checkpoint=tmp_path, resume=True, **{**options, **other})
+        run(FIRST["fedavg"], rounds=1, checkpoint=tmp_path, resume=True, attack=other)
 
 
 def test_nan_is_refused_and_named_and_the_others_go_on():
-    found = run(FIRST["fedavg"], attack=NaN(), attackers=("b",))
+    found = run(FIRST["fedavg"], attack=NaN(on=("b",)))
     assert found.failures == {"b": "round 3, coterie.algorithms.fedavg:local_update: field 'delta' has NaN or Inf"}
     assert "b" not in found.weights["*"]
 
 
 def test_evaluation_is_honest():
-    found = run(FIRST["fedavg"], rounds=2, evaluate=1, attack=Dropout(p=1.0), attackers=("b", "d"))
+    found = run(FIRST["fedavg"], rounds=2, evaluate=1, attack=Dropout(p=1.0, on=("b", "d")))
     assert {r.client for r in found.history if r.metric == "loss"} == set("abcde")
     assert {row["client"] for row in found.summary} == set("abcde")
 
 
-def test_attackers_without_an_attack_are_an_error():
+def test_an_attack_on_nobody_is_an_error():
     problem = logistic()
-    with pytest.raises(InputError, match="there is no attack"):
-        fit(run(FIRST["fedavg"]).method, problem.clients, problem.model, 1, attackers=("b",))
+    with pytest.raises(InputError, match=r"the attack is on nobody; say who attacks: on = \["):
+        fit(run(FIRST["fedavg"]).method, problem.clients, problem.model, 1, attack=Noise())

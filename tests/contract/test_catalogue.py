@@ -14,7 +14,7 @@ from coterie.algorithms import ALGORITHMS
 from coterie.catalogue import entries, traffic
 from coterie.core.state import read_checkpoint
 from coterie.core.wire import PerClient
-from coterie.engines.inprocess import InProcess
+from coterie.engines.inprocess import InProcessEngine
 from federations import Make, Problem, build, seeded
 
 FIRST = {case[0]: case for case in reversed(CASES)}
@@ -42,7 +42,7 @@ def wide(width: int) -> Problem:
 def sent(monkeypatch, case, width, tmp_path, **options):
     """(round, task, number of clients, floats up, floats down) of each ask, from its record, and what clients remember."""
     payloads: dict[int, tuple[tuple[str, ...], int]] = {}
-    honest = InProcess.ask
+    honest = InProcessEngine.ask
 
     def ask(self, ask):
         floats = sum(_floats(v.tensor[:1] if isinstance(v, PerClient) else v) for v in ask.payload.values())
@@ -50,7 +50,7 @@ def sent(monkeypatch, case, width, tmp_path, **options):
         return honest(self, ask)
 
     with monkeypatch.context() as patch:
-        patch.setattr(InProcess, "ask", ask)
+        patch.setattr(InProcessEngine, "ask", ask)
         found = run(case, wide(width), rounds=ROUND + 1, evaluate=ROUND + 1, checkpoint=tmp_path, **options)
     asks = []
     for record in found.asks:

@@ -17,8 +17,7 @@ from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
 from coterie.core.wire import PerClient
 from coterie.run import checkpoint
-from coterie.run.fit import fit
-from federations import assert_same_bits, federation_of, logistic, quadratic
+from federations import assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)
 BETA = 0.7
@@ -387,7 +386,7 @@ def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
         (ClientMomentum(LocalSGD(lr=0.3)), {}),
         (ClientMomentum(), {"seed": 1}),
         (ClientMomentum(), {"clients_per_round": 2}),
-        (ClientMomentum(), {"fold_validation": False}),
+        (ClientMomentum(), {"merge_validation": False}),
     ):
         with pytest.raises(InputError, match="was written with other data, model or settings"):
             run(method, checkpoint=tmp_path, resume=True, **options)

@@ -20,11 +20,10 @@ from coterie.cli.show import fields_of
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients
+from coterie.core.rows import Clients, Part
 from coterie.core.state import load_state, save_state
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.run.fit import fit
 from coterie.run.history import Run
 from federations import (
     HELD,
@@ -34,6 +33,7 @@ from federations import (
     assert_close,
     assert_same_bits,
     federation_of,
+    fit,
     logistic,
     quadratic,
     renamed,
@@ -116,16 +116,15 @@ def method_of(case: Case, local: LocalSGD = LOCAL, names: Mapping[str, str] | No
     return ALGORITHMS[name](**({"local": local} if "local" in fields else {}), **arguments)
 
 
-def server_rows(problem: Problem) -> Any:
-    held = problem.clients["a"].part("validation")
-    return held.inputs, held.labels
+def server_rows(problem: Problem) -> Part:
+    return problem.clients["a"].part("validation")
 
 
 def run(case: Case, problem: Problem | None = None, rounds: int = 3, **options: Any) -> Run:
     problem = problem or logistic()
     method = options.pop("method", None) or method_of(case, options.pop("local", LOCAL))
     clients = options.pop("clients", problem.clients)
-    options = {"evaluate": rounds or 1, "server_data": server_rows(problem), **options}
+    options = {"evaluate": rounds or 1, "server": server_rows(problem), **options}
     return fit(method, clients, problem.model, rounds, **options)
 
 
@@ -322,7 +321,7 @@ def test_resuming_gives_the_bits_of_an_undisturbed_run(case, stop, workers, tmp_
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        run(case, checkpoint=tmp_path, progress=interrupt, **options)
+        run(case, checkpoint=tmp_path, callbacks=(interrupt,), **options)
     resumed = run(case, checkpoint=tmp_path, resume=True, workers=workers, **options)
     assert_same_bits(resumed, run(case, **options))
     assert [clock.round for clock in resumed.seconds] == [1, 2, 3]
@@ -560,7 +559,7 @@ def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp
     if is_bounded(case) or case[0] == "moon":
         pytest.skip("its steps stay small at any learning rate, or it needs a linear layer")
     problem = quadratic({n: [float(i + 1), 2.0] for i, n in enumerate("abc")}, dtype=torch.float32)
-    server = (torch.zeros(2, 1), torch.tensor([[1.0, 2.0]] * 2))
+    server = Part(torch.zeros(2, 1), torch.tensor([[1.0, 2.0]] * 2))
     local = LocalSGD(lr=1e15, steps=Steps(1), batch_size=None)
     done = []
     names = {**dict.fromkeys("abcde", "b"), "a": "a", "c": "c"}
@@ -568,7 +567,7 @@ def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp
     with pytest.raises(Exception, match="round 0" if warms_up else r"round [23]") as caught:
         fit(
             method_of(case, local, names), problem.clients, problem.model, 5,
-            server_data=server, checkpoint=tmp_path, progress=done.append,
+            server=server, checkpoint=tmp_path, callbacks=(done.append,),
         )  # fmt: skip
     assert type(caught.value).__name__ in ("RunError", "QuorumError")
     assert done[-1:] == [] if warms_up else done[-1] in (1, 2)

@@ -16,8 +16,8 @@ from coterie.core.federation import QuorumError
 from coterie.core.metrics import METRICS
 from coterie.core.modules import load_object
 from coterie.core.rows import Client, Clients, Part
-from coterie.run.fit import fit
-from federations import PROBLEMS, Problem, assert_same_bits, logistic
+from coterie.engines import ENGINES
+from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic
 
 pytestmark = pytest.mark.engines
 REMEMBERS = Path(__file__).parents[1] / "cli" / "remembers.py"
@@ -27,7 +27,7 @@ REMEMBERS = Path(__file__).parents[1] / "cli" / "remembers.py"
 def engine(request) -> dict[str, Any]:
     """What `fit` must be told to run on the engine."""
     request.getfixturevalue(f"{request.param}_cluster")
-    return {"engine": request.param}
+    return {"engine": ENGINES.build({"name": request.param}, "")}
 
 
 def outcome(case: Any, **options: Any) -> Any:
@@ -70,7 +70,7 @@ def test_a_checkpoint_of_one_engine_resumes_on_another(case, engine, back, tmp_p
 
     first, then = (engine, {}) if back else ({}, engine)
     with pytest.raises(StoppedError):
-        run(case, checkpoint=tmp_path, progress=interrupt, **options, **first)
+        run(case, checkpoint=tmp_path, callbacks=(interrupt,), **options, **first)
     assert_same_bits(run(case, checkpoint=tmp_path, resume=True, **options, **then), run(case, **options))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import time
@@ -18,14 +19,16 @@ from coterie.core.federation import QuorumError
 from coterie.core.wire import decode
 from coterie.models import build_model
 from coterie.run.history import Run
-from coterie.run.loop import LoopSettings, run_method
+from coterie.run.loop import run_method
+from coterie.run.settings import RunSettings
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.server import Remote
 
 FOLDER = "MOODS"
 """Variable of the environment: the folder with a file for each site in a mood, and with what the job has found."""
-SETTINGS = LoopSettings(4, 0, None, 2, ("accuracy",))
+ROUNDS, SEED = 4, 0
+SETTINGS = RunSettings(evaluate=2, metrics=("accuracy",))
 METHODS = {"meritfed": ct.MeritFed(local=LOCAL, targets="all")}
 
 
@@ -126,13 +129,13 @@ def slow(engine: Remote) -> dict[str, Any]:
     return {"first": first, "second": second, "last": (last.failed, last.delta)}
 
 
-def fitted(engine: Remote, method: Any, pair: str, *, double: bool = False, **options: Any) -> Run:
+def fitted(engine: Remote, method: Any, pair: str, *, double: bool = False, **settings: Any) -> Run:
     plan = experiment([{"name": "fedavg"}])
     clients = engine.open(plan.data, 0)
     keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
     model = build_model(plan.build_model(), clients, 0).to(torch.float64 if double else torch.float32)
     engine.prepare(model, clients, pair=f"{pair}-0", keep=keep)
-    return run_method(engine, method, SETTINGS, **options)
+    return run_method(engine, method, ROUNDS, SEED, dataclasses.replace(SETTINGS, **settings))
 
 
 def runs(engine: Remote) -> dict[str, Any]:
@@ -142,11 +145,11 @@ def runs(engine: Remote) -> dict[str, Any]:
         if number == 1:
             set_mood("hungary", "a NaN")
 
-    run = fitted(engine, ct.FedAvg(local=LOCAL), "survives", progress=spoil)
+    run = fitted(engine, ct.FedAvg(local=LOCAL), "survives", callbacks=(spoil,))
     set_mood("hungary", "")
     ended = {}
     try:
-        fitted(engine, ct.VaRSeL(local=LOCAL, internal=("cleveland", "hungary")), "ends", progress=spoil)
+        fitted(engine, ct.VaRSeL(local=LOCAL, internal=("cleveland", "hungary")), "ends", callbacks=(spoil,))
     except QuorumError as error:
         ended["varsel"] = str(error)
     set_mood("hungary", "a string")

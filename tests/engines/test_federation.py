@@ -21,9 +21,8 @@ from coterie.core.rows import Part
 from coterie.core.task import Gradient, Task, Update, find_task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import PerClient, to_json
-from coterie.engines.inprocess import InProcess
-from coterie.run.fit import fit
-from federations import SIZES, federation_of, logistic, quadratic
+from coterie.engines.inprocess import InProcess, InProcessEngine
+from federations import SIZES, Opening, federation_of, fit, logistic, quadratic
 
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
 
@@ -566,9 +565,9 @@ def test_the_method_s_own_work_is_told_apart_from_asks():
 def test_a_device_that_is_not_there_is_one_sentence():
     problem = logistic()
     with pytest.raises(InputError, match="device 'cuda:7' cannot be used here"):
-        fit(FedAvg(), problem.clients, problem.model, 1, device="cuda:7")
+        fit(FedAvg(), problem.clients, problem.model, 1, engine=InProcess(device="cuda:7"))
     with pytest.raises(InputError, match="device 'fast' cannot be used here"):
-        fit(FedAvg(), problem.clients, problem.model, 1, device="fast")
+        fit(FedAvg(), problem.clients, problem.model, 1, engine=InProcess(device="fast"))
 
 
 def test_rows_are_moved_to_a_device_once_and_named_as_before():
@@ -589,7 +588,7 @@ def test_rows_are_moved_to_a_device_once_and_named_as_before():
 
 @pytest.mark.parametrize("outages", [2, 99])
 def test_a_client_that_misses_the_last_evaluation_is_asked_again_for_the_summary(outages):
-    class Outage(InProcess):
+    class Outage(InProcessEngine):
         left = outages
 
         def ask(self, ask):
@@ -600,6 +599,6 @@ def test_a_client_that_misses_the_last_evaluation_is_asked_again_for_the_summary
             return super().ask(ask)
 
     problem = logistic()
-    broken, whole = (fit(FedAvg(), problem.clients, problem.model, 3, engine=e) for e in (Outage, InProcess))
+    broken, whole = (fit(FedAvg(), problem.clients, problem.model, 3, engine=e) for e in (Opening(Outage), None))
     assert "timed out" in broken.failures["b"]
     assert broken.summary == [row for row in whole.summary if outages == 2 or row["client"] != "b"]

@@ -12,9 +12,8 @@ import torch
 from coterie.data import load
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.models import build_model
-from coterie.run.fit import fit
 from deployment import HOSPITALS
-from federations import assert_same_bits
+from federations import assert_same_bits, fit
 
 pytest.importorskip(
     "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
@@ -27,12 +26,11 @@ def here(method, *, double=False):
     import moody
     from test_sites import experiment
 
-    run = moody.SETTINGS
-    settings = {"seed": run.seed, "evaluate": run.evaluate, "metrics": run.metrics}
+    settings = {"evaluate": moody.SETTINGS.evaluate, "metrics": moody.SETTINGS.metrics}
     clients = load("heart-disease", seed=0)
     model = build_model(experiment([{"name": "fedavg"}]).build_model(), clients, 0)
     model = model.to(torch.float64 if double else torch.float32)
-    return fit(method, clients, model, run.rounds, **settings)
+    return fit(method, clients, model, moody.ROUNDS, moody.SEED, **settings)
 
 
 @pytest.fixture(scope="module")

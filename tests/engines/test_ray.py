@@ -26,8 +26,8 @@ from coterie.core.federation import Federation
 from coterie.core.memory import owners
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import PerClient
-from coterie.run.fit import fit
-from federations import SIZES, Problem, assert_same_bits, logistic, quadratic
+from coterie.engines.ray import Ray
+from federations import SIZES, Opening, Problem, assert_same_bits, fit, logistic, quadratic
 
 ROOT = Path(__file__).parents[2]
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)
@@ -204,8 +204,8 @@ def test_all_actors_killed_from_some_ask_of_a_round_on_a_run_ends_and_resumes_to
     undisturbed = run(METHODS[name], problem)
     assert sum(r.round == 3 for r in undisturbed.asks) > moment
     with pytest.raises(RunError, match=f"round 3, .*{ENDED}"):
-        run(METHODS[name], problem, engine=dying, checkpoint=tmp_path)
-    assert_same_bits(run(METHODS[name], problem, engine="ray", checkpoint=tmp_path, resume=True), undisturbed)
+        run(METHODS[name], problem, engine=Opening(dying), checkpoint=tmp_path)
+    assert_same_bits(run(METHODS[name], problem, engine=Ray(), checkpoint=tmp_path, resume=True), undisturbed)
 
 
 @needs_ray
@@ -218,7 +218,7 @@ def test_a_run_goes_on_without_the_clients_of_a_killed_actor_and_they_come_back(
     def dying(clients, model, *, loss):
         return Killing(clients, model, loss=loss, kill=lambda number, ask: "b" if (number, ask) == (2, 0) else "")
 
-    found = run(method, problem, engine=dying)
+    found = run(method, problem, engine=Opening(dying))
     assert found.failures.keys() == set(OTHERS)
     assert all("round 2" in why and ENDED in why for why in found.failures.values())
     took_part = {r: {c for number, _, c, _ in found.weight_rows if number == r} for r in (1, 2, 3, 4)}
@@ -258,7 +258,7 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch, tmp_path, ca
     monkeypatch.setitem(sys.modules, "ray", None)
     problem = logistic()
     with pytest.raises(InputError, match=r"engine 'ray' needs the package ray: pip install 'coterie\[ray\]'"):
-        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine="ray")
+        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=Ray())
     monkeypatch.chdir(tmp_path)
     assert (
         cli.main(["compare", "heart-disease", "--engine", "ray", "--seeds", "1", "--rounds", "1", "--out", "run"]) == 2
@@ -270,24 +270,28 @@ def test_without_ray_the_sentence_says_what_to_install(monkeypatch, tmp_path, ca
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"engine": "rya"}, "engine must be one of inprocess, ray or a function; got 'rya'"),
-        ({"engine": "ray", "workers": 2}, "workers belong to engine 'inprocess'"),
-        ({"engine": "ray", "device": "cuda"}, "engine 'ray' trains on CPUs; device is 'cuda'"),
-        ({"engine": "ray", "actors": 0}, "actors must be an int of at least 1; got 0"),
-        ({"engine": "ray", "timeout": 0}, "timeout must be a number of seconds > 0; got 0"),
+        ({"actors": 0}, "Ray.actors must be an int > 0; got 0"),
+        ({"timeout": 0}, "Ray.timeout must be a number of seconds > 0; got 0"),
+        ({"address": 5}, r"Ray.address must be None \(start one here\) or host:port or auto; got 5"),
+        ({"kernel": "fast"}, "Ray.kernel must be auto . loop; got 'fast'"),
     ],
 )
 def test_wrong_settings_end_at_once(options, sentence):
-    problem = logistic()
     with pytest.raises(InputError, match=sentence):
-        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, **options)
+        Ray(**options)
+
+
+def test_an_engine_is_a_value():
+    problem = logistic()
+    with pytest.raises(InputError, match=r"engine must be one such as InProcess\(workers=2\); got 'ray'"):
+        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine="ray")
 
 
 @needs_ray
 def test_a_cluster_that_is_too_small_is_refused(ray_cluster):
     problem = logistic()
     with pytest.raises(InputError, match="the Ray cluster has 3 CPUs, too few for 5 actors; set actors = 3"):
-        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine="ray", actors=5)
+        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=Ray(actors=5))
 
 
 COMPARE = ("compare", "heart-disease", "--methods", "local,meritfed", "--rounds", "2", "--no-report")
@@ -297,16 +301,17 @@ def test_settings_on_which_no_number_depends_may_change_on_resume(tmp_path, caps
     out = ("--out", str(tmp_path / "run"))
     assert cli.main([*COMPARE, *out, "--seeds", "1"]) == 0
     before = (tmp_path / "run" / "summary.json").read_bytes()
-    others = ("--actors", "5", "--set", "run.address=head:6379", "--set", "run.timeout=5", "--workers", "2")
+    others = ("--workers", "2")
     assert cli.main([*COMPARE, *out, "--seeds", "1", "--resume", *others]) == 0
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
     for wrong, sentence in (
-        ("run.engine=rya", "run.engine must be one of inprocess, ray; got 'rya'"),
-        ("run.actors=0", "run.actors must be an int >= 1; got 0"),
-        ("run.timeout=0", "run.timeout must be a number of seconds > 0; got 0"),
-        ("run.address=5", "run.address must be host:port or auto; got 5"),
+        ("rya", "there is no engine 'rya'; did you mean 'ray'?"),
+        ("ray --actors 0", "engine.actors must be an int > 0; got 0"),
+        ("ray --set engine.timeout=0", "engine.timeout must be a number of seconds > 0; got 0"),
+        ("ray --set engine.address=5", "engine.address must be None (start one here) or host:port or auto; got 5"),
+        ("ray --workers 2", "[engine]: unknown key 'workers'; did you mean 'actors'?"),
     ):
-        assert cli.main([*COMPARE, "--set", wrong]) == 2
+        assert cli.main([*COMPARE, "--engine", *wrong.split()]) == 2
         assert sentence in capsys.readouterr().err
 
 
@@ -334,7 +339,7 @@ class Locked:
 def test_what_cannot_be_sent_is_refused(ray_cluster):
     problem = logistic()
     with pytest.raises(InputError, match="the model, the loss or the rows cannot be sent to an actor: cannot pickle"):
-        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine="ray", loss=Locked())
+        fit(FedAvg(LOCAL), problem.clients, problem.model, 2, engine=Ray(), loss=Locked())
 
 
 @needs_ray
@@ -403,7 +408,7 @@ class Net(nn.Linear):
 
 clients = logistic(torch.float32).clients
 one = ct.fit(Mine(), clients, Net(), 3)
-other = ct.fit(Mine(), clients, Net(), 3, engine="ray", **json.loads(sys.argv[1]))
+other = ct.fit(Mine(), clients, Net(), 3, engine=ct.Ray(**json.loads(sys.argv[1])))
 print(torch.equal(one.x, other.x), other.failures)
 import ray
 print(ray.is_initialized())

@@ -26,10 +26,11 @@ from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.report.answer import answer_lines
 from coterie.report.html import write
 from coterie.report.results import Results
-from coterie.run.experiment import Experiment, preset
+from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
-from coterie.run.loop import LoopSettings, run_method
-from coterie.run.sweep import initial, metric_names, run_experiment
+from coterie.run.loop import run_method
+from coterie.run.sweep import initial, run_experiment, run_settings
+from coterie.run.tables import preset
 from coterie.sites.approval import approve
 from coterie.sites.log import verified
 from coterie.sites.server import Remote
@@ -129,8 +130,8 @@ class Back:
         keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
         pair = f"{entry.label}-{seed}"
         self.engine.prepare(module, clients, pair=pair, resume=resume, keep=keep)
-        settings = LoopSettings(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
-        return run_method(self.engine, method, settings, checkpoint=checkpoint, resume=resume, progress=progress)
+        settings = run_settings(experiment, resume=resume, callbacks=(progress,))
+        return run_method(self.engine, method, run.rounds, seed, settings, checkpoint=checkpoint)
 
 
 def experiment(methods, rounds=3, seeds=1, **data):

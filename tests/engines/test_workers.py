@@ -25,9 +25,8 @@ from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import PerClient
 from coterie.engines import inprocess
 from coterie.engines.arena import Arena
-from coterie.engines.inprocess import InProcess, check_free_memory
-from coterie.run.fit import fit
-from federations import SIZES, assert_same_bits, federation_of, logistic, quadratic
+from coterie.engines.inprocess import InProcess, InProcessEngine, check_free_memory
+from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}
@@ -258,7 +257,7 @@ def test_no_worker_is_left_after_an_error(error):
 
 def test_closing_can_be_repeated():
     problem = logistic()
-    engine = InProcess(problem.clients, problem.model, workers=4)
+    engine = InProcessEngine(problem.clients, problem.model, workers=4)
     engine.close()
     engine.close()
     assert multiprocessing.active_children() == []
@@ -267,9 +266,9 @@ def test_closing_can_be_repeated():
 SCRIPT = """
 import os, torch
 from federations import quadratic
-from coterie.engines.inprocess import InProcess
+from coterie.engines.inprocess import InProcessEngine
 problem = quadratic({n: [0.0] for n in "abc"})
-engine = InProcess(problem.clients, problem.model, workers=3)
+engine = InProcessEngine(problem.clients, problem.model, workers=3)
 engine._workers[0]._restart()
 print(*(w._process.pid for w in engine._workers), flush=True)
 input()
@@ -306,11 +305,10 @@ def alive(pid: int) -> bool:
 
 
 def test_arguments_are_checked_before_any_process_starts():
-    problem = logistic()
-    with pytest.raises(InputError, match="workers must be an int of at least 1; got 0"):
-        InProcess(problem.clients, problem.model, workers=0)
+    with pytest.raises(InputError, match=r"InProcess.workers must be an int > 0; got 0"):
+        InProcess(workers=0)
     with pytest.raises(InputError, match="use workers=1 on a GPU"):
-        InProcess(problem.clients, problem.model, workers=2, device="cuda")
+        InProcess(workers=2, device="cuda")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -12,33 +12,36 @@ from federations import assert_close, logistic, quadratic
 ONE = ct.LocalSGD(lr=0.25, steps=ct.Steps(1), batch_size=None)
 SAME = {name: [1.0, -2.0] for name in "abcdef"}
 """Six clients that want the same."""
+TWO = ("a", "b")
 
 
-def moved(method, attack, attackers, centres=SAME, rounds=1, **options):
-    problem = quadratic(centres)
-    return ct.fit(method, problem.clients, problem.model, rounds, attack=attack, attackers=attackers, **options)
+def moved(method, attack=None, rounds=1):
+    problem = quadratic(SAME)
+    return ct.fit(method, problem.clients, problem.model, rounds, attack=attack)
 
 
 def test_ipm_stops_an_average_where_eps_is_the_ratio_of_honest_and_attackers():
-    held = moved(ct.FedAvg(ONE), IPM(eps=2.0), ("a", "b"), rounds=3)
+    held = moved(ct.FedAvg(ONE), IPM(eps=2.0, on=("a", "b")), rounds=3)
     assert_close(held.x, torch.zeros(2, dtype=torch.float64))
-    slowed = moved(ct.FedAvg(ONE), IPM(eps=0.5), ("a", "b"))
-    assert_close(slowed.x, (4 - 2 * 0.5) / 6 * moved(ct.FedAvg(ONE), None, ()).x)
+    slowed = moved(ct.FedAvg(ONE), IPM(eps=0.5, on=("a", "b")))
+    assert_close(slowed.x, (4 - 2 * 0.5) / 6 * moved(ct.FedAvg(ONE)).x)
 
 
 def test_an_average_stands_still_where_half_flip_their_signs_and_runs_away_where_more_do():
-    assert_close(moved(ct.FedAvg(ONE), SignFlip(), tuple("abc"), rounds=5).x, torch.zeros(2, dtype=torch.float64))
-    away = moved(ct.FedAvg(ONE), SignFlip(), tuple("abcd"), rounds=5).x
+    assert_close(moved(ct.FedAvg(ONE), SignFlip(on=tuple("abc")), rounds=5).x, torch.zeros(2, dtype=torch.float64))
+    away = moved(ct.FedAvg(ONE), SignFlip(on=tuple("abcd")), rounds=5).x
     assert torch.all(away * torch.tensor([1.0, -2.0]) < 0)
 
 
 @pytest.mark.parametrize(
-    "attack", [SignFlip(scale=3.0), Noise(sigma=100.0), IPM(eps=5.0)], ids=lambda a: type(a).__name__
+    "attack",
+    [SignFlip(scale=3.0, on=TWO), Noise(sigma=100.0, on=TWO), IPM(eps=5.0, on=TWO)],
+    ids=lambda a: type(a).__name__,
 )
 def test_a_median_does_not_follow_a_minority(attack):
-    honest = moved(ct.Median(ONE), None, ()).x
-    assert_close(moved(ct.Median(ONE), attack, ("a", "b")).x, honest)
-    assert float((moved(ct.FedAvg(ONE), attack, ("a", "b")).x - honest).norm()) > 0.1
+    honest = moved(ct.Median(ONE)).x
+    assert_close(moved(ct.Median(ONE), attack).x, honest)
+    assert float((moved(ct.FedAvg(ONE), attack).x - honest).norm()) > 0.1
 
 
 def test_maxfl_disregards_whoever_reports_a_huge_gap():
@@ -51,8 +54,7 @@ def test_maxfl_disregards_whoever_reports_a_huge_gap():
             problem.clients,
             problem.model,
             3,
-            attack=LossInflation(gap=100.0, sigma=sigma),
-            attackers=("b", "d"),
+            attack=LossInflation(gap=100.0, sigma=sigma, on=("b", "d")),
         )
         for sigma in (0.0, 5.0)
     ]
@@ -63,7 +65,7 @@ def test_maxfl_disregards_whoever_reports_a_huge_gap():
 def test_meritfed_takes_nothing_from_those_who_flip_their_signs():
     local = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=None)
     method = ct.MeritFed(targets="a", local=local, lr=0.2, md_steps=10, md_step=3.0, validation="train")
-    found = moved(method, SignFlip(), tuple("bcde"), rounds=20)
+    found = moved(method, SignFlip(on=tuple("bcde")), rounds=20)
     assert found.weights["a"]["b"] < 0.01 < found.weights["a"]["f"]
     assert float((found.models["a"] - torch.tensor([1.0, -2.0])).norm()) < 0.05
 
@@ -71,6 +73,6 @@ def test_meritfed_takes_nothing_from_those_who_flip_their_signs():
 def test_flipped_labels_turn_a_lone_client_round():
     problem = logistic()
     local = ct.LocalSGD(lr=0.3, steps=ct.Steps(20), batch_size=None)
-    found = ct.fit(ct.Local(local), problem.clients, problem.model, 5, attack=LabelFlip(), attackers=("c",))
+    found = ct.fit(ct.Local(local), problem.clients, problem.model, 5, attack=LabelFlip(on=("c",)))
     right = {r["client"]: r["accuracy"] for r in found.summary if r["split"] == "test"}
     assert right.pop("c") < 0.5 < min(right.values())

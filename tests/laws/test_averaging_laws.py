@@ -15,7 +15,6 @@ from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
 from coterie.core.vector import move
-from coterie.run.fit import fit
 from federations import (
     SIZES,
     assert_close,
@@ -23,6 +22,7 @@ from federations import (
     batch_norm,
     cohort_of,
     dropout,
+    fit,
     logistic,
     loss_of,
     model_at,
@@ -39,7 +39,7 @@ FULL_STEP = LocalSGD(lr=0.2, steps=Steps(1), batch_size=None)
 
 def run(method, problem, rounds=3, **options):
     return fit(
-        method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": rounds, **options}
+        method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": rounds, **options}
     )
 
 
@@ -236,7 +236,7 @@ def test_epochs_are_as_many_steps_as_they_have_batches():
 
 def test_validation_rows_are_trained_on_only_where_nobody_needs_them():
     problem = logistic()
-    folded, plain = (run(FedAvg(MINI), problem, fold_validation=f) for f in (True, False))
+    folded, plain = (run(FedAvg(MINI), problem, merge_validation=f) for f in (True, False))
     assert {r["n_train"] - SIZES[r["client"]] for r in folded.summary} == {6}
     assert {r["n_train"] - SIZES[r["client"]] for r in plain.summary} == {0}
     assert "validation" not in {r["split"] for r in folded.summary}

@@ -17,7 +17,6 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.run.fit import fit
 from federations import (
     HELD,
     SIZES,
@@ -26,6 +25,7 @@ from federations import (
     batch_norm,
     cohort_of,
     dropout,
+    fit,
     logistic,
     loss_of,
     model_at,
@@ -44,7 +44,7 @@ CENTRES = {"a": [1.0, -2.0], "b": [0.0, 4.0], "c": [-3.0, 1.0]}
 
 
 def run(method, problem, rounds=3, **options):
-    return fit(method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": 1, **options})
+    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
 
 
 def uniform(problem, local, rounds=3, lr=1.0):
@@ -451,12 +451,12 @@ def test_who_combines_no_models_goes_on_alone():
 
 def test_validation_rows_of_targets_are_kept_from_training():
     problem = logistic()
-    found = run(FedFomo(("a", "c"), MINI), problem, fold_validation=True)
+    found = run(FedFomo(("a", "c"), MINI), problem, merge_validation=True)
     assert found.method.keeps_validation(tuple(SIZES)) == ("a", "c")
     assert {r["client"]: r["n_train"] - SIZES[r["client"]] for r in found.summary} == {"a": 0, "c": 0}
     by_train = FedFomo(("a", "c"), MINI, "train")
     assert by_train.keeps_validation(tuple(SIZES)) == ()
-    assert {r["n_train"] - SIZES[r["client"]] for r in run(by_train, problem, fold_validation=True).summary} == {HELD}
+    assert {r["n_train"] - SIZES[r["client"]] for r in run(by_train, problem, merge_validation=True).summary} == {HELD}
 
 
 # ---- a client that exists twice

@@ -24,8 +24,7 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.run.fit import fit
-from federations import assert_close, batch_norm, cohort_of, logistic, quadratic, start, subset
+from federations import assert_close, batch_norm, cohort_of, fit, logistic, quadratic, start, subset
 
 LR, STEPS = 0.4, 2
 FULL = LocalSGD(lr=LR, steps=Steps(STEPS), batch_size=None)
@@ -33,7 +32,7 @@ MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)
 
 
 def run(method, problem, rounds=3, **options):
-    options = {"fold_validation": False, "evaluate": 1, **options}
+    options = {"merge_validation": False, "evaluate": 1, **options}
     return fit(method, problem.clients, problem.model, rounds, **options)
 
 

@@ -12,9 +12,8 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Steps
 from coterie.run.experiment import Experiment
-from coterie.run.fit import fit
 from coterie.samplers.isfl import SHARES, LipschitzSampler, _solved
-from federations import Problem, assert_close, assert_same_bits, batch_norm, cohort_of, logistic, seeded
+from federations import Problem, assert_close, assert_same_bits, batch_norm, cohort_of, fit, logistic, seeded
 
 MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)
 
@@ -35,7 +34,7 @@ def skewed(classes: int = 4, rows: int = 24, odd: tuple[int, ...] = (0,)) -> Pro
 
 def run(method, problem, rounds=3, **options):
     held = problem.clients.pooled()
-    options = {"server_data": (held.inputs, held.labels), "evaluate": 1, "fold_validation": False, **options}
+    options = {"server": held, "evaluate": 1, "merge_validation": False, **options}
     return fit(method, problem.clients, problem.model, rounds, **options)
 
 
@@ -80,7 +79,7 @@ def test_a_client_whose_model_is_the_average_samples_by_the_global_shares(dtype)
     )
     held = problem.clients.pooled()
     for local in (MINI, replace(MINI, lr=20.0)):
-        found = fit(ISFL(local), single, problem.model.to(dtype), 2, server_data=(held.inputs.to(dtype), held.labels))
+        found = fit(ISFL(local), single, problem.model.to(dtype), 2, server=Part(held.inputs.to(dtype), held.labels))
         assert_close(q_of(found, "a"), shares(problem, "a"))
         assert found.history.select("gamma", "a")[-1][1] == 0
 
@@ -215,7 +214,7 @@ def test_it_works_under_any_method_on_any_number_of_workers_and_resumes(name, wh
             raise Stop
 
     with pytest.raises(Stop):
-        run(method, problem, 4, checkpoint=tmp_path, progress=interrupt)
+        run(method, problem, 4, checkpoint=tmp_path, callbacks=(interrupt,))
     assert_same_bits(one, run(method, problem, 4, checkpoint=tmp_path, resume=True, workers=2))
 
 
@@ -294,18 +293,16 @@ class TestBeforeAnyTraining:
     def refused(self, method, problem, **options):
         done = []
         with pytest.raises(InputError) as caught:
-            run(method, problem, progress=done.append, **options)
+            run(method, problem, callbacks=(done.append,), **options)
         assert done == []
         return str(caught.value)
 
     def test_no_rows_at_the_server(self, method):
-        assert "give it rows: from_tensors(server=...)" in self.refused(method, skewed(), server_data=None)
+        assert "give it rows: from_tensors(server=...)" in self.refused(method, skewed(), server=None)
 
     def test_a_class_without_a_row_at_the_server(self, method):
         held = skewed().clients["a"].train  # has no class 0
-        assert "the server holds no row of class 0;" in self.refused(
-            method, skewed(), server_data=(held.inputs, held.labels)
-        )
+        assert "the server holds no row of class 0;" in self.refused(method, skewed(), server=held)
 
     def test_labels_that_are_no_classes(self, method):
         problem = Problem(

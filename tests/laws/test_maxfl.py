@@ -15,7 +15,6 @@ from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
 from coterie.run.experiment import Experiment
-from coterie.run.fit import fit
 from coterie.run.history import Run
 from federations import (
     SIZES,
@@ -24,6 +23,7 @@ from federations import (
     assert_same_bits,
     batch_norm,
     dropout,
+    fit,
     logistic,
     quadratic,
     regression,
@@ -38,7 +38,7 @@ CENTRES = {"a": [1.0], "b": [-1.0], "c": [3.0]}
 
 
 def run(method, problem, rounds=3, **options) -> Run:
-    return fit(method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": 1, **options})
+    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
 
 
 def shifted(problem: Problem, gaps: Mapping[str, float]) -> dict[str, float]:
@@ -224,7 +224,7 @@ def test_a_client_that_lost_its_requirement_gets_it_back(monkeypatch):
 
 def test_validation_rows_are_kept_where_requirements_are_losses_on_them():
     problem = logistic()
-    kept, folded = (run(MaxFL(MINI, requirements=r), problem, fold_validation=True) for r in ("validation", "train"))
+    kept, folded = (run(MaxFL(MINI, requirements=r), problem, merge_validation=True) for r in ("validation", "train"))
     assert {r["n_train"] - SIZES[r["client"]] for r in kept.summary} == {0}
     assert {r["n_train"] - SIZES[r["client"]] for r in folded.summary} == {6}
     assert q_of(kept) != q_of(run(MaxFL(MINI), problem))

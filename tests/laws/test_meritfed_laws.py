@@ -17,7 +17,6 @@ from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
 from coterie.data import load
 from coterie.run.experiment import Experiment
-from coterie.run.fit import fit
 from federations import (
     SIZES,
     Problem,
@@ -27,6 +26,7 @@ from federations import (
     batch_norm,
     cohort_of,
     federation_of,
+    fit,
     logistic,
     quadratic,
     seeded,
@@ -38,7 +38,7 @@ FULL = LocalSGD(lr=0.2, steps=Steps(2), batch_size=None)
 
 
 def run(method, problem, rounds=3, **options):
-    return fit(method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": 1, **options})
+    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
 
 
 # ---- the recursion itself
@@ -207,7 +207,7 @@ def test_the_delegated_descent_is_the_gradient_descent_bit_by_bit(name, workers)
     make, options = DELEGATED[name]
     problem = make()
     held = problem.clients["b"].test
-    common = {"server_data": (held.inputs, held.labels), "workers": workers, "clients_per_round": 4}
+    common = {"server": held, "workers": workers, "clients_per_round": 4}
     asked, delegated = (
         run(MeritFed(local=MINI, md_step=2.0, oracle=o, **options), problem, **common)
         for o in ("gradient", "delegated")
@@ -370,7 +370,7 @@ def test_with_one_target_sharing_uploads_changes_no_bit(options, make):
     problem = make()
     held = problem.clients["c"].validation
     method = MeritFed("c", MINI, **options)
-    settings = {"server_data": (held.inputs, held.labels), "clients_per_round": 4}
+    settings = {"server": held, "clients_per_round": 4}
     assert_same_bits(run(method, problem, **settings), run(replace(method, shared_uploads=True), problem, **settings))
 
 
@@ -466,7 +466,7 @@ def test_fresh_rows_of_other_data_are_refused_before_any_training():
             logistic().clients,
             logistic().model,
             2,
-            progress=done.append,
+            callbacks=(done.append,),
         )
     assert done == []
     with pytest.raises(InputError, match='validation = "fresh" needs oracle_batch_size'):
@@ -515,7 +515,7 @@ def test_absent_clients_keep_their_weights_and_the_mass_stays_one():
 def test_rows_of_the_server_give_one_model_for_everybody():
     problem = logistic()
     held = problem.clients["c"].validation
-    found = run(MeritFed(local=MINI, validation="server"), problem, server_data=(held.inputs, held.labels))
+    found = run(MeritFed(local=MINI, validation="server"), problem, server=held)
     assert list(found.models) == list(found.weights) == ["*"]
     # The rows are client c's, so it is what c would get as a target.
     alone = run(MeritFed("c", MINI), problem)
@@ -582,7 +582,7 @@ def test_a_target_that_does_not_exist_is_named_before_any_training():
     problem = logistic()
     done = []
     with pytest.raises(InputError, match=r"MeritFed\.targets names 'f', which is no client; .*allowed: a, b, c, d, e"):
-        fit(MeritFed(("a", "f")), problem.clients, problem.model, 2, progress=done.append)
+        fit(MeritFed(("a", "f")), problem.clients, problem.model, 2, callbacks=(done.append,))
     assert done == []
 
 

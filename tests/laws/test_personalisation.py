@@ -13,15 +13,15 @@ from coterie.core.errors import InputError
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.vector import Layout
 from coterie.run.finetune import PARTS, Tuning, tunable
-from coterie.run.fit import fit, personalise
+from coterie.run.fit import personalise
 from coterie.run.history import Run
-from federations import PROBLEMS, Problem, assert_same_bits, logistic, quadratic, seeded, subset
+from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic, quadratic, seeded, subset
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
 
 
 def trained(problem: Problem, method=None, **options) -> Run:
-    options = {"rounds": 3, "evaluate": 3, "fold_validation": False, **options}
+    options = {"rounds": 3, "evaluate": 3, "merge_validation": False, **options}
     return fit(method or ct.FedAvg(LOCAL), problem.clients, problem.model, **options)
 
 
@@ -141,8 +141,10 @@ def test_workers_change_no_bit_and_encoding_neither(name):
     run = trained(problem)
     options = {"steps": (0, 3), "lr": (0.3,), "batch_size": 4}
     one = personalise(run, problem.clients, "all", **options)
-    assert_same_bits(one, personalise(run, problem.clients, "all", workers=2, **options))
-    assert_same_bits(one, personalise(run, problem.clients, "all", strict_wire=True, **options))
+    assert_same_bits(one, personalise(run, problem.clients, "all", engine=ct.InProcess(workers=2), **options))
+    assert_same_bits(
+        one, personalise(run, problem.clients, "all", settings=ct.RunSettings(strict_wire=True), **options)
+    )
 
 
 def test_a_clients_tuning_does_not_depend_on_the_others():
@@ -205,8 +207,8 @@ def test_a_client_without_validation_rows_keeps_its_model():
 
 def test_validation_rows_that_were_trained_on_cannot_choose():
     problem = logistic()
-    with pytest.raises(InputError, match=r"client 'a' was trained on validation rows.*fit with fold_validation=False"):
-        personalise(trained(problem, fold_validation=True), problem.clients)
+    with pytest.raises(InputError, match=r"client 'a' was trained on validation rows.*fit with merge_validation=False"):
+        personalise(trained(problem, merge_validation=True), problem.clients)
 
 
 def test_without_validation_rows_there_is_nothing_to_choose_by():

@@ -14,8 +14,7 @@ from coterie.core.federation import QuorumError
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.run.fit import fit
-from federations import SIZES, assert_close, assert_same_bits, batch_norm, logistic, quadratic, start, subset
+from federations import SIZES, assert_close, assert_same_bits, batch_norm, fit, logistic, quadratic, start, subset
 
 LR, STEPS = 0.4, 3
 FULL = LocalSGD(lr=LR, steps=Steps(STEPS), batch_size=None)
@@ -23,7 +22,7 @@ MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)
 
 
 def run(method, problem, rounds=3, **options):
-    options = {"fold_validation": False, "evaluate": 1, **options}
+    options = {"merge_validation": False, "evaluate": 1, **options}
     return fit(method, problem.clients, problem.model, rounds, **options)
 
 

@@ -18,7 +18,6 @@ from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Steps
 from coterie.core.wire import PerClient
 from coterie.run.experiment import Experiment
-from coterie.run.fit import fit
 from coterie.samplers import SAMPLERS, isfl, pj_is, weighted
 from coterie.samplers.isfedavg import GradientNormSampler, ISFedAvg
 from coterie.samplers.isfl import LipschitzSampler
@@ -32,6 +31,7 @@ from federations import (
     cohort_of,
     dropout,
     federation_of,
+    fit,
     logistic,
     regression,
     seeded,
@@ -58,7 +58,7 @@ def skewed(classes: int = 4, rows: int = 24) -> Problem:
 
 def run(method, problem, rounds=3, **options):
     held = problem.clients.pooled()
-    options = {"server_data": (held.inputs, held.labels), "evaluate": 1, "fold_validation": False, **options}
+    options = {"server": held, "evaluate": 1, "merge_validation": False, **options}
     return fit(method, problem.clients, problem.model, rounds, **options)
 
 

@@ -16,7 +16,6 @@ from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from coterie.run.fit import fit
 from coterie.solvers.sampling import inclusion_probabilities
 from federations import (
     SIZES,
@@ -24,6 +23,7 @@ from federations import (
     assert_same_bits,
     batch_norm,
     federation_of,
+    fit,
     logistic,
     quadratic,
     start,
@@ -36,7 +36,7 @@ MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)
 
 
 def run(method, problem, rounds=3, **options):
-    options = {"fold_validation": False, "evaluate": 1, **options}
+    options = {"merge_validation": False, "evaluate": 1, **options}
     return fit(method, problem.clients, problem.model, rounds, **options)
 
 

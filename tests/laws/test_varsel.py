@@ -14,7 +14,6 @@ from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
-from coterie.run.fit import fit
 from federations import (
     PROBLEMS,
     assert_close,
@@ -23,6 +22,7 @@ from federations import (
     build,
     cohort_of,
     federation_of,
+    fit,
     logistic,
     quadratic,
     start,
@@ -36,7 +36,7 @@ CENTRES = {"a": [1.0, 2.0], "b": [-1.0, 2.0]}
 
 
 def run(method, problem, rounds=1, **options):
-    return fit(method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": 1, **options})
+    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
 
 
 def last(found, key):
@@ -292,7 +292,7 @@ def test_every_field_refuses_bad_values(field, value):
 def test_fields_that_do_not_fit_the_clients_are_refused_before_any_training(options, sentence):
     done = []
     with pytest.raises(InputError, match=sentence):
-        run(VaRSeL(**options), logistic(), progress=done.append)
+        run(VaRSeL(**options), logistic(), callbacks=(done.append,))
     assert done == []
 
 

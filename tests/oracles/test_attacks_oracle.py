@@ -296,8 +296,8 @@ def test_a_share_is_rounded_and_drawn_from_the_seed():
 @pytest.mark.parametrize(
     ("attackers", "sentence"),
     [
-        (0.0, "share in"), (1.5, "share in"), (math.nan, "share in"), (0.05, "is no attacker"), ("b", "list of names"),
-        (("x",), "there is no client 'x' to attack"), (("b", "b"), "attackers repeat"), ((1,), "list of names"),
+        (0.05, "is no attacker"), (("x",), "there is no client 'x' to attack"), (("b", "b"), "attackers repeat"),
+        ((), "the attack is on nobody"),
     ],
 )  # fmt: skip
 def test_wrong_attackers_are_refused(attackers, sentence):
@@ -312,6 +312,8 @@ def test_wrong_attackers_are_refused(attackers, sentence):
         (lambda: ALIE(statistics="some"), "ALIE.statistics"), (lambda: SignFlip(scale=0), "SignFlip.scale"),
         (lambda: Noise(sigma=0), "Noise.sigma"), (lambda: Noise(mode="both"), "Noise.mode"),
         (lambda: LossInflation(gap=math.inf), "LossInflation.gap"), (lambda: LossInflation(sigma=-1), "LossInflation.sigma"),
+        (lambda: IPM(on=0.0), "IPM.on"), (lambda: IPM(on=1.5), "IPM.on"), (lambda: IPM(on=math.nan), "IPM.on"),
+        (lambda: IPM(on="b"), "IPM.on"), (lambda: IPM(on=(1,)), "IPM.on"),
         (lambda: Dropout(p=1.1), "Dropout.p"), (lambda: Straggler(p=-0.1), "Straggler.p"),
     ],
 )  # fmt: skip

@@ -11,8 +11,7 @@ import torch
 from coterie.algorithms import MOON, QFFL, FedFomo, MWFed, PerFedAvg, Scaffold
 from coterie.core.rng import Rng, batches
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
-from coterie.run.fit import fit
-from federations import SIZES, dropout, logistic, start
+from federations import SIZES, dropout, fit, logistic, start
 
 LR, BATCH = 0.3, 4
 LOCAL = LocalSGD(lr=LR, steps=Steps(3), batch_size=BATCH)
@@ -20,7 +19,7 @@ TOTAL = sum(SIZES.values())
 
 
 def run(method, problem, rounds=3, **options):
-    return fit(method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": 1, **options})
+    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
 
 
 def logged(found, round_, metric):

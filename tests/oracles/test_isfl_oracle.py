@@ -16,7 +16,6 @@ from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.workspace import Workspace
-from coterie.run.fit import fit
 from coterie.samplers.isfl import SHARES, compare
 from coterie.solvers.waterfill import bound, closed_form, exact
 from federations import (
@@ -27,6 +26,7 @@ from federations import (
     batch_norm,
     cohort_of,
     dict_inputs,
+    fit,
     logistic,
     loss_of,
     model_at,
@@ -148,9 +148,7 @@ def test_two_rounds_recomputed(make, best):
     clients = Clients([Client(c.name, c.train) for c in problem.clients])
     alone = Problem(clients, problem.model)
     local = LocalSGD(lr=0.2, steps=Steps(3), batch_size=5)
-    run = fit(
-        ISFL(local, exact=best, floor=0.1), clients, problem.model, 2, seed=4, server_data=(held.inputs, held.labels)
-    )
+    run = fit(ISFL(local, exact=best, floor=0.1), clients, problem.model, 2, seed=4, server=held)
 
     classes = 2 if make is logistic else 3
     counts = {c.name: torch.bincount(c.train.labels, minlength=classes).double() for c in clients}

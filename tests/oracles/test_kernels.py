@@ -19,9 +19,9 @@ from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Steps
 from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace
+from coterie.engines.inprocess import InProcess
 from coterie.models import CNN, MLP, Logistic, Mean
-from coterie.run.fit import fit
-from federations import Problem, assert_close, seeded
+from federations import Problem, assert_close, fit, seeded
 
 SIZES = [12, 37, 12, 5, 64, 33, 1, 40, 12, 37, 21, 12, 12]
 """More clients than a chunk takes; ragged last batches; one with a single row."""
@@ -311,10 +311,10 @@ def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
         assert len(said) == 1
         assert "batched kernel" in said[0]
         caplog.clear()
-        fit(method, given.clients, deepcopy(given.model), 2, evaluate=2, metrics=(), kernel="loop")
+        fit(method, given.clients, deepcopy(given.model), 2, evaluate=2, metrics=(), engine=InProcess(kernel="loop"))
         assert not [r for r in caplog.records if "kernel" in r.getMessage()]
-    with pytest.raises(InputError, match="kernel must be one of auto, loop"):
-        fit(method, given.clients, given.model, 1, kernel="fast")
+    with pytest.raises(InputError, match=r"kernel must be auto \| loop"):
+        InProcess(kernel="fast")
 
 
 def test_where_a_product_depends_on_its_company_the_loop_trains(monkeypatch, caplog):

@@ -11,15 +11,14 @@ import torch
 from coterie.algorithms import MaxFL
 from coterie.core.rng import Rng, batches
 from coterie.core.training import LocalSGD, Steps
-from coterie.run.fit import fit
-from federations import logistic, quadratic, start
+from federations import fit, logistic, quadratic, start
 
 LR, STEPS, BATCH = 0.3, 3, 4
 LOCAL = LocalSGD(lr=LR, steps=Steps(STEPS), batch_size=BATCH)
 
 
 def run(method, problem, rounds, **options):
-    return fit(method, problem.clients, problem.model, rounds, **{"fold_validation": False, "evaluate": 1, **options})
+    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
 
 
 # ---- logistic regression in numpy

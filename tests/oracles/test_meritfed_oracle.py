@@ -11,8 +11,7 @@ import torch
 from coterie.algorithms import MeritFed
 from coterie.core.rng import Rng
 from coterie.core.training import LocalSGD, Steps
-from coterie.run.fit import fit
-from federations import federation_of, logistic, loss_of, model_at, quadratic, start, vector_of
+from federations import federation_of, fit, logistic, loss_of, model_at, quadratic, start, vector_of
 
 CENTRES = {"a": [1.0, -2.0], "b": [0.8, -1.5], "c": [-3.0, 1.0], "d": [0.9, 4.0]}
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=None)
@@ -57,7 +56,7 @@ def test_a_run_with_adam_follows_torch(settings, oracle):
     method = MeritFed("all", LOCAL, LR, STEPS, STEP, oracle, validation="train", server_optimiser="adam", **settings)
     problem = quadratic(CENTRES)
     for rounds in (1, 3, 6):
-        found = fit(method, problem.clients, problem.model, rounds, fold_validation=False)
+        found = fit(method, problem.clients, problem.model, rounds, merge_validation=False)
         for target in ("a", "d"):
             x, w = by_hand(target, rounds, method.betas, method.eps)
             np.testing.assert_allclose(found.models[target], x, rtol=1e-10)

@@ -12,8 +12,7 @@ from coterie.algorithms.varsel import local_updates
 from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.run.fit import fit
-from federations import Problem, Vector, assert_close, cohort_of, logistic, start
+from federations import Problem, Vector, assert_close, cohort_of, fit, logistic, start
 
 LR = 0.4
 
@@ -77,7 +76,7 @@ def test_a_round_is_that_of_algorithm_1(options, steps):
     problem = logistic()
     local = LocalSGD(lr=LR, steps=Steps(steps), batch_size=None)
     method = VaRSeL(internal=("a", "c"), local=local, **options)
-    found = fit(method, problem.clients, problem.model, 1, fold_validation=False)
+    found = fit(method, problem.clients, problem.model, 1, merge_validation=False)
     x, weights, ratio = by_hand(problem, method, steps)
     assert weights, "the case must choose somebody"
     assert set(found.models) == {"a", "c"}

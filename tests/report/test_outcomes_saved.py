@@ -13,9 +13,10 @@ from safetensors import safe_open
 
 import coterie as ct
 from coterie.core.rows import Clients
-from coterie.run.experiment import Experiment, preset
+from coterie.run.experiment import Experiment
 from coterie.run.outcomes import outcomes
 from coterie.run.sweep import run_experiment
+from coterie.run.tables import preset
 
 
 @pytest.fixture(scope="module")

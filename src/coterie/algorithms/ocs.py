@@ -90,7 +90,7 @@ class OCS(Method[State]):
     >>> import coterie as ct, torch
     >>> labels = {"a": 0.0, "b": 0.5, "c": 8.0}
     >>> clients = ct.data.from_tensors({k: (torch.ones(9, 1), torch.full((9,), v)) for k, v in labels.items()})
-    >>> run = ct.fit(ct.OCS(), clients, ct.models.Logistic(), rounds=1, clients_per_round=1)
+    >>> run = ct.fit(ct.OCS(), clients, ct.models.Logistic(), rounds=1, settings=ct.RunSettings(1))
     >>> [round(run.history.select("inclusion_probability", name)[0][1], 2) for name in "abc"]
     [0.0, 0.06, 0.94]
     """

@@ -32,8 +32,9 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from coterie.cli.settings import override
-    from coterie.run.experiment import Experiment, read_experiment
+    from coterie.run.experiment import Experiment
     from coterie.run.folder import is_run
+    from coterie.run.tables import read_experiment
 
     path = Path(args.experiment)
     tables = read_experiment(path).tables()
@@ -90,9 +91,9 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
 
 
 def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
-    from coterie.run.experiment import read_experiment
     from coterie.run.folder import is_run
     from coterie.run.search import tune, write_trials
+    from coterie.run.tables import read_experiment
 
     if resume and is_run(folder):
         saved = read_experiment(folder / "experiment.toml").methods

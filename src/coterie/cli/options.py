@@ -173,7 +173,7 @@ def _add_data_flags(parser: argparse.ArgumentParser) -> None:
 def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run")
     group.add_argument("--attack", metavar="NAME", help="let some clients lie or fail: ipm, alie, noise, dropout, ...")
-    group.add_argument("--attackers", metavar="WHO", help="their names (a,b), or a share of all clients (0.1)")
+    group.add_argument("--attack-on", metavar="WHO", help="their names (a,b), or a share of all clients (0.1)")
     group.add_argument(
         "--personalise",
         metavar="PART",
@@ -183,7 +183,7 @@ def _add_run_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--rounds", type=int)
     group.add_argument("--clients-per-round", type=int, metavar="M")
     group.add_argument("--workers", type=int, help="processes; results do not depend on it")
-    group.add_argument("--engine", help="inprocess or ray; results do not depend on it")
+    group.add_argument("--engine", help="inprocess, ray or FILE.py:NAME; results do not depend on it")
     group.add_argument("--actors", type=int, help="processes of --engine ray")
     group.add_argument("--lr", type=float, help="learning rate of local training")
     group.add_argument("--steps", type=int, help="batches of local training per round")

@@ -16,7 +16,7 @@ __all__ = ["compared", "override", "set_key"]
 def compared(args: argparse.Namespace) -> dict[str, Any]:
     """The tables of an experiment that `compare` asks for: those of the data set's preset, changed by what was typed."""
     from coterie.data import DATASETS
-    from coterie.run.experiment import preset, preset_methods
+    from coterie.run.tables import preset, preset_methods
 
     start = args.data if args.data in DATASETS else "folder"
     tables = preset(start)
@@ -61,7 +61,7 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     """Change tables by the options that `compare` and `run` share; `--set` comes last."""
     run = tables.setdefault("run", {})
     local = tables.setdefault("local", {})
-    for key in ("rounds", "clients_per_round", "workers", "engine", "actors", "out"):
+    for key in ("rounds", "clients_per_round", "out"):
         value = getattr(args, key)
         if value is not None:
             run[key] = value
@@ -69,16 +69,19 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
         run["seeds"] = _seeds(args.seeds)
     if args.metrics is not None:
         run["metrics"] = [m for m in args.metrics.split(",") if m]
+    if args.engine is not None:
+        tables["engine"] = {"name": args.engine}
+    for key in ("workers", "actors"):
+        value = getattr(args, key)
+        if value is not None:
+            tables.setdefault("engine", {})[key] = value
     if args.attack is not None:
-        kept = {k: v for k, v in tables.get("attack", {}).items() if k in ("clients", "share")}
+        kept = {k: v for k, v in tables.get("attack", {}).items() if k == "on"}
         tables["attack"] = {**kept, "name": args.attack}
-    if args.attackers is not None:
-        who = _value(args.attackers)
-        named = (
-            {"share": who} if isinstance(who, int | float) else {"clients": [n for n in args.attackers.split(",") if n]}
-        )
-        kept = {k: v for k, v in tables.get("attack", {}).items() if k not in ("clients", "share")}
-        tables["attack"] = {**kept, **named}
+    if args.attack_on is not None:
+        who = _value(args.attack_on)
+        on = who if isinstance(who, int | float) else [n for n in args.attack_on.split(",") if n]
+        tables.setdefault("attack", {})["on"] = on
     if args.personalise is not None:
         tables.setdefault("personalise", {})["part"] = args.personalise
     flags = {"lr": args.lr, "steps": args.steps, "batch_size": args.batch_size}
@@ -119,12 +122,12 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         data = tables.setdefault("data", {})
         before = data.get(key) if isinstance(data.get(key), dict) else {}
         data[key] = {**before, inner: value} if inner else value
-    elif head in ("data", "split", "model", "run", "attack", "personalise"):
+    elif head in ("data", "split", "model", "run", "engine", "attack", "personalise"):
         tables.setdefault(head, {})[rest] = value
     elif head == "tune":
         tables.setdefault("tune", {})[rest] = value
     else:
-        allowed = {*labels, "data", "split", "model", "local", "attack", "personalise", "run", "tune"}
+        allowed = {*labels, "data", "split", "model", "local", "engine", "attack", "personalise", "run", "tune"}
         raise InputError(f"--set {setting!r} names no method of this run and no table; {nearest(head, allowed)}")
 
 

@@ -10,15 +10,16 @@ import dataclasses
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError, is_number, require
 from coterie.core.federation import Federation
 from coterie.core.filters import Filter
 from coterie.core.rng import Rng
+from coterie.core.schema import Flag, Rule, options
 
 if TYPE_CHECKING:
     from coterie.core.rows import Clients
@@ -138,16 +139,29 @@ class Method(ABC, Generic[S]):
         return {}
 
 
+def _are_attackers(who: Any) -> bool:
+    named = isinstance(who, tuple) and all(isinstance(n, str) for n in who)
+    return named or (is_number(who) and 0 < who <= 1)
+
+
+@options
 class Attack:
-    """What some clients do wrong. An attack is a frozen dataclass; its hooks default to honesty.
+    """What some clients do wrong, and who they are. An attack is a frozen dataclass; its hooks default to honesty.
 
     Attributes:
+        on: who attacks: names of clients, or a share of all (rounded), drawn by name from the seed.
         fault: reason of a failure, in words.
         late: whether a client that fails has done its work before.
     """
 
-    fault: str = "failed"
-    late: bool = False
+    on: Annotated[
+        tuple[str, ...] | float,
+        Rule(_are_attackers, "a list of names or a share in (0, 1]"),
+        Flag("--attack-on", "WHO"),
+    ] = dataclasses.field(default=(), kw_only=True)
+
+    fault: ClassVar[str] = "failed"
+    late: ClassVar[bool] = False
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """New rows [a, ...] of the attackers.

@@ -7,7 +7,8 @@
 
 A value is checked whenever it is made. `build` makes it from a table of a TOML file, `spell` writes that table again, and a
 `Registry` finds the class that the table's `name` says. A rule follows from the type where none is given (`bool`, `int`, `float`,
-`str`). In files lists stand for tuples, and a table for a field that holds options.
+`str`). In files lists stand for tuples, and a table for a field that holds options. Rules that use names of their module stand there
+and not in the annotation, whose lambdas would not see them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.modules import load_object
 
 __all__ = [
+    "BELOW_ONE",
     "COUNT",
     "FLAG",
     "NOT_NEGATIVE",
@@ -60,6 +62,7 @@ class Rule(NamedTuple):
 POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number > 0")
 NOT_NEGATIVE = Rule(lambda v: is_number(v) and v >= 0, "a number >= 0")
 NUMBER = Rule(is_number, "a number")
+BELOW_ONE = Rule(lambda v: is_number(v) and 0 <= v < 1, "in [0, 1)")
 SHARE = Rule(lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
 COUNT = Rule(lambda v: type(v) is int and v >= 0, "an int >= 0")
 SIZE = Rule(lambda v: type(v) is int and v > 0, "an int > 0")
@@ -68,9 +71,9 @@ FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
 TEXT = Rule(lambda v: isinstance(v, str) and bool(v), "a text")
 
 
-def one_of(*words: str, separator: str = " | ") -> Rule:
+def one_of(*words: str) -> Rule:
     """The rule that a value is one of `words`."""
-    return Rule(lambda v: v in words, separator.join(words))
+    return Rule(lambda v: v in words, " | ".join(words))
 
 
 def optional(rule: Rule, none: str = "") -> Rule:
@@ -212,8 +215,8 @@ def _declared(cls: Any) -> tuple[Option, ...]:
         hints = typing.get_type_hints(cls, include_extras=True)
     except (NameError, TypeError):  # of a class of the user's that is none of ours
         hints = {}
-    declared = tuple(_option(f, hints.get(f.name, Any)) for f in dataclasses.fields(cls) if f.init)
-    return declared if cls in _CHECKED else tuple(o._replace(rule=None) for o in declared)
+    checked = not _CHECKED.isdisjoint(cls.__mro__)
+    return tuple(_option(f, hints.get(f.name, Any), checked) for f in dataclasses.fields(cls) if f.init)
 
 
 def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named: str = "") -> T:
@@ -299,7 +302,7 @@ class Registry(dict[str, Any]):
         return {"name": self.name_of(value), **(spell(value) if dataclasses.is_dataclass(value) else {})}
 
 
-def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
+def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
     default: Any = field.default
     if field.default_factory is not MISSING:
         default = field.default_factory()
@@ -309,7 +312,7 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> Option:
         extras = tuple(rest)
     parts = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     kinds = tuple(p for p in parts if p is not type(None))
-    implied = _IMPLIED.get(kinds[0]) if len(kinds) == 1 else None
+    implied = _IMPLIED.get(kinds[0]) if checked and len(kinds) == 1 else None
     if implied is not None and len(parts) > len(kinds):
         implied = optional(implied)
     return Option(

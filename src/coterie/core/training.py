@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import Rule, check_field, check_fields, is_number, require
+from coterie.core.errors import require
+from coterie.core.schema import (
+    BELOW_ONE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SIZE,
+    Flag,
+    InFiles,
+    Registry,
+    Rule,
+    Units,
+    list_of,
+    one_of,
+    optional,
+    options,
+)
 from coterie.core.wire import wire_type
 
 __all__ = [
     "RATE",
+    "SAMPLERS",
     "Epochs",
     "GradientRule",
     "LocalSGD",
@@ -27,7 +43,7 @@ __all__ = [
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class Steps:
     """A number of batches."""
 
@@ -38,7 +54,7 @@ class Steps:
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class Epochs:
     """A number of passes over the rows."""
 
@@ -49,7 +65,7 @@ class Epochs:
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class Schedule:
     """A learning rate by round: `start * factor ** (number of entries of `at` that the round has reached)`.
 
@@ -57,22 +73,16 @@ class Schedule:
     [0.1, 0.010000000000000002, 0.0010000000000000002]
     """
 
-    start: float
-    at: tuple[int, ...] = ()
-    factor: float = 0.1
-
-    def __post_init__(self) -> None:
-        good = isinstance(self.at, tuple) and all(type(r) is int and r > 0 for r in self.at)
-        check_field(self, "at", self.at, good, "a list of rounds > 0")
-        for name, value in (("start", self.start), ("factor", self.factor)):
-            check_field(self, name, value, is_number(value) and value > 0, "a number > 0")
+    start: Annotated[float, POSITIVE]
+    at: Annotated[tuple[int, ...], list_of(SIZE, "a list of rounds > 0", empty=True)] = ()
+    factor: Annotated[float, POSITIVE] = 0.1
 
     def rate(self, round: int) -> float:
         """The rate of round `round` (counted from 1)."""
         return self.start * self.factor ** sum(round >= r for r in self.at)
 
 
-RATE: Rule = (lambda v: isinstance(v, Schedule) or (is_number(v) and v > 0), "a number > 0")
+RATE = Rule(lambda v: isinstance(v, Schedule) or POSITIVE.test(v), POSITIVE.allowed)
 """What a learning rate may be; a `Schedule` is checked when it is made."""
 
 
@@ -81,8 +91,14 @@ def rate_of(lr: float | Schedule, round: int) -> float:
     return lr.rate(round) if isinstance(lr, Schedule) else lr
 
 
+SAMPLERS = Registry("sampler")
+"""What `[local] sampler = {name = ...}` can name."""
+_AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
+_OPTIMISERS = ("sgd", "adam", "adamw")
+
+
 @wire_type
-@dataclass(frozen=True)
+@options
 class LocalSGD:
     """Settings of local training.
 
@@ -102,43 +118,24 @@ class LocalSGD:
     coterie.core.errors.InputError: LocalSGD.lr must be a number > 0; got -1
     """
 
-    lr: float | Schedule = 0.1
-    steps: Steps | Epochs = Steps(10)
-    batch_size: int | None = 32
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip: float | None = None
-    optimiser: str = "sgd"
-    sampler: Any = None
-    minimum_batch: int = 1
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=RATE)
-        check_field(self, "steps", self.steps, isinstance(self.steps, Steps | Epochs), "Steps(n) or Epochs(n)")
-        size = self.batch_size
-        check_field(
-            self, "batch_size", size, size is None or (type(size) is int and size > 0), "None (all rows) or an int > 0"
-        )
-        check_field(self, "momentum", self.momentum, is_number(self.momentum) and 0 <= self.momentum < 1, "in [0, 1)")
-        decay = self.weight_decay
-        check_field(self, "weight_decay", decay, is_number(decay) and decay >= 0, "a number >= 0")
-        check_field(
-            self,
-            "clip",
-            self.clip,
-            self.clip is None or (is_number(self.clip) and self.clip > 0),
-            "None or a number > 0",
-        )
-        least = self.minimum_batch
-        check_field(self, "minimum_batch", least, type(least) is int and least > 0, "an int > 0")
-        check_field(self, "optimiser", self.optimiser, self.optimiser in _OPTIMISERS, " | ".join(_OPTIMISERS))
+    lr: Annotated[float | Schedule, RATE, Flag()] = 0.1
+    steps: Annotated[
+        Steps | Epochs,
+        _AMOUNT,
+        Units({"steps": Steps, "epochs": Epochs}),
+        Flag(),
+    ] = Steps(10)
+    batch_size: Annotated[int | None, optional(SIZE, "all rows"), InFiles(none="all"), Flag()] = 32
+    momentum: Annotated[float, BELOW_ONE] = 0.0
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    clip: Annotated[float | None, optional(POSITIVE)] = None
+    optimiser: Annotated[str, one_of(*_OPTIMISERS)] = "sgd"
+    sampler: Annotated[Any, SAMPLERS] = None
+    minimum_batch: Annotated[int, SIZE] = 1
 
     def rate(self, round: int) -> float:
         """The learning rate of round `round`."""
         return rate_of(self.lr, round)
-
-
-_OPTIMISERS = ("sgd", "adam", "adamw")
 
 
 @dataclass(frozen=True)

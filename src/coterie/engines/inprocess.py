@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +14,57 @@ from coterie.core.errors import InputError, RunError, require
 from coterie.core.loss import RowLoss
 from coterie.core.memory import of_clients, owners
 from coterie.core.rows import Clients
+from coterie.core.schema import SIZE, Flag, one_of, options
 from coterie.core.shard import Shard
 from coterie.core.workspace import Workspace
+from coterie.engines import EngineSpec
 from coterie.engines.arena import Arena
 
-__all__ = ["MEMORY_LOST", "InProcess"]
+__all__ = ["MEMORY_LOST", "InProcess", "InProcessEngine"]
 
 MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
 """What a method is told of clients whose process died."""
 
 
-class InProcess:
+@options
+class InProcess(EngineSpec):
+    """Settings of the engine of one machine.
+
+    Attributes:
+        workers: processes over which the clients are spread; results do not depend on it.
+        kernel: of local training: "auto", batched where that is possible, or "loop", the plain loop over clients.
+        device: of model and rows; workers are processes that share the CPU, so that a GPU has one.
+    """
+
+    workers: Annotated[int, SIZE, Flag(metavar="N")] = 1
+    kernel: Annotated[str, one_of("auto", "loop")] = "auto"
+    device: str = "cpu"
+
+    decides = ("kernel", "device")
+
+    def __post_init__(self) -> None:
+        require(
+            self.workers == 1 or self.device == "cpu",
+            "workers are processes that share the CPU; use workers=1 on a GPU",
+        )
+
+    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> InProcessEngine:
+        """An engine for these clients."""
+        self.check()
+        return InProcessEngine(clients, model, loss=loss, workers=self.workers, device=self.device, kernel=self.kernel)
+
+    def check(self) -> None:
+        """Raise `InputError` if this machine does not have the device."""
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            why = str(error).splitlines()[0]
+            raise InputError(
+                f"device {self.device!r} cannot be used here ({why}); take cpu, or install torch for it"
+            ) from error
+
+
+class InProcessEngine:
     """All clients on this machine.
 
     Attributes:
@@ -49,15 +89,6 @@ class InProcess:
         device: str = "cpu",
         kernel: str = "auto",
     ) -> None:
-        require(workers >= 1, f"workers must be an int of at least 1; got {workers!r}")
-        require(workers == 1 or device == "cpu", "workers are processes that share the CPU; use workers=1 on a GPU")
-        try:
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            why = str(error).splitlines()[0]
-            raise InputError(
-                f"device {device!r} cannot be used here ({why}); take cpu, or install torch for it"
-            ) from error
         workspace = Workspace(model, loss, clients[0], device, kernel)
         self.model = workspace.model
         self.loss = workspace.loss

@@ -12,9 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,13 +29,15 @@ from coterie.core.memory import of_clients
 from coterie.core.metrics import METRICS, register
 from coterie.core.modules import Source, import_source, source_of, user_modules
 from coterie.core.rows import Clients
+from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, one_of, optional, options
 from coterie.core.shard import Shard
 from coterie.core.task import Task, adopt_task
 from coterie.core.wire import PerClient, nbytes, put_together, take_apart, wire_type, wire_types
 from coterie.core.workspace import Workspace
+from coterie.engines import EngineSpec
 from coterie.engines.inprocess import MEMORY_LOST
 
-__all__ = ["RayEngine", "cluster"]
+__all__ = ["Ray", "RayEngine", "cluster"]
 
 TIMEOUT = 600.0
 """Seconds that an ask may take."""
@@ -208,6 +210,41 @@ class Host:
         ray.kill(self.handle)
 
 
+@options
+class Ray(EngineSpec):
+    """Settings of the engine of one organisation's cluster (`pip install 'coterie[ray]'`).
+
+    Attributes:
+        actors: processes over which the clients are spread, each with one CPU and one thread.
+        address: of a cluster, "host:port" or "auto" (of the cluster on this machine); None: a local one is started.
+        timeout: seconds that an ask may take; a client that takes longer has failed.
+        kernel: of local training: "auto" or "loop".
+    """
+
+    actors: Annotated[int, SIZE, Flag(metavar="N")] = 2
+    address: Annotated[str | None, optional(TEXT._replace(allowed="host:port or auto"), "start one here")] = None
+    timeout: Annotated[float, POSITIVE._replace(allowed="a number of seconds > 0")] = TIMEOUT
+    kernel: Annotated[str, one_of("auto", "loop")] = "auto"
+
+    decides = ("kernel",)
+
+    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> RayEngine:
+        """An engine for these clients."""
+        return RayEngine(
+            clients,
+            model,
+            loss=loss,
+            actors=self.actors,
+            address=self.address,
+            timeout=self.timeout,
+            kernel=self.kernel,
+        )
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """The cluster and its actors, which the runs of one experiment share."""
+        return cluster(self.actors, self.address)
+
+
 class RayEngine:
     """Clients spread over the actors of a Ray cluster; the server's rows and unseen clients stay in this process.
 
@@ -243,7 +280,6 @@ class RayEngine:
         timeout: float = TIMEOUT,
         kernel: str = "auto",
     ) -> None:
-        require(timeout > 0, f"timeout must be a number of seconds > 0; got {timeout!r}")
         workspace = Workspace(model, loss, clients[0], kernel=kernel)
         self.model = workspace.model
         self.layout = workspace.layout
@@ -431,7 +467,6 @@ def cluster(actors: int, address: str | None = None) -> Iterator[None]:
         address: as for `RayEngine`.
     """
     global _idle
-    require(type(actors) is int and actors >= 1, f"actors must be an int of at least 1; got {actors!r}")
     ray = _ray()
     outermost = not ray.is_initialized()
     if outermost:

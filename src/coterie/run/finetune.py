@@ -8,30 +8,32 @@ neither dropout nor the statistics of batch norm move.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, is_number, require
+from coterie.core.errors import InputError, require
 from coterie.core.federation import Engine, Federation
-from coterie.core.metrics import find_metrics
+from coterie.core.schema import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional, options
 from coterie.core.task import task
 from coterie.core.vector import Layout
 from coterie.core.wire import PerClient, wire_type
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run
+from coterie.run.settings import RunSettings
 
 __all__ = ["PARTS", "Tuned", "Tuning", "finetune", "tunable", "tune"]
 
 PARTS = ("all", "last", "bias")
 """What can be tuned."""
+_WITH_ZERO = Rule(lambda v: list_of(COUNT, "").test(v) and 0 in v, "a list of ints >= 0 with 0 among them")
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class Tuning:
     """Settings of personalisation: the [personalise] table.
 
@@ -42,17 +44,10 @@ class Tuning:
         batch_size: rows of a step; left out: all training rows.
     """
 
-    part: str = "bias"
-    steps: tuple[int, ...] = (0, 10, 30, 100)
-    lr: tuple[float, ...] = (0.01, 0.1, 1.0)
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, part=Rules.one_of(*PARTS), batch_size=Rules.OPTIONAL_SIZE)
-        counts = isinstance(self.steps, tuple) and all(type(s) is int and s >= 0 for s in self.steps)
-        check_field(self, "steps", self.steps, counts and 0 in self.steps, "a list of ints >= 0 with 0 among them")
-        rates = isinstance(self.lr, tuple) and bool(self.lr) and all(is_number(v) and v > 0 for v in self.lr)
-        check_field(self, "lr", self.lr, rates, "a list of numbers > 0")
+    part: Annotated[str, one_of(*PARTS)] = "bias"
+    steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
+    lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (0.01, 0.1, 1.0)
+    batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
 
 
 class Tuned(NamedTuple):
@@ -111,9 +106,9 @@ def tune(cohort: Cohort, *, x: Tensor, tuning: Tuning) -> Tuned:
     return Tuned(model, chosen[:, 0], chosen[:, 1])
 
 
-def finetune(engine: Engine, run: Run, tuning: Tuning, metrics: tuple[str, ...], *, strict_wire: bool = False) -> Run:
+def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) -> Run:
     """Tune the models of a run on the clients of an engine, which stays open; `Run` and errors as for `personalise`."""
-    find_metrics(",".join(metrics))
+    settings.check(run.rounds, run.seed, len(engine.clients))
     tunable(engine.layout, tuning.part)
     trained = engine.sizes("train")
     require(
@@ -123,9 +118,11 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, metrics: tuple[str, ...],
     folded = next((r["client"] for r in run.summary if r["n_train"] > trained.get(r["client"], r["n_train"])), None)
     require(
         folded is None,
-        f"client {folded!r} was trained on validation rows, which then cannot choose; fit with fold_validation=False",
+        f"client {folded!r} was trained on validation rows, which then cannot choose; fit with merge_validation=False",
     )
-    federation = Federation(engine, engine.clients, run.seed, strict_wire=strict_wire)
+    federation = Federation(
+        engine, engine.clients, run.seed, max_norm=settings.max_norm, strict_wire=settings.strict_wire
+    )
     session, attempt = federation.session, secrets.randbits(48)
     session.spent["row_gradients"] += max((r["row_gradients"] for r in run.summary), default=0)
     names = [n for n, rows in trained.items() if rows and (n in run.models or "*" in run.models)]
@@ -133,7 +130,7 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, metrics: tuple[str, ...],
     view = federation.view(engine.clients, run.rounds, attempt)
     tuned = view.ask(names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=tuning)
     models.update(zip(tuned.clients, tuned.model, strict=True))
-    evaluator, record = Evaluator(federation, attempt, metrics), Record()
+    evaluator, record = Evaluator(federation, attempt, settings.metrics), Record()
     record.add(run.rounds, {"tuning_steps": tuned.named(tuned.steps), "tuning_lr": tuned.named(tuned.lr)})
     record.history += evaluator.look(models, run.rounds)
     return replace(

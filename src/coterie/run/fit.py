@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -13,21 +13,21 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers
 from coterie.core.errors import InputError, require
-from coterie.core.federation import Engine
-from coterie.core.loss import RowLoss
 from coterie.core.method import Method, as_attack, as_method
-from coterie.core.metrics import DEFAULT_METRICS
-from coterie.core.rows import Clients, Part
+from coterie.core.rows import Clients
+from coterie.core.training import LocalSGD
+from coterie.engines import EngineSpec
 from coterie.engines.inprocess import InProcess
 from coterie.models import ModelSpec, build_model
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Run
-from coterie.run.loop import LoopSettings, run_method
+from coterie.run.loop import run_method
+from coterie.run.settings import RunSettings
 
-__all__ = ["fit", "kept_open", "personalise", "start_from"]
+__all__ = ["fit", "personalise", "start_from"]
 
-KERNELS = ("auto", "loop")
-ENGINES = ("inprocess", "ray")
+_HERE = InProcess()
+_USUAL = RunSettings()
 
 
 @contextmanager
@@ -48,112 +48,60 @@ def fit(
     rounds: int = 50,
     seed: int = 0,
     *,
-    loss: str | RowLoss = "auto",
-    clients_per_round: int | None = None,
-    evaluate: int | None = None,
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    workers: int = 1,
-    kernel: str = "auto",
-    device: str = "cpu",
-    engine: str | Callable[..., Engine] = "inprocess",
-    actors: int = 2,
-    address: str | None = None,
-    timeout: float = 600.0,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    strict_wire: bool = False,
-    fold_validation: bool = True,
-    server_data: tuple[Any, Tensor] | None = None,
-    init: Mapping[str, Tensor] | None = None,
+    engine: EngineSpec = _HERE,
     attack: Any = None,
-    attackers: Sequence[str] | float = (),
-    progress: Callable[[int], None] | None = None,
+    local: LocalSGD | None = None,
+    init: Mapping[str, Tensor] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    settings: RunSettings = _USUAL,
 ) -> Run:
     """Run a method on clients.
 
     Args:
         method: a `Method` such as `MeritFed(targets="all")`, or any object with `init`, `round` and `models`.
-        clients: their rows.
+        clients: their rows; those of the server too, if it has any (`from_tensors(server=...)`).
         model: a module, the settings of one (`models.MLP()`), or a function (shape, outputs) -> module.
         rounds: number of rounds, >= 0.
         seed: names all randomness; the same seed gives the same bits.
-        loss: "auto" or a callable (outputs, labels) -> [rows].
-        clients_per_round: participants drawn for each round; None: everybody.
-        evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
-        metrics: names of metrics beside the loss.
-        workers: processes over which the clients are spread; results do not depend on it.
-        kernel: "auto" or "loop", the plain loop over clients.
-        device: of model and rows.
-        engine: "inprocess"; "ray", actors of a Ray cluster (`pip install 'coterie[ray]'`); or a function (clients, model, *, loss) that
-            makes an engine. Results do not depend on it, and a checkpoint of one engine resumes on another.
-        actors: processes of engine "ray", over which the clients are spread.
-        address: of a Ray cluster, "host:port" or "auto"; None: a local one is started for this run.
-        timeout: seconds that an ask may take on engine "ray"; a client that takes longer has failed.
-        checkpoint: folder where every complete round is saved; None: nothing is saved.
-        resume: go on from the checkpoint, if there is one.
-        strict_wire: encode and decode everything as if it were sent.
-        fold_validation: train on validation rows too where the method does not need them.
-        server_data: (inputs, labels) held by the server.
+        engine: where the clients are: `InProcess(workers=2)`, `Ray(actors=4)`, or an `EngineSpec` of your own. A checkpoint of one
+            engine resumes on another.
+        attack: what some clients do wrong, and who they are, e.g. `attacks.IPM(on=("hungary",))`; evaluation stays honest.
+        local: local training, in place of the method's own.
         init: a state dict to start from.
-        attack: what some clients do wrong, e.g. `attacks.IPM()`; evaluation stays honest.
-        attackers: their names, or a share of all clients that is drawn by name from the seed.
-        progress: called with the number of each complete round (and with 0 at the start).
+        checkpoint: folder where every complete round is saved; None: nothing is saved.
+        settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
     Raises:
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    require(kernel in KERNELS, f"kernel must be one of {', '.join(KERNELS)}; got {kernel!r}")
-    settings = LoopSettings(rounds, seed, clients_per_round, evaluate, tuple(metrics), strict_wire)
-    settings.check(len(clients))
-    method = as_method(method)
+    require(isinstance(engine, EngineSpec), f"engine must be one such as InProcess(workers=2); got {engine!r}")
+    settings.check(rounds, seed, len(clients))
+    method = as_method(method if local is None else _with_local(method, local))
     module = build_model(model, clients, seed)
     if init is not None:
         start_from(module, init)
-    wrong = _attackers(attack, attackers, clients, seed)
-    if wrong:
-        clients = as_attack(attack).on_rows(clients, wrong)
-    prepared = _prepare(method, clients, fold_validation, server_data)
+    wrong: tuple[str, ...] = ()
+    if attack is not None:
+        attack = as_attack(attack)
+        wrong = choose_attackers(attack.on, clients.names, seed)
+        clients = attack.on_rows(clients, wrong)
+    prepared = _prepare(method, clients, settings.merge_validation)
     with _one_thread():
         method.check(prepared.names)
-        make = _engine(engine, workers, device, kernel, actors, address, timeout)
-        made: Engine = make(prepared, module, loss=loss)
+        opened = engine.open(prepared, module, settings.loss)
         try:
             if wrong:
-                made = Attacked(made, attack, wrong)
-            return run_method(made, method, settings, checkpoint=checkpoint, resume=resume, progress=progress)
+                opened = Attacked(opened, attack, wrong)
+            return run_method(opened, method, rounds, seed, settings, checkpoint=checkpoint)
         finally:
-            made.close()
+            opened.close()
 
 
-def _engine(
-    engine: str | Callable[..., Engine],
-    workers: int,
-    device: str,
-    kernel: str,
-    actors: int,
-    address: str | None,
-    timeout: float,
-) -> Callable[..., Engine]:
-    if callable(engine):
-        return engine
-    require(engine in ENGINES, f"engine must be one of {', '.join(ENGINES)} or a function; got {engine!r}")
-    if engine == "inprocess":
-        return partial(InProcess, workers=workers, device=device, kernel=kernel)
-    require(workers == 1, "workers belong to engine 'inprocess'; engine 'ray' spreads the clients over actors")
-    require(device == "cpu", f"engine 'ray' trains on CPUs; device is {device!r}")
-    from coterie.engines.ray import RayEngine
-
-    return partial(RayEngine, actors=actors, address=address, timeout=timeout, kernel=kernel)
-
-
-def kept_open(engine: str, actors: int, address: str | None, timeout: float) -> AbstractContextManager[None]:
-    """What the runs of one experiment share: with engine "ray" the cluster and its actors. Arguments as for `fit`."""
-    if engine != "ray":
-        return nullcontext()
-    from coterie.engines.ray import cluster
-
-    return cluster(actors, address)
+def _with_local(method: Any, local: LocalSGD) -> Any:
+    names = [f.name for f in fields(method)] if is_dataclass(method) else []
+    require("local" in names, f"{type(method).__name__} has no local training to set; leave out local")
+    return replace(method, local=local)
 
 
 def personalise(
@@ -164,26 +112,20 @@ def personalise(
     lr: Sequence[float] = (0.01, 0.1, 1.0),
     *,
     batch_size: int | None = None,
-    loss: str | RowLoss = "auto",
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    workers: int = 1,
-    device: str = "cpu",
-    strict_wire: bool = False,
+    engine: EngineSpec = _HERE,
+    settings: RunSettings = _USUAL,
 ) -> Run:
     """Tune the model that a run gave each client, seen or unseen, by a few local steps on its training rows.
 
     Args:
-        run: a finished run with `fold_validation=False`: validation rows choose the number of steps and the learning rate.
+        run: a finished run with `merge_validation=False`: validation rows choose the number of steps and the learning rate.
         clients: those of the run.
         part: `all` parameters, the `last` layer, or the `bias` of the last layer only.
         steps: numbers of steps to choose from, 0 (the model as it is) among them.
         lr: learning rates to choose from.
         batch_size: rows of a step; None: all training rows.
-        loss: as for `fit`, like all that follows.
-        metrics: names of metrics.
-        workers: processes.
-        device: of model and rows.
-        strict_wire: encode and decode everything.
+        engine: as for `fit`.
+        settings: the loss, the metrics and `strict_wire` are those of this evaluation.
 
     Returns:
         A run with a model, and rows in `summary`, for each client that has training rows; `history` has the last round's metrics
@@ -194,25 +136,15 @@ def personalise(
     """
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with _one_thread():
-        engine = InProcess(clients, run.module, loss=loss, workers=workers, device=device)
+        opened = engine.open(clients, run.module, settings.loss)
         try:
-            return finetune(engine, run, tuning, tuple(metrics), strict_wire=strict_wire)
+            return finetune(opened, run, tuning, settings)
         finally:
-            engine.close()
+            opened.close()
 
 
-def _attackers(attack: Any, attackers: Sequence[str] | float, clients: Clients, seed: int) -> tuple[str, ...]:
-    given = bool(attackers) if not isinstance(attackers, int | float) else True
-    require(attack is not None or not given, f"attackers are {attackers!r} but there is no attack; name one")
-    return choose_attackers(attackers, clients.names, seed) if given else ()
-
-
-def _prepare(
-    method: Method[Any], clients: Clients, fold_validation: bool, server_data: tuple[Any, Tensor] | None
-) -> Clients:
-    prepared = clients.folded(method.keeps_validation(clients.names)) if fold_validation else clients
-    if server_data is not None:
-        prepared = prepared.with_server(Part(*server_data))
+def _prepare(method: Method[Any], clients: Clients, merge_validation: bool) -> Clients:
+    prepared = clients.folded(method.keeps_validation(clients.names)) if merge_validation else clients
     return prepared.with_server(prepared.pooled()) if method.pooled else prepared
 
 

@@ -6,8 +6,8 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,89 +15,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.errors import RunError, require
+from coterie.core.errors import RunError
 from coterie.core.federation import Engine, Federation
 from coterie.core.method import Method, Sampler, as_method, as_sampler
-from coterie.core.metrics import DEFAULT_METRICS, find_metrics
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
 from coterie.engines.inprocess import check_free_memory
 from coterie.run.checkpoint import RoundFiles, fingerprint
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run, Timing
+from coterie.run.settings import RunSettings
 
-__all__ = ["LoopSettings", "run_method"]
+__all__ = ["run_method"]
 
 logger = logging.getLogger("coterie")
-
-
-@dataclass(frozen=True)
-class LoopSettings:
-    """What a run is asked for, whatever the engine.
-
-    Attributes:
-        rounds, seed, clients_per_round, evaluate, metrics, strict_wire: as for `fit`.
-    """
-
-    rounds: int = 50
-    seed: int = 0
-    clients_per_round: int | None = None
-    evaluate: int | None = None
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    strict_wire: bool = False
-
-    def check(self, count: int) -> None:
-        """Raise `InputError` for what cannot be run with `count` clients."""
-        require(type(self.seed) is int and self.seed >= 0, f"seed must be an int >= 0; got {self.seed!r}")
-        require(type(self.rounds) is int and self.rounds >= 0, f"rounds must be an int >= 0; got {self.rounds!r}")
-        require(
-            type(self.every) is int and self.every >= 1,
-            f"evaluate must be an int >= 1 (rounds between evaluations); got {self.evaluate!r}",
-        )
-        m = self.per_round(count)
-        require(
-            type(m) is int and 1 <= m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}"
-        )
-        find_metrics(",".join(self.metrics))
-
-    @property
-    def every(self) -> int:
-        """Rounds between evaluations."""
-        return max(1, self.rounds // 20) if self.evaluate is None else self.evaluate
-
-    def per_round(self, count: int) -> int:
-        """Clients in a round, of `count`."""
-        return count if self.clients_per_round is None else self.clients_per_round
 
 
 def run_method(
     engine: Engine,
     method: Method[Any],
-    settings: LoopSettings,
+    rounds: int,
+    seed: int,
+    settings: RunSettings,
     *,
     checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Run a method on the clients of an engine, which stays open. Arguments and errors as for `fit`."""
-    settings.check(len(engine.clients))
-    loop = _Loop(method, engine, settings)
-    return loop.run(settings.rounds, None if checkpoint is None else Path(checkpoint), resume, progress)
+    settings.check(rounds, seed, len(engine.clients))
+    return _Loop(method, engine, rounds, seed, settings).run(None if checkpoint is None else Path(checkpoint))
 
 
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
-    def __init__(self, method: Method[Any], engine: Engine, settings: LoopSettings) -> None:
-        self.method, self.engine, self.settings = as_method(method), engine, settings
-        self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every
+    def __init__(self, method: Method[Any], engine: Engine, rounds: int, seed: int, settings: RunSettings) -> None:
+        self.method, self.engine = as_method(method), engine
+        self.rounds, self.seed, self.settings = rounds, seed, settings
+        self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
         self.own_participation = self.method.participation == "own"
         self.sampler = as_sampler(self.method.sampler or Sampler())
         # Attackers lie while a model is trained; what is looked at in between, and at the end, is measured honestly.
         self.training = Federation(
             engine,
             engine.clients,
-            settings.seed,
+            seed,
+            max_norm=settings.max_norm,
             strict_wire=settings.strict_wire,
             clients_per_round=self.per_round,
         )
@@ -114,11 +76,11 @@ class _Loop:
         if sentence:
             logger.info("%s", sentence)
 
-    def run(self, rounds: int, folder: Path | None, resume: bool, progress: Callable[[int], None] | None) -> Run:
-        session, files = self.federation.session, self._files(folder)
-        state, done = self._restored(files, rounds) if files and resume and files.exist() else self._start(files)
-        if progress:
-            progress(done)
+    def run(self, folder: Path | None) -> Run:
+        rounds, session, files = self.rounds, self.federation.session, self._files(folder)
+        resumed = files is not None and self.settings.resume and files.exist()
+        state, done = self._restored(files) if files and resumed else self._start(files)
+        self._call_back(done)
         for number in range(done + 1, rounds + 1):
             started, asks = time.perf_counter(), len(session.asks)
             state = self._round(state, number, last=number == rounds)
@@ -127,13 +89,12 @@ class _Loop:
             self.record.seconds.append(Timing(number, total, own))
             if files:
                 files.save(state, number, self.record, session, self.engine)
-            if progress:
-                progress(number)
+            self._call_back(number)
         seen = self.evaluator.seen
         models = seen.models if seen.round == rounds else self._served(state, rounds)
         return Run(
             self.method,
-            self.settings.seed,
+            self.seed,
             rounds,
             state,
             models,
@@ -147,8 +108,12 @@ class _Loop:
     def _files(self, folder: Path | None) -> RoundFiles | None:
         if folder is None:
             return None
-        given = (self.settings.seed, self.per_round, self.every, ",".join(self.settings.metrics))
+        given = (self.seed, self.per_round, self.every, ",".join(self.settings.metrics))
         return RoundFiles(folder, fingerprint(self.method, self.engine, *given))
+
+    def _call_back(self, number: int) -> None:
+        for callback in self.settings.callbacks:
+            callback(number)
 
     def _start(self, files: RoundFiles | None) -> tuple[Any, int]:
         start = self._everybody(0)
@@ -162,8 +127,8 @@ class _Loop:
             files.save(state, 0, self.record, self.federation.session, self.engine)
         return state, 0
 
-    def _restored(self, files: RoundFiles, rounds: int) -> tuple[Any, int]:
-        saved = files.read(rounds)
+    def _restored(self, files: RoundFiles) -> tuple[Any, int]:
+        saved = files.read(self.rounds)
         kind = state_type(self.method)
         if kind is None:
             kind = type(self.method.init(self.engine.x.clone(), self._everybody(0)))
@@ -174,7 +139,7 @@ class _Loop:
 
     def _round(self, state: Any, number: int, last: bool) -> Any:
         view = self.training.view(self._draw(number), number, self.attempt)
-        rng = Rng.named(self.settings.seed, "server", number)
+        rng = Rng.named(self.seed, "server", number)
         new, log = self.method.round(state, view, rng)
         models = self._models(new)
         self._refuse_infinite(models, number)
@@ -204,7 +169,7 @@ class _Loop:
         everyone = self.engine.clients
         if self.own_participation or self.per_round == len(everyone):
             return everyone
-        chosen = Rng.named(self.settings.seed, "participants", number).permutation(len(everyone), self.per_round)
+        chosen = Rng.named(self.seed, "participants", number).permutation(len(everyone), self.per_round)
         return tuple(everyone[i] for i in np.sort(chosen).tolist())
 
     def _everybody(self, number: int) -> Federation:

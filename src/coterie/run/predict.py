@@ -15,9 +15,9 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind, probabilities
 from coterie.core.rows import LabelScale
 from coterie.models import build_shape
-from coterie.run.experiment import read_experiment
 from coterie.run.files import safe_name
 from coterie.run.models import open_model_file
+from coterie.run.tables import read_experiment
 
 __all__ = ["Prediction", "predict"]
 

@@ -14,8 +14,8 @@ from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.models import build_model
 from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.files import write_csv
-from coterie.run.fit import fit, kept_open
-from coterie.run.sweep import add_metrics, check_everything, freeze, initial
+from coterie.run.fit import fit
+from coterie.run.sweep import add_metrics, check_everything, freeze, initial, run_settings
 
 __all__ = ["Trial", "tune"]
 
@@ -65,7 +65,7 @@ def tune(
     plan = [(entry, setting) for entry in experiment.methods for setting in _settings(experiment, entry)]
     check_everything(experiment.with_methods([apply(*trial) for trial in plan]), loaded[seeds[0]])
     trials: list[Trial] = []
-    with kept_open(**experiment.run.engine_options):
+    with experiment.engine.kept_open():
         for number, (entry, setting) in enumerate(plan):
             if notify is not None:
                 notify(entry.label, number, len(plan))
@@ -119,9 +119,9 @@ def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -
     module = build_model(experiment.build_model(), clients, seed)
     freeze(module, experiment)
     result = fit(
-        experiment.build_method(entry), clients, module, run.rounds, seed, clients_per_round=run.clients_per_round,
-        evaluate=max(1, run.rounds), metrics=(), workers=run.workers, device=run.device, fold_validation=False, **run.engine_options,
-        init=initial(experiment), attack=experiment.build_attack(), attackers=experiment.attackers,
+        experiment.build_method(entry), clients, module, run.rounds, seed, engine=experiment.engine, attack=experiment.attack,
+        init=initial(experiment),
+        settings=run_settings(experiment, evaluate=max(1, run.rounds), metrics=(), merge_validation=False),
     )  # fmt: skip
     losses = [row["loss"] for row in result.summary if row["split"] == "validation"]
     if not losses:

@@ -7,6 +7,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,19 +23,21 @@ from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
 from coterie.core.rows import Clients
 from coterie.models import build_model
-from coterie.run.experiment import Experiment, MethodEntry, read_experiment, write_experiment
+from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.files import ASKS, HISTORY, METRICS, SUMMARY, TIMING, WEIGHTS, safe_name, write_csv, write_json
 from coterie.run.finetune import tunable
-from coterie.run.fit import fit, kept_open, personalise
+from coterie.run.fit import fit, personalise
 from coterie.run.folder import Pair, is_run, opened, refuse_others
 from coterie.run.history import Run, Timing
 from coterie.run.models import load_model_file, save_models
 from coterie.run.outcomes import write_outcomes
+from coterie.run.settings import RunSettings
 from coterie.run.status import Event, Status
+from coterie.run.tables import read_experiment, write_experiment
 
 __all__ = ["Backend", "run_experiment", "write_tables"]
 
-FREE = frozenset({"seeds", "out", "workers", "engine", "actors", "address", "timeout"})
+FREE = frozenset({"seeds", "out"})
 """Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
 
 
@@ -86,20 +89,16 @@ class _Here:
             module,
             run.rounds,
             seed,
-            clients_per_round=run.clients_per_round,
-            evaluate=run.evaluate,
-            metrics=metric_names(experiment),
-            workers=run.workers,
-            kernel=run.kernel,
-            device=run.device,
-            **run.engine_options,
-            checkpoint=checkpoint,
-            resume=resume,
-            fold_validation=run.fold_validation and experiment.tuning is None,
+            engine=experiment.engine,
+            attack=experiment.attack,
             init=initial(experiment),
-            attack=experiment.build_attack(),
-            attackers=experiment.attackers,
-            progress=progress,
+            checkpoint=checkpoint,
+            settings=run_settings(
+                experiment,
+                resume=resume,
+                callbacks=(progress,),
+                merge_validation=run.merge_validation and experiment.tuning is None,
+            ),
         )
 
 
@@ -124,7 +123,7 @@ def run_experiment(
     add_metrics(experiment)
     seeds = experiment.run.seeds
     require(
-        backend is None or not (experiment.attack or experiment.personalise),
+        backend is None or (experiment.attack is None and experiment.tuning is None),
         f"{experiment.where}: [attack] and [personalise] work where all rows are on this machine; leave them out of a plan for sites",
     )
     where = backend or _Here()
@@ -136,7 +135,7 @@ def run_experiment(
     pairs = [Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
     status = Status([(p.entry.label, p.seed) for p in pairs], experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
-    with kept_open(**experiment.run.engine_options), opened(folder):
+    with experiment.engine.kept_open(), opened(folder):
         write_experiment(folder / "experiment.toml", experiment)
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
@@ -157,7 +156,8 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
     saved = read_experiment(folder / "experiment.toml")
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
-    for table in ("data", "split", "model", "attack", "personalise", "run"):
+    old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()
+    for table in ("data", "split", "model", "engine", "attack", "personalise", "run"):
         was, now = old.get(table, {}), new.get(table, {})
         for key in sorted({*was, *now} - FREE):
             require(
@@ -192,14 +192,12 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         run.clients_per_round is None or run.clients_per_round <= most,
         f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients",
     )
-    if run.device != "cpu":
-        available = run.device.startswith("cuda") and torch.cuda.is_available()
-        require(available, f"run.device is {run.device!r}, which this machine does not have; use cpu")
+    experiment.engine.check()
     find_metrics(",".join(metric_names(experiment)))
     for entry in experiment.methods:
         check_method(experiment, entry, clients)
-    if experiment.attack:
-        choose_attackers(experiment.attackers, clients.names, 0)
+    if experiment.attack is not None:
+        choose_attackers(experiment.attack.on, clients.names, 0)
     module = build_model(experiment.build_model(), clients, 0)
     from coterie.core.workspace import Workspace
 
@@ -257,9 +255,8 @@ def _run_pair(
             result,
             clients,
             **vars(experiment.tuning),
-            metrics=metric_names(experiment),
-            workers=experiment.run.workers,
-            device=experiment.run.device,
+            engine=experiment.engine,
+            settings=run_settings(experiment),
         )
     rows: list[dict[str, Any]] = []
     for label, one in runs.items():
@@ -280,6 +277,7 @@ def _mark(experiment: Experiment, pair: Pair, clients: Clients) -> str:
     settings = experiment.tables()
     settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
     settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
+    settings["engine"] = experiment.engine.results()
     settings.pop("tune", None)
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
     digest.update(clients.fingerprint().encode())
@@ -313,6 +311,11 @@ def freeze(module: torch.nn.Module, experiment: Experiment) -> None:
 def metric_names(experiment: Experiment) -> tuple[str, ...]:
     """Names of the metrics, those of the user's own without their file."""
     return tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
+
+
+def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
+    """The settings of each run of an experiment, but for those that differ."""
+    return replace(experiment.run, **{"metrics": metric_names(experiment), **differing})
 
 
 def add_metrics(experiment: Experiment) -> None:

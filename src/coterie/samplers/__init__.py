@@ -1,6 +1,6 @@
 """Samplers: which rows a client trains on, for any method (`LocalSGD(sampler=...)`), and the methods that are FedAvg with one."""
 
-from coterie.core.method import Sampler
+from coterie.core.training import SAMPLERS
 from coterie.samplers.isfedavg import GradientNormSampler
 from coterie.samplers.isfl import LipschitzSampler
 from coterie.samplers.pj_is import ClassShareSampler
@@ -8,10 +8,11 @@ from coterie.samplers.uniform_is import UniformClassSampler
 
 __all__ = ["SAMPLERS"]
 
-SAMPLERS: dict[str, type[Sampler]] = {
-    "lipschitz": LipschitzSampler,
-    "uniform-classes": UniformClassSampler,
-    "class-shares": ClassShareSampler,
-    "gradient-norm": GradientNormSampler,
-}
-"""What `[local] sampler = {name = ...}` can name."""
+SAMPLERS.update(
+    {
+        "lipschitz": LipschitzSampler,
+        "uniform-classes": UniformClassSampler,
+        "class-shares": ClassShareSampler,
+        "gradient-norm": GradientNormSampler,
+    }
+)

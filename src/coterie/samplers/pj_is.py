@@ -80,8 +80,8 @@ class PjIS(Preset):
     >>> labels = {"a": [0] * 90 + [1] * 10, "b": [1] * 300}  # the same inputs for both classes
     >>> clients = ct.data.from_tensors({k: (torch.ones(len(y), 1), torch.tensor(y)) for k, y in labels.items()})
     >>> local = ct.LocalSGD(lr=0.2, batch_size=100, steps=ct.Steps(50))
-    >>> methods = ct.FedAvg(local), ct.PjIS(local)
-    >>> found = [ct.fit(m, clients, ct.models.Logistic(), 1, seed=2, clients_per_round=1).x.sum() for m in methods]
+    >>> methods, one = (ct.FedAvg(local), ct.PjIS(local)), ct.RunSettings(clients_per_round=1)
+    >>> found = [ct.fit(m, clients, ct.models.Logistic(), 1, seed=2, settings=one).x.sum() for m in methods]
     >>> [round(float(x.sigmoid()), 1) for x in found]  # probability of class 1 after training at a alone
     [0.1, 0.8]
     """

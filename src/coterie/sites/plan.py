@@ -12,8 +12,10 @@ from typing import Annotated
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.schema import POSITIVE, SIZE, TEXT, Rule, build, list_of, options
+from coterie.engines.inprocess import InProcess
 from coterie.models import MODELS
-from coterie.run.experiment import Experiment, read_tables
+from coterie.run.experiment import Experiment
+from coterie.run.tables import read_tables
 from coterie.sites.tables import table_options
 
 __all__ = ["PLAN_FILE", "Deployment", "Plan", "read_plan"]
@@ -101,8 +103,7 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     require(own is None, f"{path}: {own} is code of your own, and no code travels to sites; name what coterie brings")
     name = experiment.model.get("name", "logistic")
     require(name in MODELS, f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}")
-    for table in ("attack", "personalise"):
-        require(not getattr(experiment, table, None), f"{path}: [{table}] is for one machine; drop it from a plan")
-    engine = experiment.run.engine
-    require(engine == "inprocess", f"{path}: run.engine = {engine!r} does not go with [deploy]; drop it")
+    for table, value in (("attack", experiment.attack), ("personalise", experiment.tuning)):
+        require(value is None, f"{path}: [{table}] is for one machine; drop it from a plan")
+    require(type(experiment.engine) is InProcess, f"{path}: [engine] does not go with [deploy]; drop it")
     return experiment

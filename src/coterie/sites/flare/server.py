@@ -20,9 +20,9 @@ from coterie.core.state import write_atomically
 from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.fit import start_from
 from coterie.run.history import Run
-from coterie.run.loop import LoopSettings, run_method
+from coterie.run.loop import run_method
 from coterie.run.status import Event
-from coterie.run.sweep import initial, metric_names, run_experiment
+from coterie.run.sweep import initial, run_experiment, run_settings
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.server import Remote, Status
 from coterie.sites.tables import RemoteClients
@@ -69,12 +69,12 @@ class Sites:
             sites,
             pair=f"{entry.label}-{seed}",
             resume=resume,
-            fold=run.fold_validation,
-            kernel=run.kernel,
+            fold=run.merge_validation,
+            kernel=experiment.engine.kernel,
             keep=method.keeps_validation(clients.names),
         )
-        settings = LoopSettings(run.rounds, seed, run.clients_per_round, run.evaluate, metric_names(experiment))
-        return run_method(self.engine, method, settings, checkpoint=checkpoint, resume=resume, progress=progress)
+        settings = run_settings(experiment, resume=resume, callbacks=(progress,))
+        return run_method(self.engine, method, run.rounds, seed, settings, checkpoint=checkpoint)
 
 
 class Coordinator:

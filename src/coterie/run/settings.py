@@ -1,0 +1,60 @@
+"""The settings of a run that are the same for every method and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from coterie.core.errors import require
+from coterie.core.loss import RowLoss
+from coterie.core.metrics import DEFAULT_METRICS, find_metrics
+from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
+
+__all__ = ["RunSettings"]
+
+_CALLABLES = Rule(lambda v: isinstance(v, tuple) and all(map(callable, v)), "functions of a round's number")
+
+
+@options
+class RunSettings:
+    """Settings of a run.
+
+    Attributes:
+        clients_per_round: clients drawn for each round; None: all.
+        evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
+        metrics: beside the loss; a name, or FILE.py:FUNCTION in files.
+        loss: "auto" or a function (outputs, labels) -> [rows].
+        merge_validation: train on validation rows too where a method does not need them.
+        max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
+        strict_wire: encode and decode everything as if it were sent.
+        callbacks: called with the number of each complete round, and with 0 at the start.
+        resume: go on from the checkpoint, if there is one.
+    """
+
+    clients_per_round: Annotated[int | None, optional(SIZE, "all clients"), Flag(metavar="M")] = None
+    evaluate: Annotated[int | None, optional(SIZE, "about twenty evaluations")] = None
+    metrics: Annotated[tuple[str, ...], list_of(TEXT, "a list of names", empty=True), Flag(metavar="A,B")] = (
+        DEFAULT_METRICS
+    )
+    loss: Annotated[str | RowLoss, InFiles(said=False)] = "auto"
+    merge_validation: bool = True
+    max_norm: Annotated[float, POSITIVE] = 1e6
+    strict_wire: Annotated[bool, InFiles(said=False)] = False
+    callbacks: Annotated[tuple[Callable[[int], object], ...], _CALLABLES, InFiles(said=False)] = ()
+    resume: Annotated[bool, InFiles(said=False)] = False
+
+    def check(self, rounds: int, seed: int, count: int) -> None:
+        """Raise `InputError` for what cannot be run with `count` clients."""
+        require(type(seed) is int and seed >= 0, f"seed must be an int >= 0; got {seed!r}")
+        require(type(rounds) is int and rounds >= 0, f"rounds must be an int >= 0; got {rounds!r}")
+        m = self.per_round(count)
+        require(m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}")
+        find_metrics(",".join(self.metrics))
+
+    def every(self, rounds: int) -> int:
+        """Rounds between evaluations, of `rounds`."""
+        return max(1, rounds // 20) if self.evaluate is None else self.evaluate
+
+    def per_round(self, count: int) -> int:
+        """Clients in a round, of `count`."""
+        return count if self.clients_per_round is None else self.clients_per_round

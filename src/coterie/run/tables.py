@@ -1,0 +1,62 @@
+"""Files of settings: TOML tables of presets, experiments and plans, read and written."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import InputError
+from coterie.core.state import write_atomically
+from coterie.run.experiment import Experiment
+
+__all__ = ["preset", "preset_methods", "read_experiment", "read_tables", "write_experiment"]
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The tables that `coterie compare NAME` starts from; those for a folder where NAME has none of its own."""
+    tables = _preset(name)
+    tables.pop("others", None)
+    return tables
+
+
+def preset_methods(name: str) -> list[dict[str, Any]]:
+    """The [[methods]] entries of that preset, and further ones whose arguments it knows although it does not run them unasked."""
+    tables = _preset(name)
+    return [*tables.get("methods", []), *tables.get("others", [])]
+
+
+def _preset(name: str) -> dict[str, Any]:
+    path = PRESETS / f"{name}.toml"
+    return read_tables(path if path.is_file() else PRESETS / "folder.toml")
+
+
+def read_experiment(path: str | os.PathLike[str]) -> Experiment:
+    """The experiment of a TOML file. Raises `InputError` that names the file and the key."""
+    tables = read_tables(Path(path))
+    tables.pop("deploy", None)  # of a plan for sites elsewhere, which one machine can try
+    return Experiment.from_tables(tables, str(path))
+
+
+def write_experiment(path: Path, experiment: Experiment) -> None:
+    """Write an experiment with all defaults spelled out."""
+    import tomli_w
+
+    tables = experiment.tables()
+    tables["run"].pop("out", None)  # it is where this file lies
+    text = tomli_w.dumps(tables)
+    write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises `InputError` if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no valid TOML: {error}") from error
