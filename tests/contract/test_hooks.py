@@ -77,7 +77,7 @@ def test_a_misspelt_hook_is_refused_when_a_run_begins(method, sentence):
 
 def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
     with pytest.raises(ct.InputError, match=r"Liar\.rewrites is not a hook of an attack; did you mean rewrite\?"):
-        fit(ct.FedAvg(LOCAL), attack=Liar(), attackers=["a"])
+        fit(ct.FedAvg(LOCAL), attack=Liar())
 
 
 def test_an_object_with_three_hooks_is_a_method_and_its_others_count():
