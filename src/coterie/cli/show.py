@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
-import re
 import textwrap
 from typing import Any
 
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest
+from coterie.core.schema import explanations
 
 __all__ = ["describe", "fields_of", "show"]
 
 
 def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
     """(name, type, default, explanation) of each field of a dataclass, the explanation from the Attributes of its docstring."""
-    text = inspect.getdoc(cls) or ""
-    section = re.search(r"^Attributes:\n((?:    .*\n|\n)+)", text + "\n", re.M)
-    said: dict[str, str] = {}
-    name = ""
-    for line in (section.group(1) if section else "").splitlines():
-        found = re.match(r"    (\w+(?:, \w+)*): (.*)", line)
-        if found:
-            name = found.group(1)
-            said[name] = found.group(2)
-        elif name:
-            said[name] += " " + line.strip()
-    said = {one: words for names, words in said.items() for one in names.split(", ")}
+    said = explanations(cls)
     rows = []
     for field in dataclasses.fields(cls):
         made = field.default_factory
         default = field.default if made is dataclasses.MISSING else made()
         text = "" if default is dataclasses.MISSING else repr(default)
-        rows.append((field.name, str(field.type), text, said.get(field.name, "").strip()))
+        rows.append((field.name, _plain_type(str(field.type)), text, said.get(field.name, "")))
     return rows
+
+
+def _plain_type(annotation: str) -> str:
+    """A type without its rules: `float` for `Annotated[float, POSITIVE]`."""
+    node = ast.parse(annotation, mode="eval").body
+    ruled = isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated"
+    return ast.unparse(node.slice.elts[0]) if ruled and isinstance(node.slice, ast.Tuple) else annotation
 
 
 def describe(name: str) -> dict[str, Any]:

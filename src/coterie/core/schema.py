@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,6 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
 from coterie.core.errors import InputError, is_number, nearest, require
-from coterie.core.modules import load_object
 
 __all__ = [
     "BELOW_ONE",
@@ -41,6 +41,7 @@ __all__ = [
     "Rule",
     "Units",
     "build",
+    "explanations",
     "list_of",
     "one_of",
     "optional",
@@ -249,6 +250,17 @@ def spell(value: Any) -> dict[str, Any]:
     return {k: v for option in options_of(type(value)) for k, v in option.spell(getattr(value, option.name)).items()}
 
 
+def explanations(cls: type) -> dict[str, str]:
+    """What the docstrings of a class and of its bases say of each field, under Attributes."""
+    said: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        text = inspect.cleandoc(base.__doc__ or "")
+        section = re.search(r"^Attributes:\n((?:    .*\n|\n)+)", text + "\n", re.M)
+        entries = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)", section.group(1) if section else "", re.M)
+        said |= {name: " ".join(words.split()) for names, words in entries for name in names.split(", ")}
+    return said
+
+
 class Registry(dict[str, Any]):
     """Classes by the name that files and the command line call them; FILE.py:NAME is one of the user's own.
 
@@ -273,6 +285,8 @@ class Registry(dict[str, Any]):
     def find(self, name: str, where: str = "") -> Any:
         """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that does not have it."""
         if ".py:" in name:
+            from coterie.core.modules import load_object  # which needs torch, as the keys of a table do not
+
             found = load_object(name)
             if isinstance(found, type):
                 self._given[found] = name
