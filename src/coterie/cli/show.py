@@ -30,8 +30,9 @@ def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
 def _plain_type(annotation: str) -> str:
     """A type without its rules: `float` for `Annotated[float, POSITIVE]`."""
     node = ast.parse(annotation, mode="eval").body
-    ruled = isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated"
-    return ast.unparse(node.slice.elts[0]) if ruled and isinstance(node.slice, ast.Tuple) else annotation
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and ast.unparse(node.value) == "Annotated":
+        return ast.unparse(node.slice.elts[0])
+    return annotation
 
 
 def describe(name: str) -> dict[str, Any]:
