@@ -17,8 +17,8 @@ from coterie.core.federation import Engine, Federation
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Client, Clients, Part, take
 from coterie.core.workspace import Workspace
-from coterie.engines import EngineSpec
 from coterie.engines.inprocess import InProcess, InProcessEngine
+from coterie.engines.spec import EngineSpec
 from coterie.run import fit as run
 from coterie.run.history import Run
 from coterie.run.settings import RunSettings

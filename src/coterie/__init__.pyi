@@ -56,9 +56,9 @@ from coterie.core.training import Steps as Steps
 from coterie.core.vector import move as move
 from coterie.core.wire import PerClient as PerClient
 from coterie.core.wire import wire_type as wire_type
-from coterie.engines import EngineSpec as EngineSpec
 from coterie.engines.inprocess import InProcess as InProcess
 from coterie.engines.ray import Ray as Ray
+from coterie.engines.spec import EngineSpec as EngineSpec
 from coterie.run.fit import fit as fit
 from coterie.run.fit import personalise as personalise
 from coterie.run.settings import RunSettings as RunSettings

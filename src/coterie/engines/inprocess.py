@@ -17,8 +17,8 @@ from coterie.core.rows import Clients
 from coterie.core.schema import SIZE, Flag, one_of, options
 from coterie.core.shard import Shard
 from coterie.core.workspace import Workspace
-from coterie.engines import EngineSpec
 from coterie.engines.arena import Arena
+from coterie.engines.spec import EngineSpec
 
 __all__ = ["MEMORY_LOST", "InProcess", "InProcessEngine"]
 

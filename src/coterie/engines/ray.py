@@ -34,8 +34,8 @@ from coterie.core.shard import Shard
 from coterie.core.task import Task, adopt_task
 from coterie.core.wire import PerClient, nbytes, put_together, take_apart, wire_type, wire_types
 from coterie.core.workspace import Workspace
-from coterie.engines import EngineSpec
 from coterie.engines.inprocess import MEMORY_LOST
+from coterie.engines.spec import EngineSpec
 
 __all__ = ["Ray", "RayEngine", "cluster"]
 

@@ -16,7 +16,8 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.modules import load_object
 from coterie.core.schema import COUNT, Flag, Rule, build, options, options_of, spell
 from coterie.core.training import LocalSGD
-from coterie.engines import ENGINES, EngineSpec
+from coterie.engines import ENGINES
+from coterie.engines.spec import EngineSpec
 from coterie.run.finetune import Tuning
 from coterie.run.settings import RunSettings
 

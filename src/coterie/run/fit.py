@@ -16,8 +16,8 @@ from coterie.core.errors import InputError, require
 from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
 from coterie.core.training import LocalSGD
-from coterie.engines import EngineSpec
 from coterie.engines.inprocess import InProcess
+from coterie.engines.spec import EngineSpec
 from coterie.models import ModelSpec, build_model
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Run
