@@ -116,3 +116,111 @@ def test_a_signed_file_of_another_authority_is_refused(own_key, tmp_path):
     with pytest.raises(InputError, match="32 pairs of hexadecimal digits"):
         join(signed, "yes", folder / "plan.toml", folder / "hungary-key", tmp_path / "kit")
     assert not (tmp_path / "kit").exists()
+
+
+@pytest.fixture
+def server(kits):
+    """What a server's port does with a handshake, with the kit's own certificate; another one for a foreign site."""
+    import socket
+    import ssl
+    import threading
+
+    startup = kits / "localhost" / "startup"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(startup / "server.crt", startup / "server.key")
+    context.load_verify_locations(startup / "rootCA.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    plain = socket.create_server(("127.0.0.1", 0))
+    held = []
+
+    def serve():
+        while True:
+            try:
+                caller, _ = plain.accept()
+                held.append(context.wrap_socket(caller, server_side=True))
+            except ssl.SSLError:
+                caller.close()
+            except OSError:
+                return
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield plain.getsockname()[1]
+    plain.shutdown(socket.SHUT_RDWR)
+    plain.close()
+    for one in held:
+        one.close()
+    thread.join()
+
+
+def reach(kits, tmp_path, port, **files):
+    """The startup folder of hungary's kit, pointed at a port, some of its files replaced."""
+    import shutil
+
+    startup = tmp_path / "startup"
+    shutil.copytree(kits / "hungary" / "startup", startup)
+    about = json.loads((startup / "fed_client.json").read_text())
+    about["servers"][0]["service"]["target"] = f"localhost:{port}"
+    (startup / "fed_client.json").write_text(json.dumps(about))
+    for name, content in files.items():
+        (startup / name.replace("__", ".")).write_bytes(content)
+    return startup
+
+
+def test_a_site_tries_port_and_certificates_before_it_joins(kits, server, tmp_path):
+    from coterie.sites.connect import connect
+
+    assert f"localhost:{server} answers as localhost over TLSv1" in connect(reach(kits, tmp_path, server))
+
+
+def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, own_key, tmp_path):
+    from coterie.core.errors import InputError
+    from coterie.sites.connect import connect
+
+    foreign = own_key[1] / "localhost" / "startup"
+    (tmp_path / "a").mkdir()
+    stranger = reach(kits, tmp_path / "a", server, client__crt=(foreign / "server.crt").read_bytes(),
+                     client__key=(foreign / "server.key").read_bytes())  # fmt: skip
+    with pytest.raises(InputError, match="do not accept each other's certificates"):
+        connect(stranger)
+    (tmp_path / "b").mkdir()
+    other = reach(kits, tmp_path / "b", server, rootCA__pem=(foreign / "rootCA.pem").read_bytes())
+    with pytest.raises(InputError, match="do not accept each other's certificates"):
+        connect(other)
+    (tmp_path / "c").mkdir()
+    with pytest.raises(InputError, match="cannot be reached"):
+        connect(reach(kits, tmp_path / "c", 1))
+
+
+def test_a_site_compares_versions_and_processor_with_the_operators(kits):
+    from coterie.core.errors import InputError
+    from coterie.sites.versions import compared, versions
+
+    file = kits / "hungary" / "local" / "versions.json"
+    assert compared(file)[0].startswith("the same as the operator's: coterie")
+    kept = file.read_text()
+    try:
+        file.write_text(json.dumps({**versions(), "processor": "other"}))
+        assert "processor is" in compared(file)[1]
+        file.write_text(json.dumps({**versions(), "coterie": "0.0"}))
+        with pytest.raises(InputError, match="install the operator's version"):
+            compared(file)
+    finally:
+        file.write_text(kept)
+
+
+def test_status_says_who_is_connected_and_when_each_site_last_answered():
+    from coterie.sites.flare.status import _lines
+    from coterie.sites.plan import Deployment
+
+    told = {
+        "event": ["fedavg", 0, 3, 6, 0, 1, None, False], "task": "coterie.algorithms.fedavg:local_update",
+        "waiting": ["b"], "gone": ["c"], "last": {"a": ["coterie.core.metrics:evaluate", 90.0]},
+    }  # fmt: skip
+    assert list(_lines(Deployment(("a", "b", "c")), {"a", "b"}, True, told, 100.0)) == [
+        "server localhost:8002 answers; fedavg, seed 0, round 3 of 6",
+        "  a  connected; last answered metrics:evaluate 10 s ago",
+        "  b  connected, asked fedavg:local_update",
+        "  c  not connected, gone in this run",
+    ]
+    assert "no run" in next(_lines(Deployment(("a",)), set(), False, {}, 0.0))

@@ -70,7 +70,10 @@ def wait_for(condition, seconds=300.0):
 
 def test_five_methods_end_with_the_same_bits_over_mutual_tls(deployment, tmp_path):
     for name in HOSPITALS:
-        assert "this site can join" in deployment.coterie("site", "check", deployment.kits / name).stdout
+        said = deployment.coterie("site", "check", deployment.kits / name, "--connect").stdout
+        assert "this site can join" in said
+        assert f"localhost:{deployment.port} answers as localhost" in said
+    assert "no run" in deployment.coterie("status", deployment.plan).stdout
     deployment.coterie("run", deployment.plan, "--out", tmp_path / "here", "--no-report")
     done = deployment.coterie("submit", deployment.plan, "--out", tmp_path / "there", "--no-report")
     assert "isfl" in done.stdout

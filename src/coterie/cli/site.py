@@ -17,6 +17,7 @@ def add_site_commands(jobs: Any) -> None:
     check.add_argument("place", help="the site's kit, or a plan")
     check.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
     check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
+    check.add_argument("--connect", action="store_true", help="also try the server's port and both certificates")
     check.set_defaults(command="site check")
 
     approve = jobs.add_parser("approve", help="say in words what a plan asks and what leaves; with --yes, allow it")
@@ -48,12 +49,19 @@ def add_site_commands(jobs: Any) -> None:
 
 
 def add_operator_commands(commands: Any) -> None:
-    """Add `coterie sign` to the parser."""
+    """Add `coterie sign` and `coterie status` to the parser."""
     sign = commands.add_parser("sign", help="sign the request of a site that has made its own key")
     sign.add_argument("plan")
     sign.add_argument("request", help="the file NAME.request.zip")
     sign.add_argument("--kits", metavar="FOLDER", help="default: as [deploy] kits says")
     sign.set_defaults(command="sign")
+
+    status = commands.add_parser(
+        "status", help="which sites are connected, what runs, and when each site last answered"
+    )
+    status.add_argument("plan")
+    status.add_argument("--kits", metavar="FOLDER", help="default: as [deploy] kits says")
+    status.set_defaults(command="status")
 
 
 def add_purge(commands: Any) -> None:
@@ -70,6 +78,10 @@ def _check(args: argparse.Namespace) -> int:
     settings = None if args.settings is None else Path(args.settings)
     for line in check_site(Path(args.place), site=args.site, settings_file=settings):
         _say(line)
+    if args.connect:
+        from coterie.sites.connect import connect
+
+        _say(f"server    {connect(Path(args.place) / 'startup')}")
     return 0
 
 
@@ -149,6 +161,14 @@ def _sign(args: argparse.Namespace) -> int:
     return 0
 
 
+def _status(args: argparse.Namespace) -> int:
+    from coterie.sites.flare.status import status
+
+    for line in status(Path(args.plan), None if args.kits is None else Path(args.kits)):
+        _say(line)
+    return 0
+
+
 def _join(args: argparse.Namespace) -> int:
     from coterie.sites.flare.join import join
 
@@ -203,6 +223,7 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site request": _request,
     "site join": _join,
     "sign": _sign,
+    "status": _status,
     "purge": _purge,
 }
 """What runs a command of a site, given its options; it returns the exit status."""

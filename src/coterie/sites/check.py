@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie import __version__, catalogue
+from coterie import catalogue
 from coterie.core.errors import InputError, nearest, require
 from coterie.sites.approval import Approved, approved_file, fits, plan_hash
 from coterie.sites.flare.kits import need_flare
@@ -14,6 +14,7 @@ from coterie.sites.minima import moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
 from coterie.sites.tables import read_site, table_options
+from coterie.sites.versions import VERSIONS_FILE, compared
 
 __all__ = ["check_site"]
 
@@ -29,8 +30,6 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     Raises:
         InputError: what does not fit, with the cure.
     """
-    import torch
-
     need_flare()
     if place.is_dir():
         plan_file = place / "local" / PLAN_FILE
@@ -75,7 +74,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     said.append(f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {least} rows to train on")
     said += [f"note      {note}" for note in notes]
     said.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
-    said.append(f"versions  coterie {__version__}, torch {torch.__version__}: the operator's must be the same")
+    said += [f"versions  {line}" for line in compared(plan_file.with_name(VERSIONS_FILE))]
     path = approved_file(settings_file)
     agreed = path.is_file() and plan_hash(path) == approved.hash
     said.append("approved  yes" if agreed else f"approved  no: read what it asks with coterie site approve {place}")

@@ -16,6 +16,7 @@ from coterie.core.errors import InputError, require
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.tables import table_options
+from coterie.sites.versions import VERSIONS_FILE, versions
 
 __all__ = [
     "AUTHORITY",
@@ -84,6 +85,7 @@ def furnish(kit: Path, plan: Plan, plan_file: Path) -> None:
     """Put the plan and settings to fill in into a site's kit."""
     shutil.copy(plan_file, kit / "local" / PLAN_FILE)
     (kit / "local" / SETTINGS_FILE).write_text(_template(plan), encoding="utf-8")
+    (kit / "local" / VERSIONS_FILE).write_text(json.dumps(versions(), indent=1), encoding="utf-8")
 
 
 def harden(kit: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -88,6 +89,7 @@ class Coordinator:
     def __init__(self, plan: str) -> None:
         self.plan = plan
         self._progress: dict[str, Any] = {}
+        self._last: dict[str, tuple[str, float]] = {}
         self._told = threading.Event()
 
     @collab.main  # type: ignore[untyped-decorator]
@@ -132,7 +134,10 @@ class Coordinator:
         return told
 
     def _watch(self, status: Status) -> None:
-        self._progress.update(ask=status.ask, task=status.task, waiting=list(status.waiting), gone=list(status.gone))
+        answered = set(self._progress.get("waiting", ())) - set(status.waiting) - set(status.gone)
+        self._last.update({name: (self._progress["task"], time.time()) for name in answered})
+        about = {"ask": status.ask, "task": status.task, "waiting": list(status.waiting), "gone": list(status.gone)}
+        self._progress.update(about, last={name: list(last) for name, last in self._last.items()})
 
     def _notify(self, event: Event) -> None:
         self._progress["event"] = list(event)

@@ -23,7 +23,7 @@ from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.plan import Deployment, read_plan
 
-__all__ = ["Watched", "submit"]
+__all__ = ["Watched", "open_session", "submit"]
 
 SUBMISSION = ".submission.json"
 END_SECONDS = 20.0
@@ -80,8 +80,7 @@ def submit(
     """
     plan = read_plan(plan_file)
     need_flare()
-    admin = (kits or plan_file.parent / plan.deployment.kits) / plan.deployment.admin
-    require(admin.is_dir(), f"there is no kit {admin}; make the kits with: coterie deploy {plan_file}")
+    admin = _operator(plan_file, plan.deployment, kits)
     told = out / SUBMISSION
     if resume:
         require(told.is_file(), f"{out} was not submitted before; leave out --resume")
@@ -110,6 +109,23 @@ def submit(
         logging.disable(logging.NOTSET)
         if session is not None:
             session.close()
+
+
+def _operator(plan_file: Path, deployment: Deployment, kits: Path | None) -> Path:
+    """The operator's kit."""
+    admin = (kits or plan_file.parent / deployment.kits) / deployment.admin
+    require(admin.is_dir(), f"there is no kit {admin}; make the kits with: coterie deploy {plan_file}")
+    return admin
+
+
+def open_session(plan_file: Path, deployment: Deployment, kits: Path | None) -> Any:
+    """The operator's connection to the server. Raises `InputError` if the server does not let the operator in."""
+    need_flare()
+    logging.disable(logging.CRITICAL)  # FLARE reports every second that a server is away
+    try:
+        return _session(deployment, _operator(plan_file, deployment, kits))
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _session(deployment: Deployment, admin: Path) -> Any:

@@ -1,0 +1,57 @@
+"""Who is connected to a server, what it is doing, and when each site last answered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from coterie.run.status import Event
+from coterie.sites.flare.submit import open_session
+from coterie.sites.plan import Deployment, read_plan
+from coterie.sites.settings import short
+
+__all__ = ["status"]
+
+RUNNING = ("RUNNING", "DISPATCHED", "SUBMITTED")
+
+
+def status(plan_file: Path, kits: Path | None = None) -> list[str]:
+    """Lines about the server of a plan and its sites. Raises `InputError` if the server cannot be reached."""
+    deployment = read_plan(plan_file).deployment
+    session = open_session(plan_file, deployment, kits)
+    try:
+        there = {client.name for client in session.get_connected_client_list()}
+        jobs = [job for job in session.list_jobs() if job.get("status") in RUNNING]
+        told: dict[str, Any] = {}
+        if jobs:
+            with suppress(Exception):  # the job may be beginning or ending
+                told = session.do_app_command(jobs[-1]["job_id"], "coterie", {})
+        return list(_lines(deployment, there, bool(jobs), told, time.time()))
+    finally:
+        session.close()
+
+
+def _lines(
+    deployment: Deployment, there: set[str], running: bool, told: Mapping[str, Any], now: float
+) -> Iterator[str]:
+    width = max(map(len, deployment.sites))
+    yield f"server {deployment.server}:{deployment.port} answers; {_run(told) if running else 'no run'}"
+    for name in deployment.sites:
+        state = "connected" if name in there else "not connected"
+        if name in told.get("gone", ()):
+            state += ", gone in this run"
+        elif name in told.get("waiting", ()):
+            state += f", asked {short(told['task'])}"
+        last = told.get("last", {}).get(name)
+        said = f"; last answered {short(last[0])} {now - last[1]:.0f} s ago" if last else ""
+        yield f"  {name:<{width}}  {state}{said}"
+
+
+def _run(told: Mapping[str, Any]) -> str:
+    if "event" not in told:
+        return "a run is beginning"
+    event = Event(*told["event"])
+    return f"{event.label}, seed {event.seed}, round {event.round} of {event.rounds}"
