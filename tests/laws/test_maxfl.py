@@ -200,7 +200,7 @@ def test_the_initial_model_travels_only_while_somebody_lacks_a_requirement():
         news = not drawn(found, number) <= seen
         assert down[number] - min(down.values()) == pytest.approx(size if news else 0, abs=8)
         seen |= drawn(found, number)
-    assert seen == set(found.state.ready)
+    assert seen == set(SIZES)
     assert len(set(down.values())) == 2
 
 

@@ -36,6 +36,7 @@ import numpy as np
 from torch import Tensor
 
 from coterie.core.appeal import (
+    KEPT,
     Requirements,
     check_names,
     check_requirements,
@@ -44,7 +45,6 @@ from coterie.core.appeal import (
     requirement,
     requirement_payload,
     solved,
-    still_ready,
     with_steps,
 )
 from coterie.core.cohort import Cohort
@@ -79,11 +79,10 @@ def local_update(
 
 
 class State(NamedTuple):
-    """Global and initial model [d + b], and the names of the clients that have their requirement."""
+    """Global and initial model [d + b]."""
 
     x: Tensor
     start: Tensor
-    ready: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -145,42 +144,44 @@ class MaxFL(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Requirements are computed when clients are first asked."""
         self.check(federation.everyone)
-        return State(x, x, ())
+        return State(x, x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`, or with some of the flexible pool."""
-        clients, log, failed = federation.clients, Log(), set[str]()
+        clients, log = federation.clients, Log()
         if self.flexible:
-            pool, state, failed = self._pool(state, federation)
+            pool = self._pool(state, federation)
             log["pool"], log["skipped"] = len(pool), float(not pool)
             if not pool:
                 return state, log
             m = min(federation.participants, len(pool))
             drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(pool), m)
             clients = tuple(pool[i] for i in np.sort(drawn).tolist())  # line 6
-        payload = self._payload(state, clients)
+        payload = self._payload(state, clients, federation)
         got = federation.ask(
             clients, local_update, x=state.x, local=self.local, tuning_steps=self.tuning_steps, **payload
         )
+        federation.discard(KEPT, got.failed)
         q = solved(appeal.weights, got.gap, self.surrogate)  # Eq. 4
         rate = self.lr / (float(q.sum()) + self.eps)
         x = move(state.x, q / (q.sum() + self.eps), got.delta, self.lr, federation.dim)  # line 13, Eq. 6
         log["objective"] = float(solved(appeal.objective, got.gap, self.surrogate))  # Eq. 3
         log.update(sum_q=float(q.sum()), effective_lr=rate, q=got.named(q), gap=got.named(got.gap))
         log["weights"] = got.named(q)
-        return State(x, state.start, still_ready(state.ready, got.clients, failed | set(got.failed))), log
+        return State(x, state.start), log
 
-    def _pool(self, state: State, federation: Federation) -> tuple[tuple[str, ...], State, set[str]]:
+    def _pool(self, state: State, federation: Federation) -> tuple[str, ...]:
         """Who may be drawn; clients opt out and in as the model changes."""
+        everyone = federation.everyone
         if federation.round <= self.mandatory_rounds:
-            return federation.everyone, state, set()
-        got = federation.ask(federation.everyone, gaps, x=state.x, **self._payload(state, federation.everyone))
-        pool = tuple(n for n, gap in zip(got.clients, got.gap.tolist(), strict=True) if gap < 0)
-        return pool, state._replace(ready=still_ready(state.ready, got.clients, set(got.failed))), set(got.failed)
+            return everyone
+        got = federation.ask(everyone, gaps, x=state.x, **self._payload(state, everyone, federation))
+        federation.discard(KEPT, got.failed)
+        return tuple(n for n, gap in zip(got.clients, got.gap.tolist(), strict=True) if gap < 0)
 
-    def _payload(self, state: State, clients: tuple[str, ...]) -> dict[str, Any]:
+    def _payload(self, state: State, clients: tuple[str, ...], federation: Federation) -> dict[str, Any]:
         warm = with_steps(self.local, self.warmup_steps)
-        return requirement_payload(self.requirements, clients, state.start, state.ready, warm)
+        return requirement_payload(self.requirements, clients, state.start, federation.holders(KEPT), warm)
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -56,13 +56,13 @@ def contrastive_update(
     cohort: Cohort, *, x: Tensor, local: LocalSGD, mu: float, temperature: float
 ) -> ContrastiveUpdate:
     """Lines 12 to 22."""
-    had = cohort.memory.known("moon")
+    previous, rounds, _ = cohort.state("moon", x)
+    had = rounds >= 0
     if not mu:
         return ContrastiveUpdate(cohort.updates(x, local), cohort.sizes, had)
-    previous = cohort.memory.get("moon", x)
     with _representations(cohort.workspace.model) as seen:
         own = cohort.train(x, local, penalty=_contrast(cohort, x, previous, seen, mu, temperature))
-    cohort.memory.put("moon", own)
+    cohort.keep("moon", own)
     return ContrastiveUpdate(own - x, cohort.sizes, had)
 
 

@@ -28,13 +28,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.appeal import (
+    KEPT,
     Requirements,
     check_names,
     check_requirements,
     gaps,
     measure_appeal,
     requirement_payload,
-    still_ready,
     with_steps,
 )
 from coterie.core.cohort import Cohort
@@ -63,12 +63,11 @@ def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, steps: Tensor) -
 
 
 class State(NamedTuple):
-    """Global and initial model [d + b], log of the weights of all N clients, and the names of those that have their requirement."""
+    """Global and initial model [d + b], and log of the weights of all N clients."""
 
     x: Tensor
     start: Tensor
     log_weights: Tensor
-    ready: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -117,14 +116,14 @@ class MWFed(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights; requirements are computed when clients are first asked."""
         self.check(federation.everyone)
-        return State(x, x, torch.zeros(len(federation.everyone), dtype=torch.float64), ())
+        return State(x, x, torch.zeros(len(federation.everyone), dtype=torch.float64))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`: first their gaps, then training."""
         number = {name: i for i, name in enumerate(federation.everyone)}
         warm = with_steps(self.local, self.warmup_steps)
         payload: dict[str, Any] = requirement_payload(
-            self.requirements, federation.clients, state.start, state.ready, warm
+            self.requirements, federation.clients, state.start, federation.holders(KEPT), warm
         )
         asked = federation.ask(federation.clients, gaps, x=state.x, **payload)
         here = torch.tensor([number[n] for n in asked.clients])
@@ -137,8 +136,8 @@ class MWFed(Method[State]):
         weights = log_weights[torch.tensor([number[n] for n in got.clients])].softmax(0)
         x = move(state.x, weights, got.delta, self.lr, federation.dim)
         log: Log = {"weights": got.named(weights), "gap": asked.named(asked.gap), "steps": asked.named(steps)}
-        ready = still_ready(state.ready, asked.clients, {*asked.failed, *got.failed})
-        return State(x, state.start, log_weights, ready), log
+        federation.discard(KEPT, (*asked.failed, *got.failed))
+        return State(x, state.start, log_weights), log
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -4,18 +4,17 @@ Paper: S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Sur
 Federated Learning", ICML 2020, Algorithm 1 with option II.
 
 Optimises: the uniform mean of the clients' losses.
-Sends: 2 d up, 2 d + 1 down (controlled_update).
-Memory: d + 1 numbers: its control and when it was counted.
+Sends: 2 d up, 2 d down (controlled_update).
+Memory: d numbers: its control.
 
-Symbols: x, y_i - x = delta_i (an update, added), control = c, own = c_i, counted = round in which c_i last entered c (0: never),
-K = steps, the number of batches that the client really took (with `Epochs` it differs between clients), lr = eta_g, N = all clients,
-S = those who replied.
+Symbols: x, y_i - x = delta_i (an update, added), control = c, own = c_i, K = steps, the number of
+batches that the client really took (with `Epochs` it differs between clients), lr = eta_g, N = all clients, S = those who replied.
 
-Differences from the paper: option II alone, which costs no further gradient. The client keeps c_i and sends its change; the server
-remembers in which round it counted that change and says so when it asks again. A client whose c_i is not of that round (its process
-ended, or its reply was refused or came too late) starts again at c_i = 0. Since c still holds the lost c_i / N, which nobody could ever
-take out and which would move the fixed point, all controls then start again at 0 with the next round, as before the first; log and
-failures name the client. Controls are of parameters; buffers are averaged.
+Differences from the paper: option II alone, which costs no further gradient. The client keeps c_i and sends its
+change. A client whose c_i is not the one that is in c (its process ended, or its reply was refused or came too late) starts again at
+c_i = 0. Since c still holds the lost c_i / N, which nobody could ever take out and which would move the fixed point, all controls then
+start again at 0 with the next round, as before the first; log and failures name the client. Controls are of parameters; buffers are
+averaged.
 
 Weight decay belongs to each client's objective, so controls contain it. Momentum, Adam and clipping are refused: then
 (x - y_i) / (K lr) is no mean of gradients. Everybody counts the same, so a client that exists twice counts twice and its size does not
@@ -41,41 +40,37 @@ from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
-from coterie.core.wire import PerClient
 
 __all__ = ["Scaffold", "State"]
 
+CONTROL = "control"
+"""Name of c_i in client memory."""
+
 
 class ControlledUpdate(NamedTuple):
-    """delta [n, d + b], change of the client's control [n, d], and whether its control was lost [n]."""
+    """delta [n, d + b] and change of the client's control [n, d]."""
 
     delta: Update
     change: Tensor
-    lost: Tensor
 
 
 @task
-def controlled_update(
-    cohort: Cohort, *, x: Tensor, control: Tensor, counted: Tensor, local: LocalSGD
-) -> ControlledUpdate:
-    """Lines 6 to 13, with `counted` [n]."""
-    written = cohort.memory.get("scaffold_round", torch.tensor(0))
-    kept = (counted > 0) & (written == counted)
-    own = cohort.memory.get("scaffold", torch.zeros_like(control)) * kept.to(control)[:, None]
+def controlled_update(cohort: Cohort, *, x: Tensor, control: Tensor, local: LocalSGD) -> ControlledUpdate:
+    """Lines 6 to 13."""
+    kept = cohort.state(CONTROL, torch.zeros_like(control))
+    own = kept.values * kept.counted.to(control)[:, None]
     delta = cohort.updates(x, local, correction=control - own)  # line 10
     moved = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     change = -control - delta[:, : cohort.layout.dim] / moved[:, None]  # line 12, option II: c_i+ - c_i
-    cohort.memory.put("scaffold", own + change)
-    cohort.memory.put("scaffold_round", torch.full_like(counted, cohort.round))
-    return ControlledUpdate(delta, change, (counted > 0) & ~kept)
+    cohort.keep(CONTROL, own + change)
+    return ControlledUpdate(delta, change)
 
 
 class State(NamedTuple):
-    """The global model [d + b], c [d], and the round of each client's c_i that is in c, int64 [N] (0: it has none)."""
+    """The global model [d + b] and c [d]."""
 
     x: Tensor
     control: Tensor
-    counted: Tensor
 
 
 @dataclass(frozen=True)
@@ -119,32 +114,25 @@ class Scaffold(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """All controls are 0."""
-        return State(x, torch.zeros_like(x[: federation.dim]), _nobody(federation))
+        return State(x, torch.zeros_like(x[: federation.dim]))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        number = {name: i for i, name in enumerate(federation.everyone)}
-        counted = state.counted[torch.tensor([number[n] for n in federation.clients])]
-        got = federation.ask(
-            federation.clients, controlled_update, x=state.x, control=state.control, counted=PerClient(counted),
-            local=self.local,
-        )  # fmt: skip
+        got = federation.ask(federation.clients, controlled_update, x=state.x, control=state.control, local=self.local)
         weights = torch.full((len(got),), 1 / len(got), dtype=torch.float64)
         x = move(state.x, weights, got.delta, self.lr, federation.dim)  # line 16
         log: Log = {"weights": got.named(weights)}
-        if bool(got.lost.any()):
-            lost = [n for n, gone in zip(got.clients, got.lost.tolist(), strict=True) if gone]
-            for name in lost:
+        if got.forgot:
+            for name in got.forgot:
                 federation.session.failures[name] = (
                     f"round {federation.round}, {controlled_update.name}: its control was lost, so all start again at 0"
                 )
-            log["control_lost"] = dict.fromkeys(lost, 1.0)
-            return State(x, torch.zeros_like(state.control), _nobody(federation)), log
+            log["control_lost"] = dict.fromkeys(got.forgot, 1.0)
+            federation.discard(CONTROL)
+            return State(x, torch.zeros_like(state.control)), log
         control = state.control + got.change.sum(0) / len(federation.everyone)  # line 17: |S| / N times their mean
-        after = state.counted.clone()
-        after[torch.tensor([number[n] for n in got.clients])] = federation.round
         log["control_norm"] = float(control.norm())
-        return State(x, control, after), log
+        return State(x, control), log
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -153,7 +141,3 @@ class Scaffold(Method[State]):
     def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, with the controls of two rounds that clients keep."""
         return 3 * participants + 2 * clients
-
-
-def _nobody(federation: Federation) -> Tensor:
-    return torch.zeros(len(federation.everyone), dtype=torch.int64)

@@ -9,7 +9,7 @@ MaxFL weighs clients by it, MW-Fed compares with it, and any method may log its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,10 +27,20 @@ from coterie.core.wire import PerClient
 from coterie.solvers import appeal
 
 __all__ = [
-    "Requirements", "check_names", "check_requirements", "gaps", "measure_appeal", "requirement", "requirement_payload", "solved",
-    "still_ready", "with_steps",
+    "KEPT",
+    "Requirements",
+    "check_names",
+    "check_requirements",
+    "gaps",
+    "measure_appeal",
+    "requirement",
+    "requirement_payload",
+    "solved",
+    "with_steps",
 ]  # fmt: skip
 
+KEPT = "appeal"
+"""Name in client memory of a client's requirement, and of how its own model does."""
 _TUNED = 5
 """Local steps from x after which appeal is measured once more (Table 3)."""
 _CHUNK = 32
@@ -72,9 +82,13 @@ def _by_client(requirements: Requirements) -> dict[str, float]:
 
 
 def requirement_payload(
-    requirements: Requirements, clients: tuple[str, ...], start: Tensor, ready: tuple[str, ...], warm: LocalSGD
+    requirements: Requirements, clients: tuple[str, ...], start: Tensor, ready: Collection[str], warm: LocalSGD
 ) -> dict[str, Any]:
-    """What a task sends so that `requirement` can be computed; the initial model `start` only if somebody is not `ready`."""
+    """What a task sends so that `requirement` can be computed; the initial model `start` only if somebody is not `ready`.
+
+    Who keeps its requirement is known to the federation: `federation.holders(KEPT)`. A client that failed may have lost it, so let it
+    count no longer: `federation.discard(KEPT, replies.failed)`.
+    """
     given = [_by_client(requirements).get(n, math.nan) for n in clients]
     return {
         "start": None if set(clients) <= set(ready) else start,
@@ -82,11 +96,6 @@ def requirement_payload(
         "rows": requirements if isinstance(requirements, str) else "train",
         "warm": warm,
     }
-
-
-def still_ready(ready: tuple[str, ...], replied: tuple[str, ...], failed: set[str]) -> tuple[str, ...]:
-    """Names of the clients that have their requirement after these replies; one that failed may have lost it."""
-    return tuple(sorted((set(ready) | set(replied)) - failed))
 
 
 class Gaps(NamedTuple):
@@ -144,8 +153,8 @@ def requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: Lo
 
 def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Tensor:
     """rho_k, training loss, test loss and test accuracy of xhat_k [n, 4], computed once; NaN where there are no rows."""
-    found = cohort.memory.get("appeal", torch.full((4,), math.nan, dtype=torch.float64))
-    new = torch.nonzero(~cohort.memory.known("appeal")).flatten().tolist()
+    found, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
+    new = torch.nonzero(rounds < 0).flatten().tolist()
     if new and start is None:
         raise RuntimeError("the requirement is lost (a process ended?); it is computed anew when next asked")
     for some in _chunks(new):
@@ -157,7 +166,7 @@ def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Te
             rho[held] = part.only(held).loss(own[held], part=rows)
         found[some] = torch.stack([rho, train, *_on_test(part, own)], dim=1)
     if new:
-        cohort.memory.put("appeal", found)
+        cohort.keep(KEPT, found)
     return found
 
 

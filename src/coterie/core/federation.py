@@ -174,9 +174,9 @@ class Federation:
         """The same federation in another round with these participants (sorted)."""
         return replace(self, clients=tuple(clients), round=round, attempt=attempt)
 
-    def holders(self, key: str) -> tuple[str, ...]:
-        """Clients whose state under `key` the server counts (see `cohort.state`), sorted."""
-        return tuple(sorted(self.session.counted.get(key, {})))
+    def holders(self, key: str) -> Collection[str]:
+        """Clients whose state under `key` the server counts (see `cohort.state`)."""
+        return self.session.counted.get(key, {}).keys()
 
     def discard(self, key: str, clients: Iterable[str] | None = None) -> None:
         """Let what these clients (None: all) keep under `key` count no longer: their task sees it as not counted."""
@@ -233,7 +233,10 @@ class Federation:
             self.discard(key, names)
         for key, rounds in answer.remembered.items():
             counted.setdefault(key, {}).update({n: number for n, number in rounds if n in accepted})
-        return tuple(sorted({n for names in answer.forgot.values() for n in names}))
+        forgot = {n: key for key, names in answer.forgot.items() for n in names}
+        for name, key in forgot.items():
+            self.session.failures[name] = f"round {self.round}: what it kept ({key}) was lost, or of a refused reply"
+        return tuple(sorted(forgot))
 
     def _once(self, ask: Ask, task: Task[R]) -> tuple[Replies[R], Answer]:
         started = time.perf_counter()

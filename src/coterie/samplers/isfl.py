@@ -76,7 +76,7 @@ class Comparison(NamedTuple):
 def local_models(cohort: Cohort) -> LocalModels:
     """The local models of this round; zeros where there was no training."""
     none = torch.zeros(0, dtype=cohort.layout.dtype, device=cohort.workspace.device)
-    kept = [cohort.only([i]).memory.get(MODEL, none)[0] for i in range(len(cohort.names))]
+    kept = [cohort.only([i]).state(MODEL, none).values[0] for i in range(len(cohort.names))]
     fresh = [len(x) > 0 for x in kept]
     models = [x if new else none.new_zeros(cohort.layout.size) for x, new in zip(kept, fresh, strict=True)]
     return LocalModels(torch.stack(models), torch.tensor(fresh))
@@ -98,7 +98,7 @@ def held_classes(cohort: Cohort) -> Counts:
 @task
 def remember_counts(cohort: Cohort, *, counts: Tensor) -> Kept:
     """Keep what clients said about their classes, so that each is asked once."""
-    cohort.memory.put(COUNTS, counts[None])
+    cohort.keep(COUNTS, counts[None])
     return Kept(torch.ones(1))
 
 
@@ -117,15 +117,15 @@ def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Compa
             lipschitz[k - 1].scatter_reduce_(0, labels.long(), _norm(gradients - average), "amax")
     rounding = 8 * torch.finfo(x.dtype).eps * _norm(heads).max()
     lipschitz = torch.where(distance[:, None] > rounding, lipschitz / distance[:, None], 0.0)
-    known = cohort.memory.get(COUNTS, torch.zeros(clients, held.shape[1], dtype=torch.int64))
+    known = cohort.state(COUNTS, torch.zeros(clients, held.shape[1], dtype=torch.int64)).values
     return Comparison(lipschitz[None].cpu(), distance[None].cpu(), held, known)
 
 
 @task
 def keep(cohort: Cohort, *, q: Tensor) -> Kept:
     """Store q_k [n, C], and forget x_k."""
-    cohort.memory.put(SHARES, q)
-    cohort.memory.put(MODEL, torch.zeros(len(cohort.names), 0))
+    cohort.keep(SHARES, q)
+    cohort.keep(MODEL, torch.zeros(len(cohort.names), 0))
     return Kept(torch.ones(len(cohort.names)))
 
 
@@ -184,7 +184,7 @@ class LipschitzSampler(Weighted):
 
     def trained(self, cohort: Cohort, models: Tensor) -> None:
         """Keep x_k [n, d + b] until it is compared with the new average."""
-        cohort.memory.put(MODEL, models)
+        cohort.keep(MODEL, models)
 
     def check(self, federation: Federation) -> None:
         """Raise `InputError` if the server lacks rows or a class, or a preference does not fit."""

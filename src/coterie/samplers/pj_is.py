@@ -11,7 +11,8 @@ Symbols: q = p, the global class shares; rows are drawn with replacement, a clas
 has) and then one of its rows, and their losses are not weighted back.
 
 Every client tells its class counts once, before the first round, and is told p, which it keeps; so p counts from the first round
-on, while ISFL's first round draws any row. A client that has lost p draws any row.
+on, while ISFL's first round draws any row. A client that has lost p draws any row in that round, after which all tell their counts and
+are told p again.
 
 Laws (tests/laws): FedAvg with its sampler, bit by bit; ISFL with equal Lipschitz constants draws the same rows, bit by bit.
 """
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
+from coterie.core.method import Log
 from coterie.core.task import task
 from coterie.core.wire import wire_type
 from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised
@@ -39,7 +41,7 @@ SHARES = "class-shares"
 @task
 def keep_shares(cohort: Cohort, *, p: Tensor) -> Kept:
     """Store p [C]."""
-    cohort.memory.put(SHARES, p.expand(len(cohort.names), -1))
+    cohort.keep(SHARES, p.expand(len(cohort.names), -1))
     return Kept(torch.ones(len(cohort.names)))
 
 
@@ -48,8 +50,8 @@ def keep_shares(cohort: Cohort, *, p: Tensor) -> Kept:
 class ClassShareSampler(Weighted):
     """Rows by the class shares of all clients together: q = p, the first term of ISFL's Eq. 15.
 
-    Every client tells its class counts once, before the first round, and is told p, which it keeps. A client that has lost p draws
-    any row.
+    Every client tells its class counts once, before the first round, and is told p, which it keeps. Where a participant has lost p, it
+    draws any row, and all of that is done again after the round.
 
     Attributes:
         sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
@@ -61,6 +63,13 @@ class ClassShareSampler(Weighted):
         """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""
         replies = federation.ask(federation.everyone, class_counts)
         federation.ask(replies.clients, keep_shares, p=normalised(replies.counts.sum(0)))
+
+    def after_round(self, x: Tensor | None, federation: Federation) -> Log:
+        """Begin again if a participant does not have p."""
+        lost = [name for name in federation.clients if name not in federation.holders(SHARES)]
+        if lost:
+            self.check(federation)
+        return {"shares_lost": dict.fromkeys(lost, 1.0)} if lost else {}
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """p, where it is known."""

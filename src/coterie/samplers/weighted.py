@@ -59,7 +59,7 @@ def normalised(counts: Tensor) -> Tensor:
 
 def kept_shares(cohort: Cohort, client: int, key: str) -> Tensor:
     """Class shares [C] that the client at this position keeps; [0] if it has none."""
-    return cohort.only([client]).memory.get(key, torch.zeros(0, dtype=torch.float64))[0]
+    return cohort.only([client]).state(key, torch.zeros(0, dtype=torch.float64)).values[0]
 
 
 class Weighted(Sampler):
