@@ -89,7 +89,7 @@ def test_pixels_are_rows_of_accuracy_and_have_no_auc():
     assert metrics.auc(outputs, labels, "classes") is None
 
 
-REGRESSION = ("mae", "rmse")
+REGRESSION = ("mae", "rmse", "r2")
 
 
 @pytest.mark.parametrize("name", list(metrics.METRICS))

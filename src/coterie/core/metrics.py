@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
+from coterie.core.diagnostic import DIAGNOSTIC
 from coterie.core.errors import InputError, nearest
 from coterie.core.loss import Kind, probabilities
 from coterie.core.task import task
@@ -130,6 +131,7 @@ METRICS: dict[str, Metric] = {
     "top5": top5,
     "mae": mae,
     "rmse": rmse,
+    **DIAGNOSTIC,
 }
 """Metrics by name, in the order of the tables."""
 

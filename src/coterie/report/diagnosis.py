@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from coterie.report.results import Results
 from coterie.report.text import number, printable
 
-__all__ = ["BINS", "THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "table"]
+__all__ = ["THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "table"]
 
 THRESHOLD = 0.5
 BINS = 10
