@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import InputError, require
+from coterie.core.loss import IGNORED, is_multi_hot
+from coterie.core.noise import forked
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients
 from coterie.core.schema import BELOW_ONE, SIZE, Registry, list_of, one_of, options
@@ -283,6 +285,10 @@ MODELS = Registry(
 """Models by name."""
 
 
+_MANY = 1000
+"""Classes from which most of their numbers must occur: a model with an output for each number would fill the memory."""
+
+
 def outputs_of(clients: Clients) -> int:
     """Number of outputs that `loss="auto"` expects: 1 for two classes or one float label, C for C classes, or the labels' width.
 
@@ -292,10 +298,21 @@ def outputs_of(clients: Clients) -> int:
     if labels.is_floating_point():
         return 1 if labels.ndim == 1 else int(labels.shape[1])
     seen = [rows.labels for rows in (clients.train, clients.validation, clients.test) if rows is not None]
-    lowest = min(int(v.min()) for v in seen)
-    highest = max(int(v.max()) for v in seen)
+    if is_multi_hot(labels):
+        return int(labels.shape[1])
+    classes = torch.cat([v[v != IGNORED].unique() for v in seen]).unique()
+    require(
+        len(classes) > 0, f"all labels of {clients.name!r} are {IGNORED}, which is ignored; there is nothing to learn"
+    )
+    lowest, highest = int(classes[0]), int(classes[-1])
     require(lowest >= 0, f"labels must be classes 0, 1, ...; got {lowest}")
     count = max(highest + 1, len(clients.classes))
+    if count > _MANY and count > 10 * len(classes):
+        who = next(c.name for c in clients for _, part in c.parts() if bool((part.labels == highest).any()))
+        raise InputError(
+            f"client {who!r} has the label {highest}, but there are only {len(classes)} different ones; number the classes "
+            "0, 1, 2, ..."
+        )
     if lowest == highest:
         name = clients.classes[lowest] if clients.classes else lowest
         raise InputError(f"all labels of {clients.name!r} are of one class ({name}); there is nothing to learn")
@@ -316,8 +333,7 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     shape: Any = (
         {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(Rng.named(seed, "model").seed())
+    with forked(Rng.named(seed, "model").seed()):
         return build_shape(model, shape, outputs_of(clients))
 
 

@@ -91,7 +91,7 @@ def _contrast(
         step.model.eval()
         with torch.no_grad():
             torch.func.functional_call(step.model, unflatten(vector, cohort.layout), (step.inputs,))
-        step.model.train()
+        cohort.workspace.train(True)
         cohort.spent["row_losses"] += len(step.labels)
         return seen[0]
 

@@ -339,6 +339,7 @@ class Cohort:
         if self.workspace.loss.kind == "regression":
             scale = self.clients.label_scale
             outputs, labels = scale.undo(outputs), scale.undo(labels)
+        outputs = self.workspace.loss.ordered(outputs)
         for name, metric in metrics.items():
             for j, i in enumerate(has):
                 value = metric(outputs[spans[j]], labels[spans[j]], self.workspace.loss.kind)

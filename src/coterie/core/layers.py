@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
-
+from coterie.core.noise import forked, seed_noise
 from coterie.core.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -19,11 +18,9 @@ __all__ = ["restart", "training"]
 @contextlib.contextmanager
 def training(workspace: Workspace) -> Iterator[None]:
     """The model in training mode, and afterwards as it was."""
-    workspace.model.train()
-    # Layers such as dropout draw from torch's global generator; it is forked, so nobody else's numbers change.
-    noise = torch.random.fork_rng(devices=[]) if workspace.random else contextlib.nullcontext()
+    workspace.train(True)
     try:
-        with noise:
+        with forked() if workspace.random else contextlib.nullcontext():
             yield
     finally:
         workspace.model.eval()
@@ -34,4 +31,4 @@ def restart(cohort: Cohort, i: int, purpose: str) -> None:
     """What the layers draw and count begins anew, for the client at position `i`."""
     cohort.workspace.restart_counters()
     if cohort.workspace.random:
-        torch.default_generator.manual_seed(cohort.rng(i, f"{purpose}/layers").seed())
+        seed_noise(cohort.rng(i, f"{purpose}/layers").seed())

@@ -17,6 +17,7 @@ from coterie.core import layers, own_rows
 from coterie.core.errors import InputError
 from coterie.core.kernels import Batched, Rule, Source, chunks
 from coterie.core.method import Sampler, as_sampler, overrides
+from coterie.core.noise import Noise
 from coterie.core.own_rows import Batch, gather, require_enough, size_of, split
 from coterie.core.rng import batches
 from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Step, Steps, make_optimiser
@@ -241,14 +242,14 @@ class _Hooks:
             return self._plain(batch)
         workspace = self.cohort.workspace
         here = workspace.head.clone()
-        noise: dict[int, Tensor] = {}
+        noise: dict[int, Noise] = {}
 
         def at(y: Tensor, number: int) -> Tensor:
             workspace.head.copy_(y)
             if workspace.random:  # two gradients on one batch meet the same noise, or their difference would be noise
                 if number in noise:
-                    torch.set_rng_state(noise[number])
-                noise.setdefault(number, torch.get_rng_state())
+                    noise[number].restore()
+                noise.setdefault(number, Noise.now())
             if number == 0:
                 return self._plain(batch)
             further = extra(number)

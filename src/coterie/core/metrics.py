@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.diagnostic import DIAGNOSTIC
 from coterie.core.errors import InputError, nearest
-from coterie.core.loss import Kind, probabilities
+from coterie.core.loss import IGNORED, Kind, probabilities
 from coterie.core.task import task
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "auc",
     "balanced_accuracy",
     "evaluate",
+    "f1",
     "find_metrics",
     "mae",
     "register",
@@ -32,55 +33,103 @@ __all__ = [
 Metric = Callable[[Tensor, Tensor, Kind], float | None]
 
 
-def _predicted(outputs: Tensor, kind: Kind) -> Tensor:
-    return probabilities(kind, outputs).argmax(dim=1)
+def _hits(outputs: Tensor, labels: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Whether each prediction is right, and the labels, flat, without positions that are ignored."""
+    predicted = probabilities(kind, outputs).argmax(dim=1).reshape(labels.shape)
+    counted = labels != IGNORED
+    return (predicted == labels)[counted].double(), labels[counted]
+
+
+def _chosen(outputs: Tensor) -> Tensor:
+    """Which classes of several are predicted: those with a probability over 1/2."""
+    return outputs > 0
 
 
 def accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
-    """Share of right predictions (of pixels for segmentation); None for regression.
+    """Share of right predictions (of pixels for segmentation, of rows with every class right for several labels); None for regression.
 
     >>> accuracy(torch.tensor([[2.0], [-1.0], [3.0]]), torch.tensor([1, 0, 0]), "binary")
     0.6666666666666666
+    >>> accuracy(torch.tensor([[2.0, 1.0], [2.0, -1.0]]), torch.tensor([[1, 0], [1, 0]]), "multilabel")
+    0.5
     """
+    if kind == "multilabel":
+        return float((_chosen(outputs) == labels).all(dim=1).double().mean())
     if kind not in ("binary", "classes"):
         return None
-    return float((_predicted(outputs, kind) == labels).double().mean())
+    right, _ = _hits(outputs, labels, kind)
+    return float(right.mean()) if len(right) else None
 
 
 def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
-    """Mean over the classes present of the share of right predictions; None for regression.
+    """Mean over the classes present of the share of right predictions; None for regression and for several labels.
 
     >>> balanced_accuracy(torch.tensor([[2.0], [1.0], [3.0], [1.0]]), torch.tensor([1, 1, 1, 0]), "binary")
     0.5
     """
     if kind not in ("binary", "classes"):
         return None
-    right = (_predicted(outputs, kind) == labels).double()
-    return float(torch.stack([right[labels == c].mean() for c in labels.unique()]).mean())
+    right, known = _hits(outputs, labels, kind)
+    shares = [right[known == c].mean() for c in known.unique()]
+    return float(torch.stack(shares).mean()) if shares else None
+
+
+def f1(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    """F1 score of class 1 of two; else the mean over the classes that occur or are predicted. None for regression.
+
+    >>> f1(torch.tensor([[2.0], [1.0], [-1.0]]), torch.tensor([1, 0, 0]), "binary")
+    0.6666666666666666
+    >>> f1(torch.tensor([[2.0, 1.0], [2.0, -1.0]]), torch.tensor([[1, 0], [1, 1]]), "multilabel")
+    0.5
+    """
+    if kind == "multilabel":
+        pairs = list(zip(_chosen(outputs).unbind(1), (labels > 0).unbind(1), strict=True))
+    elif kind in ("binary", "classes"):
+        counted = labels != IGNORED
+        predicted, known = probabilities(kind, outputs).argmax(dim=1).reshape(labels.shape)[counted], labels[counted]
+        classes = [1] if kind == "binary" else torch.cat([predicted, known]).unique().tolist()
+        pairs = [(predicted == c, known == c) for c in classes]
+    else:
+        return None
+    scores = [
+        2 * float((said & true).sum()) / float(said.sum() + true.sum())
+        for said, true in pairs
+        if bool((said | true).any())
+    ]
+    return sum(scores) / len(scores) if scores else None
 
 
 def auc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
-    """Area under the ROC curve from ranks, ties counted half; for C classes the mean of each class present against the rest.
+    """Area under the ROC curve from ranks, ties counted half; for C classes the mean of each class present against the rest, and for
+    several labels the mean of those of which both values occur.
 
     None for regression, for segmentation, or if only one class is present.
 
     >>> auc(torch.tensor([[0.1], [0.4], [0.35], [0.8]]), torch.tensor([0, 0, 1, 1]), "binary")
     0.75
     """
+    if kind == "multilabel":
+        each = [(outputs[:, c].double(), labels[:, c] > 0) for c in range(labels.shape[1])]
+        areas = [_area(score, positive) for score, positive in each if positive.any() and not positive.all()]
+        return sum(areas) / len(areas) if areas else None
+    if kind not in ("binary", "classes") or labels.numel() > len(labels):
+        return None
+    labels = labels.reshape(-1)
     present = labels.unique()
-    if kind not in ("binary", "classes") or labels.ndim > 1 or len(present) < 2:
+    if len(present) < 2:
         return None
     # Logits rank as probabilities do, and do not tie where a sigmoid saturates.
     scores = outputs.reshape(len(labels), -1) if kind == "binary" else probabilities(kind, outputs.double())
-    areas = []
-    for c in present.tolist() if kind == "classes" else [1]:
-        score = scores[:, 0 if kind == "binary" else c].double()
-        positive = labels == c
-        ranks = _ranks(score)
-        n1 = int(positive.sum())
-        n0 = len(labels) - n1
-        areas.append((float(ranks[positive].sum()) - n1 * (n1 + 1) / 2) / (n1 * n0))
+    columns = present.tolist() if kind == "classes" else [1]
+    areas = [_area(scores[:, 0 if kind == "binary" else c].double(), labels == c) for c in columns]
     return sum(areas) / len(areas)
+
+
+def _area(score: Tensor, positive: Tensor) -> float:
+    """Share of pairs of a positive and a negative row that `score` [rows] puts in order, ties counted half."""
+    n1 = int(positive.sum())
+    n0 = len(score) - n1
+    return (float(_ranks(score)[positive].sum()) - n1 * (n1 + 1) / 2) / (n1 * n0)
 
 
 def top5(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
@@ -129,6 +178,7 @@ METRICS: dict[str, Metric] = {
     "balanced_accuracy": balanced_accuracy,
     "auc": auc,
     "top5": top5,
+    "f1": f1,
     "mae": mae,
     "rmse": rmse,
     **DIAGNOSTIC,
@@ -186,15 +236,23 @@ class Shares(NamedTuple):
     majority_loss: Tensor
 
 
+def _counted(labels: Tensor) -> Tensor:
+    return labels[labels != IGNORED]
+
+
 @task
 def baselines(cohort: Cohort, *, part: str) -> Shares:
     """What a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
     found = []
     for i in range(len(cohort.names)):
-        if not cohort.has(i, part) or cohort.labels(i, part).is_floating_point():
+        several = cohort.workspace.loss.kind == "multilabel"
+        if several or not cohort.has(i, part) or cohort.labels(i, part).is_floating_point():
             found.append((-1.0, -1.0))
             continue
-        labels, train = cohort.labels(i, part).reshape(-1), cohort.labels(i, "train").reshape(-1)
+        labels, train = (_counted(cohort.labels(i, k)) for k in (part, "train"))
+        if not len(labels) or not len(train):
+            found.append((-1.0, -1.0))
+            continue
         classes = int(max(labels.max(), train.max())) + 1
         counts = torch.bincount(labels, minlength=classes).double()
         # One added row per class: a class without training rows would cost an infinite loss.

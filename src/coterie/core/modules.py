@@ -10,9 +10,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-import torch
-
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.noise import forked
 
 __all__ = ["Source", "import_source", "load_object", "source_of", "user_module", "user_modules"]
 
@@ -94,8 +93,7 @@ def import_source(source: Source) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[source.name] = module
     try:
-        with torch.random.fork_rng(devices=[]):  # a model that the file makes is the same in every process
-            torch.default_generator.manual_seed(0)
+        with forked(0):  # a model that the file makes is the same in every process
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[source.name]

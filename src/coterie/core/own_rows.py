@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from coterie.core import layers
 from coterie.core.errors import InputError, require
+from coterie.core.noise import forked
 from coterie.core.rng import Rng
 from coterie.core.rows import Inputs, Part, Rows, rows, take
 
@@ -93,18 +95,20 @@ def row_chunks(
     require(mode in ("eval", "train"), f"mode must be eval or train; got {mode!r}")
     # Only on a change: it walks through all modules.
     if cohort.workspace.model.training != (mode == "train"):
-        cohort.workspace.model.train(mode == "train")
+        cohort.workspace.train(mode == "train")
     if load and x.ndim == 1:
         cohort.workspace.load(x)
-    for i in range(len(cohort.names)):
-        if load and x.ndim > 1:
-            cohort.workspace.load(x[i])
-        if mode == "train":
-            layers.restart(cohort, i, purpose if share is None else f"{purpose}/{share.start}")
-        inputs, labels = _batch(cohort, i, part, batch_size, purpose, share)
-        for low in range(0, len(labels), CHUNK):
-            some = slice(low, low + CHUNK)
-            yield i, (inputs if rows(inputs) <= CHUNK else take(inputs, some)), labels[some]
+    noisy = mode == "eval" and cohort.workspace.always_random
+    with forked() if noisy else contextlib.nullcontext():
+        for i in range(len(cohort.names)):
+            if load and x.ndim > 1:
+                cohort.workspace.load(x[i])
+            if mode == "train" or noisy:
+                layers.restart(cohort, i, purpose if share is None else f"{purpose}/{share.start}")
+            inputs, labels = _batch(cohort, i, part, batch_size, purpose, share)
+            for low in range(0, len(labels), CHUNK):
+                some = slice(low, low + CHUNK)
+                yield i, (inputs if rows(inputs) <= CHUNK else take(inputs, some)), labels[some]
 
 
 def _batch(cohort: Cohort, i: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Batch:

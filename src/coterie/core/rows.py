@@ -16,9 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.loss import is_multi_hot
 from coterie.core.rng import Rng
 
-__all__ = ["Client", "Clients", "Inputs", "LabelScale", "Part", "Rows", "joint_fingerprint", "rows", "take"]
+__all__ = [
+    "Client",
+    "Clients",
+    "Inputs",
+    "LabelScale",
+    "Part",
+    "Rows",
+    "check_plain",
+    "joint_fingerprint",
+    "rows",
+    "take",
+]
 
 Array = NDArray[np.int64]
 
@@ -34,6 +46,25 @@ def rows(inputs: Inputs) -> int:
 def take(inputs: Inputs, index: Tensor | slice) -> Inputs:
     """The rows `index` of `inputs`."""
     return {k: v[index] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[index]
+
+
+def check_plain(value: object, where: str) -> None:
+    """Raise `InputError` that begins with `where` unless `value` is a dense tensor of real numbers with rows."""
+    if not isinstance(value, Tensor):
+        raise InputError(f"{where} is a {type(value).__name__}; give a tensor [rows, ...]")
+    kinds = {
+        "nested": value.is_nested,
+        "without values (device meta)": value.is_meta,
+        "sparse": not value.is_nested and value.layout != torch.strided,
+        "complex": value.is_complex(),
+        "quantised": value.is_quantized,
+        f"{value.dtype}": value.is_floating_point() and value.dtype.itemsize == 1,
+        "without rows": not value.is_nested and value.ndim == 0,
+    }
+    for kind in (k for k, holds in kinds.items() if holds):
+        raise InputError(
+            f"{where} is a tensor that is {kind}; give a dense one [rows, ...] of real numbers, e.g. float32"
+        )
 
 
 class LabelScale(NamedTuple):
@@ -91,6 +122,8 @@ class Client:
         require(bool(self.name), "a client needs a name that is not empty")
         for part_name, part in self.parts():
             where = f"client {self.name!r}, {part_name} rows"
+            for key, value in {**_named(part.inputs), "labels": part.labels}.items():
+                check_plain(value, f"{where}: {key}")
             counts = {k: rows(v) for k, v in _named(part.inputs).items()}
             require(
                 all(n == len(part) for n in counts.values()),
@@ -114,6 +147,15 @@ class Client:
         if not isinstance(part, Part):
             raise InputError(f"client {self.name!r} has no {name} rows")
         return part
+
+
+def _shapes(part: Part) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(v.shape[1:]) for k, v in _named(part.inputs).items()}
+
+
+def _labels_of(part: Part) -> str:
+    kind = "numbers" if part.labels.is_floating_point() else "classes"
+    return f"[rows{''.join(f', {n}' for n in part.labels.shape[1:])}] ({kind})"
 
 
 def _named(inputs: Inputs) -> Mapping[str, Tensor]:
@@ -232,11 +274,15 @@ class Clients(Sequence[Client]):
     ) -> None:
         require(len(clients) > 0, "there are no clients; give at least one")
         ordered = sorted(clients, key=lambda c: c.name)
-        shapes = {c.name: {k: tuple(v.shape[1:]) for k, v in _named(c.train.inputs).items()} for c in ordered}
-        first = ordered[0].name
-        odd = next((n for n in shapes if shapes[n] != shapes[first]), None)
-        if odd is not None:
-            raise InputError(f"client {odd!r} has inputs of shape {shapes[odd]}, client {first!r} of {shapes[first]}")
+        first = ordered[0]
+        for client in ordered:
+            for kind, part in client.parts():
+                for what, form in (("inputs", _shapes), ("labels", _labels_of)):
+                    mine, usual = form(part), form(first.train)
+                    if mine != usual:
+                        raise InputError(
+                            f"client {client.name!r} has {what} of shape {mine} in its {kind} rows, client {first.name!r} of {usual}"
+                        )
         train = Rows.concatenate([c.train for c in ordered])
         if train is None:
             raise InputError("no client has a training row")
@@ -414,6 +460,19 @@ class Clients(Sequence[Client]):
         made = copy(self)
         made.draw = draw
         return made
+
+    @property
+    def multi_hot(self) -> bool:
+        """Whether all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
+        return all(is_multi_hot(held.labels) for _, held in self.groups())
+
+    def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:
+        """The rows of each part of these clients, and of unseen ones, with the names to which they belong."""
+        for group in (self, self.unseen):
+            for part in ("train", "validation", "test") if group is not None else ():
+                held: Rows | None = getattr(group, part)
+                if group is not None and held is not None:
+                    yield group.names, held
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client, unseen ones behind the others."""

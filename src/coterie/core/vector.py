@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import InputError, require
 
-__all__ = ["Layout", "dot", "flatten", "move", "unflatten"]
+__all__ = ["Layout", "dot", "flatten", "keeps_statistics", "move", "unflatten"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Layout:
 
     Attributes:
         parameters: name and shape of each trainable parameter, in order.
-        buffers: name and shape of each float buffer, in order.
+        buffers: name and shape of each float buffer, in order, without those with Inf (masks) and those of frozen batch norm.
         dtype: of the vector.
     """
 
@@ -33,10 +33,18 @@ class Layout:
 
     @classmethod
     def of(cls, model: nn.Module) -> Layout:
-        """The layout of `model`. Raises `InputError` if nothing is trainable or dtypes are mixed."""
+        """The layout of `model`. Raises `InputError` if nothing is trainable, dtypes are mixed, or a tensor has no values yet."""
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if nn.parameter.is_lazy(value):
+                raise InputError(f"{name!r} of the model is not made yet (a lazy layer); call the model once on a row")
+            if value.is_meta or (value.requires_grad and (value.is_complex() or value.layout != torch.strided)):
+                raise InputError(
+                    f"{name!r} of the model is {value.dtype}, {value.layout}, on {value.device}; train dense real numbers"
+                )
         trainable = [(k, v) for k, v in model.named_parameters() if v.requires_grad]
         require(bool(trainable), "the model has no trainable parameter; unfreeze at least one")
-        floats = [(k, v) for k, v in model.named_buffers() if v.is_floating_point()]
+        still = {id(b) for m in model.modules() if keeps_statistics(m) for b in m.buffers(recurse=False)}
+        floats = [(k, v) for k, v in model.named_buffers() if id(v) not in still and _averages(v)]
         dtypes = {v.dtype for _, v in (*trainable, *floats)}
         if len(dtypes) > 1:
             raise InputError(
@@ -54,6 +62,18 @@ class Layout:
     def size(self) -> int:
         """Length d + b of a vector."""
         return self.dim + sum(shape.numel() for _, shape in self.buffers)
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether `module` is batch norm with parameters that are all frozen: its statistics neither move nor travel."""
+    parameters = list(module.parameters(recurse=False))
+    norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return norm and bool(parameters) and not any(p.requires_grad for p in parameters)
+
+
+def _averages(buffer: Tensor) -> bool:
+    """Whether a buffer is a statistic that can be averaged: a mask with -inf is none."""
+    return buffer.is_floating_point() and bool(torch.isfinite(buffer).all())
 
 
 def flatten(model: nn.Module, layout: Layout) -> Tensor:

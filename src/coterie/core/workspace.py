@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import InputError
+from coterie.core.errors import InputError, require
 from coterie.core.kernels import Batched, recognise
-from coterie.core.loss import RowLoss, choose_loss
-from coterie.core.rows import Client, Inputs, take
-from coterie.core.vector import Layout, flatten, unflatten
+from coterie.core.loss import IGNORED, Kind, RowLoss, choose_loss
+from coterie.core.noise import Noise, forked
+from coterie.core.rows import Client, Clients, Inputs, rows, take
+from coterie.core.vector import Layout, flatten, keeps_statistics, unflatten
 
 __all__ = ["Workspace"]
 
 logger = logging.getLogger("coterie")
 _ALIGNED = 64
 """Bytes; where torch lets every tensor of its own begin."""
+
+
+def _by_keyword(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((), {**args[0], **kwargs}) if len(args) == 1 and isinstance(args[0], dict) else (args, kwargs)
+
+
+def _logits(result: Any) -> Any:
+    """What a model means as its outputs: a tensor, or what an object or a dict calls `logits`."""
+    if isinstance(result, Tensor):
+        return result
+    return result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
 
 
 class Workspace:
@@ -44,10 +60,12 @@ class Workspace:
         self.device = torch.device(device)
         self.fewest_rows = 1
         self.channels_last = False
+        self.layout = Layout.of(model)
         self.model = deepcopy(model).to(self.device)
-        self.layout = Layout.of(self.model)
         # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
-        self._counters = [(b, b.clone()) for b in self.model.buffers() if not b.is_floating_point()]
+        carried = {name for name, _ in self.layout.buffers}
+        self._counters = [(b, b.clone()) for name, b in self.model.named_buffers() if name not in carried]
+        self.frozen = [m for m in self.model.modules() if keeps_statistics(m)]
         self.x = flatten(self.model, self.layout)
         self.head = self.x[: self.layout.dim]
         self.parameters = self._point_at(self.x)
@@ -58,12 +76,14 @@ class Workspace:
     def _known(self, example: Client) -> Batched | None:
         """The batched kernel, if it knows this model and this loss and gives the same bits in any company here."""
         inputs = example.train.inputs
-        if isinstance(inputs, dict) or self.loss.kind == "own":
+        if isinstance(inputs, dict) or self.loss.own is not None:
             return None
         layers = recognise(self.model, self.layout, inputs[:1])
         if layers is None:
             return None
-        batched = Batched(layers, self.loss.kind, self.layout, self.device)
+        # Several labels of a row are as many outputs with a binary cross-entropy each.
+        kind: Kind = "binary" if self.loss.kind == "multilabel" else self.loss.kind
+        batched = Batched(layers, kind, self.layout, self.device)
         if not batched.steady():
             logger.info("the loop trains: on this machine a batched product depends on how many share it")
             return None
@@ -86,40 +106,106 @@ class Workspace:
         few = example.train.select(slice(0, 2))
         inputs = self.prepare(few.inputs)
         kept = self.x.clone()
-        try:
-            self.model.eval()
+        with forked():
+            outputs = self._tried(inputs, example.name)
+            before = Noise.now()
             with torch.no_grad():
-                outputs = self.model(inputs)
-        except Exception as error:
-            shape = (
-                {k: tuple(v.shape) for k, v in few.inputs.items()}
-                if isinstance(few.inputs, dict)
-                else tuple(few.inputs.shape)
-            )
-            raise InputError(
-                f"the model cannot take inputs of shape {shape} of client {example.name!r}: {error}"
-            ) from error
+                self.model(inputs)
+            self.always_random = before.moved()
         self.loss = choose_loss(loss, outputs, few.labels)
-        self.loss.rows(outputs, few.labels.to(self.device))
+        labels = few.labels.to(self.device)
+        self._check_loss(outputs, labels)
+        self._logits = self.loss.ordered(outputs).shape[1] if self.loss.kind == "classes" else 2
         one_each = few.labels.ndim == 1 and not few.labels.is_floating_point()
         self.classes = 2 if self.loss.kind == "binary" else outputs.shape[1] if outputs.ndim > 1 and one_each else 0
         # Convolutions with a kernel per row took eight times as long on a CPU as one row after the other (ResNet8, 16 rows).
         convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
         self.vectorised = not (convolves and self.device.type == "cpu")
         self.channels_last = convolves and self.device.type == "cpu" and self._takes_channels_last(inputs)
-        with torch.enable_grad():
-            value = self.loss.mean(self.model(inputs), few.labels.to(self.device))
+        with forked(), torch.enable_grad():
+            value = self.loss.mean(self.model(inputs), labels)
         self.unused = any(g is None for g in torch.autograd.grad(value, self.parameters, allow_unused=True))
-        self.batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.model.modules())
+        norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.batch_norm = any(m not in self.frozen for m in norms)
         # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            before = torch.get_rng_state()
-            self.model.train()
+        with forked(), torch.no_grad():
+            before = Noise.now()
+            self.train(True)
             if len(few) >= self.smallest_batch:
                 self.model(inputs)
-            self.random = not torch.equal(before, torch.get_rng_state())
+            self.random = self.always_random or before.moved()
         self.x.copy_(kept)
         self.restart_counters()
+
+    def _tried(self, inputs: Inputs, name: str) -> Tensor:
+        """The outputs of a first forward pass; from then on the model takes dicts by keyword and gives one tensor, if need be."""
+        shape = {k: tuple(v.shape) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                outputs = self._forward(inputs)
+        except Exception as error:
+            raise InputError(f"the model cannot take inputs of shape {shape} of client {name!r}: {error}") from error
+        if not isinstance(outputs, Tensor):
+            kind, outputs = type(outputs).__name__, _logits(outputs)
+            self.model.register_forward_hook(lambda module, given, result: _logits(result))
+        if not isinstance(outputs, Tensor):
+            raise InputError(f"the model returns a {kind}; return one tensor, or an object or dict with 'logits'")
+        require(
+            not outputs.is_complex() and outputs.ndim >= 1 and len(outputs) == rows(inputs),
+            f"the model gives {outputs.dtype} outputs of shape {tuple(outputs.shape)} for inputs of shape {shape}; it must "
+            "give real numbers, one row per row of inputs",
+        )
+        return outputs
+
+    def _forward(self, inputs: Inputs) -> Any:
+        try:
+            return self.model(inputs)
+        except Exception:
+            named = inspect.signature(self.model.forward).parameters
+            if not isinstance(inputs, dict) or not set(inputs) <= set(named):
+                raise
+            self.model.register_forward_pre_hook(_by_keyword, with_kwargs=True)
+            return self.model(inputs)
+
+    def _check_loss(self, outputs: Tensor, labels: Tensor) -> None:
+        try:
+            self.loss.rows(outputs, labels)
+        except InputError:
+            raise
+        except Exception as error:
+            shapes = f"outputs of shape {tuple(outputs.shape)} and {labels.dtype} labels of shape {tuple(labels.shape)}"
+            raise InputError(f"the loss cannot take {shapes}: {type(error).__name__}: {error}") from error
+
+    def check_labels(self, clients: Clients) -> None:
+        """Raise `InputError` that names the client if a label is no class that the model has an output for."""
+        if self.loss.own is not None or self.loss.kind in ("regression", "own"):
+            return
+        whole = [rows.labels for _, rows in clients.groups()]
+        if all(not bool(self._unfit(labels).any()) for labels in whole):
+            return
+        for names, held in clients.groups():
+            for i, name in enumerate(names):
+                labels = held.part(i).labels
+                unfit = labels[self._unfit(labels)]
+                if len(unfit):
+                    least = "0 to" if self._logits > 2 else "0 and"
+                    raise InputError(
+                        f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {least} {self._logits - 1}; "
+                        "number the classes 0, 1, 2, ... or give the model more outputs"
+                    )
+
+    def _unfit(self, labels: Tensor) -> Tensor:
+        beyond = (
+            (labels < 0) | (labels >= self._logits) if self.loss.kind == "classes" else (labels != 0) & (labels != 1)
+        )
+        return beyond & (labels != IGNORED) if self.loss.kind == "classes" and labels.ndim > 1 else beyond
+
+    def train(self, mode: bool) -> None:
+        """Let the model train or evaluate; batch norm with frozen parameters always evaluates, so that its statistics stay."""
+        self.model.train(mode)
+        for module in self.frozen:
+            module.eval()
 
     def _takes_channels_last(self, inputs: Inputs) -> bool:
         """Whether the model goes through with images whose channels lie together, which convolutions of a CPU are faster with."""

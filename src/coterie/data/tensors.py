@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Client, Clients, Inputs, Part, Rows, rows, take
+from coterie.core.rows import Client, Clients, Inputs, Part, Rows, check_plain, rows, take
 from coterie.data.split_table import Dealt, ReadColumn, Split
 from coterie.data.splits import numbered, stratified
 
@@ -178,7 +178,8 @@ def _tensor(value: Any, who: str) -> Tensor:
         tensor = value.detach() if isinstance(value, Tensor) else from_array(value)
     except (TypeError, ValueError) as error:
         raise InputError(f"{who} cannot become a tensor; give numbers, every row of the same shape") from error
-    require(tensor.ndim >= 1, f"{who} has no rows; give a tensor [rows, ...]")
+    require(tensor.is_nested or tensor.ndim >= 1, f"{who} has no rows; give a tensor [rows, ...]")
+    check_plain(tensor, who)
     return tensor
 
 

@@ -90,6 +90,7 @@ class InProcessEngine:
         kernel: str = "auto",
     ) -> None:
         workspace = Workspace(model, loss, clients[0], device, kernel)
+        workspace.check_labels(clients)
         self.model = workspace.model
         self.loss = workspace.loss
         self.layout = workspace.layout

@@ -281,6 +281,7 @@ class RayEngine:
         kernel: str = "auto",
     ) -> None:
         workspace = Workspace(model, loss, clients[0], kernel=kernel)
+        workspace.check_labels(clients)
         self.model = workspace.model
         self.layout = workspace.layout
         self.clients = clients.names

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers
 from coterie.core.errors import InputError, require
+from coterie.core.loss import RowLoss
 from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
 from coterie.core.training import LocalSGD
@@ -89,13 +90,17 @@ def fit(
     prepared = _prepare(method, clients, settings.merge_validation)
     with _one_thread():
         method.check(prepared.names)
-        opened = engine.open(prepared, module, settings.loss)
+        opened = engine.open(prepared, module, _loss(settings, prepared))
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
             return run_method(opened, method, rounds, seed, settings, checkpoint=checkpoint)
         finally:
             opened.close()
+
+
+def _loss(settings: RunSettings, clients: Clients) -> str | RowLoss:
+    return "binary" if settings.loss == "auto" and clients.multi_hot else settings.loss
 
 
 def _with_local(method: Any, local: LocalSGD) -> Any:
@@ -136,7 +141,7 @@ def personalise(
     """
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with _one_thread():
-        opened = engine.open(clients, run.module, settings.loss)
+        opened = engine.open(clients, run.module, _loss(settings, clients))
         try:
             return finetune(opened, run, tuning, settings)
         finally:

@@ -23,7 +23,7 @@ class RunSettings:
         clients_per_round: clients drawn for each round; None: all.
         evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
         metrics: beside the loss; a name, or FILE.py:FUNCTION in files.
-        loss: "auto" or a function (outputs, labels) -> [rows].
+        loss: a name (`core.loss.LOSSES`), or a function (outputs, labels) -> [rows]; its `kind` says how metrics read the outputs.
         merge_validation: train on validation rows too where a method does not need them.
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
         strict_wire: encode and decode everything as if it were sent.

@@ -21,6 +21,7 @@ import torch
 
 from coterie import catalogue
 from coterie.core.envelopes import Answer, Ask, Block, Context
+from coterie.core.noise import forked
 from coterie.core.rows import Clients
 from coterie.core.shard import Shard
 from coterie.core.state import write_atomically
@@ -139,7 +140,7 @@ class SiteRows:
         clients = self.clients.folded(keep) if message["fold"] is True else self.clients
         clients = parts_withheld(clients, self.settings.minimum_cell)
         inputs: Any = clients.train.inputs
-        with torch.random.fork_rng(devices=[]):
+        with forked():
             module = build_shape(self.experiment.build_model(), tuple(inputs.shape[1:]), message["outputs"])
         module.to({"float32": torch.float32, "float64": torch.float64}[message["dtype"]])
         module.load_state_dict({k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")})

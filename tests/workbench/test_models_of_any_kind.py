@@ -1,0 +1,172 @@
+"""Modules that people have: with noise, masks, frozen parts, keyword inputs, outputs that are no tensor."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie.core.noise import Noise, forked, seed_noise
+from coterie.engines.inprocess import InProcess
+
+
+def rows(count=24, width=4, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return torch.randn(count, width, generator=draw), torch.randint(0, 2, (count,), generator=draw)
+
+
+def numbers():
+    return random.random(), np.random.normal(), float(torch.rand(1))  # noqa: NPY002
+
+
+def clients():
+    return ct.data.from_tensors([rows(seed=i) for i in range(3)])
+
+
+def fitted(model, **options):
+    return ct.fit(
+        ct.FedAvg(ct.LocalSGD(steps=ct.Steps(3))), options.pop("data", None) or clients(), model, 2, **options
+    )
+
+
+class Noisy(nn.Module):
+    """Noise from a generator that is not torch's own, in training or always."""
+
+    def __init__(self, draw, always=False):
+        super().__init__()
+        self.layer, self.draw, self.always = nn.Linear(4, 1), draw, always
+
+    def forward(self, inputs):
+        return self.layer(inputs + self.draw() if self.training or self.always else inputs)
+
+
+@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize(
+    "draw", [lambda: numbers()[1], lambda: random.random(), lambda: torch.randn(1)], ids=["numpy", "python", "torch"]
+)
+def test_noise_of_any_library_has_the_bits_of_the_seed(draw, always):
+    torch.manual_seed(0)
+    model = Noisy(draw, always)
+    seed_noise(5)
+    before = Noise.now()
+    first = fitted(model)
+    assert not before.moved()  # nobody else's numbers change
+    seed_noise(7)
+    second = fitted(model, engine=InProcess(workers=2))
+    assert torch.equal(first.x, second.x)
+    assert first.history == second.history
+    assert not torch.equal(first.x, fitted(model, seed=1).x)
+
+
+def test_forked_generators_stand_where_they_stood():
+    before = Noise.now()
+    with forked(3):
+        drawn = numbers()
+        assert before.moved()
+    assert not before.moved()
+    with forked(3):
+        assert drawn == numbers()
+    with forked():
+        assert not before.moved()
+        random.random()
+        assert before.moved()
+
+
+class Masked(nn.Module):
+    """A causal mask with -inf as a float buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        self.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))
+
+    def forward(self, inputs):
+        scores = inputs[:, :, None] * inputs[:, None, :] + self.mask
+        return self.layer((scores.softmax(-1) * inputs[:, None, :]).sum(-1))
+
+
+def test_a_mask_with_infinity_is_no_divergence():
+    run = fitted(Masked())
+    assert torch.equal(run.state_dict()["mask"], Masked().mask)
+    assert len(run.x) == 5
+
+
+class Frozen(nn.Module):
+    def __init__(self, frozen):
+        super().__init__()
+        self.norm, self.layer = nn.BatchNorm1d(4), nn.Linear(4, 1)
+        self.norm.requires_grad_(not frozen)
+
+    def forward(self, inputs):
+        return self.layer(self.norm(inputs))
+
+
+@pytest.mark.parametrize("method", [ct.FedAvg(), ct.MOON(mu=1)], ids=["fedavg", "moon"])
+def test_frozen_batch_norm_keeps_its_statistics(method):
+    run = ct.fit(method, clients(), Frozen(True), 2)
+    assert torch.equal(run.state_dict()["norm.running_mean"], torch.zeros(4))
+    assert torch.equal(run.module.norm.running_var, torch.ones(4))
+    assert len(run.x) == 5  # they do not travel
+    moved = ct.fit(method, clients(), Frozen(False), 2)
+    assert not torch.equal(moved.state_dict()["norm.running_mean"], torch.zeros(4))
+
+
+class Keywords(nn.Module):
+    """Inputs by keyword, and an output that is no tensor, in the manner of Hugging Face."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.embed, self.layer, self.wrap = nn.Embedding(5, 4), nn.Linear(4, 1), wrap
+
+    def forward(self, input_ids, attention_mask=None):
+        states = self.embed(input_ids) * attention_mask[:, :, None]
+        return self.wrap(self.layer(states.mean(1)))
+
+
+@pytest.mark.parametrize("wrap", [lambda t: t, lambda t: {"logits": t}, lambda t: SimpleNamespace(logits=t)])
+def test_inputs_by_keyword_and_outputs_with_logits(wrap):
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 5, (24, 6), generator=draw)
+    data = ct.data.from_tensors([({"input_ids": tokens, "attention_mask": torch.ones(24, 6)}, tokens[:, 0] % 2)] * 2)
+    torch.manual_seed(0)
+    run = fitted(Keywords(wrap), data=data)
+    torch.manual_seed(0)
+    assert torch.equal(run.x, fitted(Keywords(lambda t: t), data=data).x)
+    assert set(run.state_dict()) == set(Keywords(wrap).state_dict())
+    assert all(row["accuracy"] is not None for row in run.summary)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (nn.LazyLinear(1), "'weight' of the model is not made yet (a lazy layer); call the model once on a row"),
+        (nn.Linear(4, 1, device="meta"), "'weight' of the model is torch.float32, torch.strided, on meta; train dense"),
+        (
+            nn.Linear(4, 1, dtype=torch.complex64),
+            "'weight' of the model is torch.complex64, torch.strided, on cpu; train",
+        ),
+        (nn.LSTM(4, 1), "the model returns a tuple; return one tensor, or an object or dict with 'logits'"),
+        (
+            nn.Sequential(nn.Linear(4, 1), nn.Flatten(0), nn.Unflatten(0, (1, -1))),
+            "the model gives torch.float32 outputs of shape",
+        ),
+    ],
+    ids=["lazy", "meta", "complex", "tuple", "rows"],
+)
+def test_a_model_that_cannot_be_trained_is_refused_in_a_sentence(model, sentence):
+    with pytest.raises(ct.InputError) as caught:
+        fitted(model)
+    assert str(caught.value).startswith(sentence)
+    assert len(str(caught.value)) <= 300
+
+
+def test_a_loss_that_fails_is_named():
+    with pytest.raises(
+        ct.InputError, match=r"the loss cannot take outputs of shape \(2, 1\) and torch.int64 labels.*TypeError"
+    ):
+        fitted(nn.Linear(4, 1), settings=RunSettings(loss=lambda outputs: outputs))
