@@ -13,6 +13,7 @@ from torch import nn
 import coterie as ct
 from coterie.core.noise import Noise, forked, seed_noise
 from coterie.engines.inprocess import InProcess
+from coterie.run.settings import RunSettings
 
 
 def rows(count=24, width=4, seed=0):
