@@ -83,10 +83,10 @@ def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) 
     if column.texts is not None:
         texts = column.texts.copy()
         texts[rare] = None
-        return Column(column.kind if any(t is not None for t in texts) else "empty", None, texts)
+        return replace(column, kind=column.kind if any(t is not None for t in texts) else "empty", texts=texts)
     numbers = np.zeros(len(column)) if column.numbers is None else column.numbers.copy()
     numbers[rare] = np.nan
-    return Column("empty" if np.isnan(numbers).all() else column.kind, numbers)
+    return replace(column, kind="empty" if np.isnan(numbers).all() else column.kind, numbers=numbers)
 
 
 def described(text: str, options: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.data.tables.numbers import complaint, with_signs
 from coterie.data.tables.recipe import ENOUGH_TO_TELL, MANY_CATEGORIES, RARE, Description, Recipe, spelled_threshold
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
-from coterie.data.tables.spelling import alike, fold, listing, names_rows, quoted, variants
+from coterie.data.tables.spelling import alike, fold, listing, quoted, variants
 
 __all__ = ["Guard", "draft_recipe"]
 
@@ -127,7 +127,7 @@ def _column(column: str, said: Told, chosen: bool) -> Drafted:
 def _numbers(column: str, said: Told, have: Told) -> Drafted:
     signs = _signs(f"column {column!r}", said, have)
     rows = sum(said[name]["rows"] for name in have)
-    if rows >= ENOUGH_TO_TELL and names_rows(column) and all(about.get("hardly_repeats") for about in have.values()):
+    if rows >= ENOUGH_TO_TELL and all(about.get("identifier") for about in have.values()):
         return None, ["whole numbers that hardly ever repeat under such a name: an identifier"]
     remarks = []
     for key, words in (("signs", "read as numbers, without the {}"), ("unknown", "{} taken as missing")):

@@ -30,7 +30,7 @@ from coterie.core.errors import InputError, require
 from coterie.core.task import task
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.numbers import complaint, with_signs
-from coterie.data.tables.spelling import fold, listing, spell
+from coterie.data.tables.spelling import fold, listing, names_rows, spell
 
 __all__ = [
     "Description",
@@ -101,7 +101,7 @@ def _describe(table: Table, label: str, categorical: set[str], rare: int) -> dic
     columns = {}
     for name, column in table.columns.items():
         if name != label:
-            columns[name] = _describe_column(column, train, name in categorical, rare)
+            columns[name] = _describe_column(name, column, train, name in categorical, rare)
     target = table.columns[label]
     values = {str(t) for t in target.spelled if t is not None}
     return {
@@ -118,7 +118,7 @@ def _describe(table: Table, label: str, categorical: set[str], rare: int) -> dic
     }
 
 
-def _describe_column(column: Column, train: NDArray[np.int64], chosen: bool, rare: int) -> dict[str, Any]:
+def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen: bool, rare: int) -> dict[str, Any]:
     out: dict[str, Any] = {"kind": column.kind, "signs": list(column.signs), "unknown": list(column.unknown)}
     if column.problem is not None:
         out["problem"], *out["example"] = column.problem
@@ -126,11 +126,8 @@ def _describe_column(column: Column, train: NDArray[np.int64], chosen: bool, rar
         numbers = (column.numbers if column.numbers is not None else np.zeros(0))[train]
         numbers = numbers[~np.isnan(numbers)]
         distinct, whole = len(np.unique(numbers)), bool((numbers % 1 == 0).all())
-        # How far numbers look like names of rows; what they are called decides.
-        out["unique"], out["hardly_repeats"] = (
-            whole and distinct == len(numbers),
-            whole and 2 * distinct >= len(numbers),
-        )
+        out["unique"] = whole and distinct == len(numbers)
+        out["identifier"] = whole and 2 * distinct >= len(numbers) and names_rows(name)
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         present = [str(t) for t in column.spelled[train] if t is not None]
         counts = Counter(map(fold, present))
