@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from coterie.algorithms import ALGORITHMS
 from coterie.catalogue import entries, traffic
 from coterie.core.task import find_task, known_tasks
 
-TEXT = (Path(__file__).parents[1] / "docs" / "deploy.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+HOOKS = runpy.run_path(str(DOCS / "hooks.py"))
+TEXT = HOOKS["on_page_markdown"]((DOCS / "deploy.md").read_text(encoding="utf-8"))
 TASKS = [t for t in known_tasks() if t.startswith("coterie.")]
 
 
@@ -21,8 +25,6 @@ def rows_about(task):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_and_every_field_of_its_reply_stands_in_the_privacy_table(name):
-    if name == "coterie.algorithms.centralised:pooled_update":  # rows at the server
-        return
     rows = rows_about(name.rpartition(":")[2])
     assert rows, f"{name} is not in the table"
     missing = [field for field in find_task(name).reply._fields if f"`{field}`" not in rows]
@@ -32,6 +34,19 @@ def test_every_task_and_every_field_of_its_reply_stands_in_the_privacy_table(nam
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_method_has_a_row(name):
     assert re.search(rf"^\| [^|]*`{name}`", TEXT, re.M)
+
+
+def test_a_method_without_a_row_of_its_own_gets_one_from_its_header():
+    entry = replace(entries()["fedprox"], own_text="Sends: d + 1 up, d down (proximal_update).\nShows: the average.")
+    assert HOOKS["privacy_row"](entry) == "| `fedprox` | `proximal_update`: `delta`, `sizes` | the average |\n"
+    without = re.sub(r"^\| `fedprox`.*\n", "", (DOCS / "deploy.md").read_text(encoding="utf-8"), flags=re.M)
+    assert "`proximal_update`: `delta`" in HOOKS["on_page_markdown"](without)
+
+
+def test_every_row_says_what_a_site_is_shown_of_others():
+    rows = [line for line in TEXT.splitlines() if re.match(r"\| `[a-z-]+`.*`: ", line)]
+    assert len(rows) > 20
+    assert [row for row in rows if row.endswith("|  |")] == []
 
 
 def test_the_tasks_of_all_methods_are_looked_at():

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital, local, plan_file, settings_file
 
-from coterie.algorithms.fedavg import local_update
 from coterie.algorithms.meritfed import target_gradient
 from coterie.core.errors import InputError
 from coterie.core.metrics import evaluate
+from coterie.core.tasks import local_update
 from coterie.core.training import Steps
 from coterie.samplers.weighted import class_counts
 

@@ -10,9 +10,9 @@ import torch
 from hospital import FEDAVG, Hospital, local
 from test_a_site_obeys_its_plan import refused
 
-from coterie.algorithms.fedavg import local_update
 from coterie.core.metrics import baselines, evaluate
 from coterie.core.rng import Rng, batches
+from coterie.core.tasks import local_update
 from coterie.core.training import Steps
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.recipe import describe, moments

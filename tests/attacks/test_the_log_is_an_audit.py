@@ -8,9 +8,9 @@ import random
 import pytest
 from hospital import Hospital, local
 
-from coterie.algorithms.fedavg import local_update
 from coterie.core.envelopes import Ask, Context
 from coterie.core.errors import InputError
+from coterie.core.tasks import local_update
 from coterie.core.wire import decode, encode
 
 

@@ -61,7 +61,7 @@ def everything(run):
 
 
 POINTS = {
-    "after the ask for updates": ask("round 3 <task coterie.algorithms.meritfed:local_updates"),
+    "after the ask for updates": ask("round 3 <task coterie.core.tasks:local_updates"),
     "after an ask to the oracle": ask("round 3 <task coterie.algorithms.meritfed:target_gradient", 2),
     "after an ask that clients remember": ask("round 5 <task coterie_user_remembers:update"),
     "before a checkpoint, its history appended": at(
@@ -173,7 +173,7 @@ def test_what_is_done_is_not_done_again(driver, killed, undisturbed):
     again = (*COMPARE, "--out", "run", "--resume")
     # If it asked for one of these, it would be killed.
     assert driver(killed.parent, *again, arm=ask("round 3 <task coterie_user_remembers:update")).status == -9
-    for forbidden in ("algorithms.local:own_update", "algorithms.meritfed", "round 2 "):
+    for forbidden in ("core.tasks:own_update", "algorithms.meritfed", "round 2 "):
         copy = shutil.copytree(killed, killed.parent / "copy")
         ended = driver(killed.parent, *COMPARE, "--out", "copy", "--resume", arm=ask(forbidden))
         assert ended.status == 0, (forbidden, ended.err)

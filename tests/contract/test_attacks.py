@@ -84,7 +84,7 @@ def test_a_checkpoint_refuses_another_attack(other, tmp_path):
 
 def test_nan_is_refused_and_named_and_the_others_go_on():
     found = run(FIRST["fedavg"], attack=NaN(on=("b",)))
-    assert found.failures == {"b": "round 3, coterie.algorithms.fedavg:local_update: field 'delta' has NaN or Inf"}
+    assert found.failures == {"b": "round 3, coterie.core.tasks:local_update: field 'delta' has NaN or Inf"}
     assert "b" not in found.weights["*"]
 
 

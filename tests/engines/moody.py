@@ -14,8 +14,8 @@ from nvflare.collab import collab
 from test_sites import GARBAGE, LOCAL, begin, experiment, update, view
 
 import coterie as ct
-from coterie.algorithms.fedavg import local_update
 from coterie.core.federation import QuorumError
+from coterie.core.tasks import local_update
 from coterie.core.wire import decode
 from coterie.models import build_model
 from coterie.run.history import Run

@@ -193,7 +193,7 @@ def view(engine, round=1):
 
 
 def update(federation, **options):
-    from coterie.algorithms.fedavg import local_update
+    from coterie.core.tasks import local_update
 
     return federation.ask(federation.clients, local_update, x=federation.engine.x, local=LOCAL, **options)
 
@@ -278,9 +278,7 @@ def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
     _, make = hospitals
     engine = remote(make("hungary", refuse=("fedavg:local_update",)))
     run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Back(engine))
-    said = (
-        "hungary failed under fedavg, seed 0; last in round 2, coterie.algorithms.fedavg:local_update: its site refuses"
-    )
+    said = "hungary failed under fedavg, seed 0; last in round 2, coterie.core.tasks:local_update: its site refuses"
     results = Results.load(tmp_path / "run")
     assert said in " ".join(" ".join(answer_lines(results)).split())
     assert said in write(tmp_path / "run").read_text()
@@ -324,7 +322,7 @@ def test_every_ask_is_written_down_at_the_site(ready):
     last = entries[-1]
     said = {key: last[key] for key in ("caller", "what", "round", "pair", "outcome", "plan")}
     plan = link.sites["cleveland"]._hash
-    task = "coterie.algorithms.fedavg:local_update"
+    task = "coterie.core.tasks:local_update"
     assert said == {"caller": "server", "what": task, "round": 1, "pair": "x-0", "outcome": "answered", "plan": plan}
     sent = next(m for n, m in link.sent[before:] if n == "cleveland")
     assert last["bytes_down"] == len(sent)
@@ -459,7 +457,7 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_comes_back(ready):
 
 
 def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_log(ready):
-    from coterie.algorithms.fedavg import local_update
+    from coterie.core.tasks import local_update
 
     link, _, federation = ready
     short = torch.zeros(3)

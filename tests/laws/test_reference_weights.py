@@ -121,7 +121,7 @@ def test_fedadp_asks_a_reference_that_takes_no_part():
     by_round = {}
     for number, _, client, _ in found.weight_rows:
         by_round.setdefault(number, set()).add(client)
-    asked = {r.round for r in found.asks if r.task.endswith(":direction")}
+    asked = {r.round for r in found.asks if r.task.endswith(":own_update")}
     assert asked == {number for number, names in by_round.items() if "c" not in names}
     assert 0 < len(asked) < 6
     # The update is the same wherever it comes from: with c among two clients, or beside them.
@@ -177,7 +177,7 @@ def test_tawt_absent_clients_keep_their_weights_and_absent_targets_are_asked():
     for name in set(SIZES) - set(drawn):
         assert weights[name] == 0.2
     assert sum(weights[n] for n in drawn) == pytest.approx(0.4, abs=1e-14)
-    assert any(r.task.endswith(":direction") for r in found.asks) == ("a" not in drawn)
+    assert any(r.task.endswith(":own_update") for r in found.asks) == ("a" not in drawn)
 
 
 def test_tawt_and_fedadp_a_lost_target(monkeypatch):
@@ -191,7 +191,7 @@ def test_tawt_and_fedadp_a_lost_target(monkeypatch):
     problem = logistic()
     monkeypatch.setattr(Task, "__call__", call)
     for method in (TAWT("c", MINI), FedAdp(MINI, reference="c")):
-        with pytest.raises(QuorumError, match=r"direction.*c \(OSError: unplugged\)"):
+        with pytest.raises(QuorumError, match=r"own_update.*c \(OSError: unplugged\)"):
             run(method, problem)
     several = run(TAWT(("a", "c"), MINI), problem)
     assert_close(several.models["c"], start(problem))

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.algorithms import ISFL, FedAvg, Local, MeritFed, fedavg
+from coterie.algorithms import ISFL, FedAvg, Local, MeritFed
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
+from coterie.core.tasks import local_update
 from coterie.core.training import Epochs, LocalSGD, Steps
 from coterie.core.wire import PerClient
 from coterie.run.experiment import Experiment
@@ -264,7 +265,7 @@ def test_a_client_that_has_lost_the_shares_draws_any_row():
     problem = skewed()
     with federation_of(problem) as federation:
         local = replace(MINI, sampler=ClassShareSampler())
-        got = federation.ask("abc", fedavg.local_update, x=start(problem), local=local)
+        got = federation.ask("abc", local_update, x=start(problem), local=local)
     x = start(problem)
     assert torch.equal(got.delta, cohort_of(problem).train(x, replace(MINI, sampler=Evenly())) - x)
 

@@ -14,6 +14,7 @@ from coterie.core.errors import InputError
 from coterie.core.rng import Rng, batches
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
+from coterie.core.vector import Layout
 from coterie.core.wire import wire_type
 from federations import (
     PROBLEMS,
@@ -256,13 +257,21 @@ def test_a_penalty_of_ones_own_sees_the_step():
 
 def test_a_correction_is_added_to_every_gradient():
     problem, x = batch_norm(), start(batch_norm())
-    correction = torch.linspace(-1, 1, 5 * len(x), dtype=torch.float64).view(5, -1)
+    whole = torch.linspace(-1, 1, 5 * len(x), dtype=torch.float64).view(5, -1)
+    correction = whole[:, : Layout.of(problem.model).dim]
     for local in (BASE, replace(BASE, momentum=0.5, weight_decay=0.1), replace(BASE, clip=0.2)):
         got, _ = both(problem, local, correction=correction)
         one, _ = both(problem, local, correction=correction[1])
         for i, client in enumerate("abcde"):
-            for found, added in ((got, correction[i]), (one, correction[1])):
+            for found, added in ((got, whole[i]), (one, whole[1])):
                 assert_close(found[i], plain_loop(problem, client, x, local, extra_gradient=added)[0], 1e-11)
+
+
+def test_a_correction_has_a_number_for_each_parameter_and_none_for_buffers():
+    problem, x = batch_norm(), start(batch_norm())
+    for shape in ((len(x),), (5, len(x)), (4, len(x) - 10), (1,)):
+        with pytest.raises(InputError, match=r"a correction has shape \[53\] or \[5, 53\], parameters without buffers"):
+            cohort_of(problem).train(x, BASE, correction=torch.zeros(shape, dtype=torch.float64))
 
 
 def test_a_gradient_rule_replaces_the_step():

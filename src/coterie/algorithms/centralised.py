@@ -18,26 +18,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 
 __all__ = ["Centralised", "State"]
-
-
-class PooledUpdate(NamedTuple):
-    """delta [1, d + b]."""
-
-    delta: Update
-
-
-@task
-def pooled_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> PooledUpdate:
-    """Train on all rows."""
-    return PooledUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):
@@ -75,8 +62,8 @@ class Centralised(Method[State]):
         """One round of training on all rows."""
         size = self.local.batch_size
         local = replace(self.local, batch_size=None if size is None else size * len(federation.clients))
-        got = federation.ask(["server"], pooled_update, need="all", x=state.x, local=local)
-        return State(state.x + got.delta[0]), {}
+        replies = federation.ask(["server"], own_update, need="all", x=state.x, local=local)
+        return State(state.x + replies.delta[0]), {}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -5,7 +5,7 @@ and Networking 2021, Algorithm 1; as a comparator of "Selective Collaboration fo
 A.3.
 
 Optimises: the mean loss over all rows, of clients whose updates point along with the reference.
-Sends: d + 1 up, d down (local_update); d up, d down (direction: a reference client that takes no part).
+Sends: d + 1 up, d down (local_update); d up, d down (own_update: a reference client that takes no part).
 Memory: none.
 
 Symbols: x = w(t), delta_i = Delta_i(t) (an update, added), sizes = D_i, angle = theta_i(t) between delta_i and the reference, its
@@ -33,42 +33,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.tasks import local_update, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.solvers.angles import angles, gompertz
 
 __all__ = ["FedAdp", "State"]
-
-
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b] and training rows [n]."""
-
-    delta: Update
-    sizes: Tensor
-
-
-class Direction(NamedTuple):
-    """The reference client's update [1, d + b]."""
-
-    delta: Update
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Local training from x."""
-    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
-
-
-@task
-def direction(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Direction:
-    """The same for a reference client that takes no part in this round."""
-    return Direction(cohort.updates(x, local))
 
 
 class State(NamedTuple):
@@ -127,18 +101,18 @@ class FedAdp(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
-        sizes = got.sizes if self.by_size else torch.ones_like(got.sizes)
-        heads = got.delta[:, : federation.dim].double()
-        now = angles(heads, self._reference(state, federation, got.clients, heads, sizes)).cpu()
-        here = torch.tensor([federation.everyone.index(n) for n in got.clients])
+        replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        sizes = replies.sizes if self.by_size else torch.ones_like(replies.sizes)
+        heads = replies.delta[:, : federation.dim].double()
+        now = angles(heads, self._reference(state, federation, replies.clients, heads, sizes)).cpu()
+        here = federation.positions(replies.clients)
         seen = state.angles.clone()
         if self.running_mean:
             seen[:, here] += torch.stack([now, torch.ones_like(now)])
             now = seen[0, here] / seen[1, here]
         weights = torch.softmax(gompertz(now, self.alpha) + sizes.log(), 0)
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        return State(x, seen), {"weights": got.named(weights), "angle": got.named(now)}
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        return State(x, seen), {"weights": replies.named(weights), "angle": replies.named(now)}
 
     def _reference(
         self, state: State, federation: Federation, clients: tuple[str, ...], heads: Tensor, sizes: Tensor
@@ -148,8 +122,8 @@ class FedAdp(Method[State]):
             return (sizes / sizes.sum()).to(heads.device) @ heads
         if self.reference in clients:
             return heads[clients.index(self.reference)]
-        got = federation.ask((self.reference,), direction, need="all", x=state.x, local=self.local)
-        own: Tensor = got.delta[0, : federation.dim].double()
+        replies = federation.ask((self.reference,), own_update, need="all", x=state.x, local=self.local)
+        own: Tensor = replies.delta[0, : federation.dim].double()
         return own
 
     def models(self, state: State) -> Tensor:

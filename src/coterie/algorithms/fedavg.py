@@ -23,29 +23,15 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 
 __all__ = ["FedAvg", "State"]
-
-
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b] and training rows [n]."""
-
-    delta: Update
-    sizes: Tensor
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """ClientUpdate(k, w) of Algorithm 1."""
-    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 class State(NamedTuple):
@@ -84,10 +70,10 @@ class FedAvg(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
-        weights = got.sizes / got.sizes.sum()  # n_k / n
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        return State(x), {"weights": got.named(weights)}
+        replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        weights = replies.sizes / replies.sizes.sum()  # n_k / n
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        return State(x), {"weights": replies.named(weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

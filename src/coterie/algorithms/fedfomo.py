@@ -35,18 +35,13 @@ from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import task
+from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.core.wire import PerClient
 
 __all__ = ["FedFomo", "State"]
-
-
-class OwnUpdate(NamedTuple):
-    """delta [n, d + b]."""
-
-    delta: Update
 
 
 class Judged(NamedTuple):
@@ -56,21 +51,15 @@ class Judged(NamedTuple):
 
 
 @task
-def own_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> OwnUpdate:
-    """Go on from the client's own model, x [n, d + b]."""
-    return OwnUpdate(cohort.updates(x, local))
-
-
-@task
 def judge(cohort: Cohort, *, previous: Tensor, candidates: Tensor, rows: str) -> Judged:
     """L_i at `previous` [n, d + b] and at the candidates [m, d + b] that everybody is shown."""
-    found = []
+    losses = []
     for i, x in enumerate(previous):
         own = cohort.only([i])
         part = "validation" if rows != "train" and cohort.has(i, "validation") else "train"
-        found.append(own.losses(torch.cat([x[None], candidates]), part=part))
+        losses.append(own.losses(torch.cat([x[None], candidates]), part=part))
     highest = torch.finfo(torch.float64).max
-    return Judged(torch.cat(found).nan_to_num(nan=highest, posinf=highest))
+    return Judged(torch.cat(losses).nan_to_num(nan=highest, posinf=highest))
 
 
 class State(NamedTuple):
@@ -124,28 +113,27 @@ class FedFomo(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        number = {name: i for i, name in enumerate(state.names)}
-        mine = torch.tensor([number[n] for n in federation.clients])
-        got = federation.ask(federation.clients, own_update, x=PerClient(state.x[mine]), local=self.local)
-        here = torch.tensor([number[n] for n in got.clients])
-        trained = state.x[here] + got.delta
+        own = PerClient(state.x[federation.positions(federation.clients)])
+        replies = federation.ask(federation.clients, own_update, x=own, local=self.local)
+        here = federation.positions(replies.clients)
+        trained = state.x[here] + replies.delta
         x = state.x.clone()
-        alone = torch.tensor([n not in state.targets for n in got.clients])
+        alone = torch.tensor([n not in state.targets for n in replies.clients])
         x[here[alone]] = trained[alone]
-        judges = tuple(n for n in got.clients if n in state.targets)
+        judges = tuple(n for n in replies.clients if n in state.targets)
         if not judges:
             return state._replace(x=x), {}
-        before = PerClient(state.x[torch.tensor([number[n] for n in judges])])
-        said = federation.ask(judges, judge, previous=before, candidates=trained, rows=self.validation)
+        before = PerClient(state.x[federation.positions(judges)])
+        judged = federation.ask(judges, judge, previous=before, candidates=trained, rows=self.validation)
         weights: dict[str, dict[str, float]] = {}
-        for name, losses in zip(said.clients, said.losses, strict=True):
-            away = trained - state.x[number[name]]
+        for name, at, losses in zip(judged.clients, federation.positions(judged.clients), judged.losses, strict=True):
+            away = trained - state.x[at]
             pull = _pulls(losses, torch.linalg.vector_norm(away[:, : federation.dim], dim=1, dtype=torch.float64).cpu())
             if float(pull.sum()) > 0:
                 pull = pull / pull.sum()
-                x[number[name]] = move(state.x[number[name]], pull, away, dim=federation.dim)  # Eq. 6
-                weights[name] = got.named(pull)
-        log: Log = {"kept": len(said) - len(weights)}
+                x[at] = move(state.x[at], pull, away, dim=federation.dim)  # Eq. 6
+                weights[name] = replies.named(pull)
+        log: Log = {"kept": len(judged) - len(weights)}
         if weights:
             log["weights"] = weights
         return state._replace(x=x), log
@@ -166,5 +154,5 @@ class FedFomo(Method[State]):
 def _pulls(losses: Tensor, distances: Tensor) -> Tensor:
     """max(0, (L(previous) - L(candidate)) / distance) [m], 0 at distance 0 (Eq. 7 before it is normalised)."""
     gain = (losses[0] - losses[1:]).clamp(min=0)
-    found = gain / gain.max() / distances  # divided by the largest, since a loss may be near the end of the range
-    return torch.where((gain > 0) & (distances > 0), found, torch.zeros_like(found))
+    pulls = gain / gain.max() / distances  # divided by the largest, since a loss may be near the end of the range
+    return torch.where((gain > 0) & (distances > 0), pulls, torch.zeros_like(pulls))

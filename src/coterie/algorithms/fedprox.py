@@ -27,25 +27,19 @@ from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import task
+from coterie.core.tasks import LocalUpdate
 from coterie.core.training import LocalSGD, Quadratic
 from coterie.core.vector import move
 
 __all__ = ["FedProx", "State"]
 
 
-class ProximalUpdate(NamedTuple):
-    """delta [n, d + b] and training rows [n]."""
-
-    delta: Update
-    sizes: Tensor
-
-
 @task
-def proximal_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, mu: float) -> ProximalUpdate:
+def proximal_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, mu: float) -> LocalUpdate:
     """Minimise F_k(y) + mu / 2 ||y - x||^2 for some local steps (Eq. 2)."""
     penalty = Quadratic(mu) if mu else None
-    return ProximalUpdate(cohort.updates(x, local, penalty=penalty), cohort.sizes)
+    return LocalUpdate(cohort.updates(x, local, penalty=penalty), cohort.sizes)
 
 
 class State(NamedTuple):
@@ -88,10 +82,10 @@ class FedProx(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = federation.ask(federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu)
-        weights = got.sizes / got.sizes.sum()
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        return State(x), {"weights": got.named(weights)}
+        replies = federation.ask(federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu)
+        weights = replies.sizes / replies.sizes.sum()
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        return State(x), {"weights": replies.named(weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

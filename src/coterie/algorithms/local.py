@@ -17,30 +17,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.wire import PerClient
 
 __all__ = ["Local", "State"]
-
-
-class OwnUpdate(NamedTuple):
-    """delta [n, d + b]."""
-
-    delta: Update
-
-
-@task
-def own_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> OwnUpdate:
-    """Go on from the client's own model, x [n, d + b]."""
-    return OwnUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):
@@ -77,12 +63,11 @@ class Local(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round of everybody; the model of a client that failed stays."""
-        number = {name: i for i, name in enumerate(state.names)}
-        mine = torch.tensor([number[n] for n in federation.clients])
-        got = federation.ask(federation.clients, own_update, x=PerClient(state.x[mine]), local=self.local)
+        own = PerClient(state.x[federation.positions(federation.clients)])
+        replies = federation.ask(federation.clients, own_update, x=own, local=self.local)
         x = state.x.clone()
-        x[torch.tensor([number[n] for n in got.clients])] += got.delta
-        return State(state.names, x), {"weights": {n: {n: 1.0} for n in got.clients}}
+        x[federation.positions(replies.clients)] += replies.delta
+        return State(state.names, x), {"weights": {n: {n: 1.0} for n in replies.clients}}
 
     def models(self, state: State) -> dict[str, Tensor]:
         """A model for each client."""

@@ -158,16 +158,16 @@ class MaxFL(Method[State]):
             drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(pool), m)
             clients = tuple(pool[i] for i in np.sort(drawn).tolist())  # line 6
         payload = self._payload(state, clients, federation)
-        got = federation.ask(
+        replies = federation.ask(
             clients, local_update, x=state.x, local=self.local, tuning_steps=self.tuning_steps, **payload
         )
-        federation.discard(KEPT, got.failed)
-        q = solved(appeal.weights, got.gap, self.surrogate)  # Eq. 4
+        federation.discard(KEPT, replies.failed)
+        q = solved(appeal.weights, replies.gap, self.surrogate)  # Eq. 4
         rate = self.lr / (float(q.sum()) + self.eps)
-        x = move(state.x, q / (q.sum() + self.eps), got.delta, self.lr, federation.dim)  # line 13, Eq. 6
-        log["objective"] = float(solved(appeal.objective, got.gap, self.surrogate))  # Eq. 3
-        log.update(sum_q=float(q.sum()), effective_lr=rate, q=got.named(q), gap=got.named(got.gap))
-        log["weights"] = got.named(q)
+        x = move(state.x, q / (q.sum() + self.eps), replies.delta, self.lr, federation.dim)  # line 13, Eq. 6
+        log["objective"] = float(solved(appeal.objective, replies.gap, self.surrogate))  # Eq. 3
+        log.update(sum_q=float(q.sum()), effective_lr=rate, q=replies.named(q), gap=replies.named(replies.gap))
+        log["weights"] = replies.named(q)
         return State(x, state.start), log
 
     def _pool(self, state: State, federation: Federation) -> tuple[str, ...]:
@@ -175,9 +175,9 @@ class MaxFL(Method[State]):
         everyone = federation.everyone
         if federation.round <= self.mandatory_rounds:
             return everyone
-        got = federation.ask(everyone, gaps, x=state.x, **self._payload(state, everyone, federation))
-        federation.discard(KEPT, got.failed)
-        return tuple(n for n, gap in zip(got.clients, got.gap.tolist(), strict=True) if gap < 0)
+        replies = federation.ask(everyone, gaps, x=state.x, **self._payload(state, everyone, federation))
+        federation.discard(KEPT, replies.failed)
+        return tuple(n for n, gap in zip(replies.clients, replies.gap.tolist(), strict=True) if gap < 0)
 
     def _payload(self, state: State, clients: tuple[str, ...], federation: Federation) -> dict[str, Any]:
         warm = with_steps(self.local, self.warmup_steps)

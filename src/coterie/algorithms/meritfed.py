@@ -48,25 +48,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.bits import aligned
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Gradient, Task, Update, task
+from coterie.core.task import Gradient, Task, task
+from coterie.core.tasks import local_updates
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
 from coterie.core.vector import move
 from coterie.core.wire import PerClient
-from coterie.solvers import adam
+from coterie.solvers import NotFiniteError, adam
 from coterie.solvers.mirror import duality_gap, entropic_descent, two_point_candidates, two_point_estimate
 
 __all__ = ["MeritFed", "State"]
-
-
-class LocalUpdates(NamedTuple):
-    """One update per model."""
-
-    delta: Update  # [n, T, d + b]
 
 
 class TargetGradient(NamedTuple):
@@ -95,26 +91,19 @@ class Ready(NamedTuple):
 
 
 @task
-def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
-    """Lines 4 to 8: local training from each of the models x [T, d + b], one after the other to save memory."""
-    found = [cohort.updates(model, local) for model in x]
-    return LocalUpdates(_stacked(found, dim=1))
-
-
-@task
 def target_gradient(cohort: Cohort, *, x: Tensor, rows: str, batch: int | None, step: int) -> TargetGradient:
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
     purpose = f"oracle/{step}"
-    found = [c.gradient(x[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
-    return TargetGradient(torch.cat(found) if len(found) > 1 else found[0])
+    each = [c.gradient(x[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
+    return TargetGradient(torch.cat(each) if len(each) > 1 else each[0])
 
 
 @task
 def target_losses(cohort: Cohort, *, xs: Tensor, rows: str, batch: int | None, step: int) -> TargetLosses:
     """Losses of f_target at the candidates xs [n, q, d + b]."""
     purpose = f"oracle/{step}"
-    found = [c.losses(xs[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
-    return TargetLosses(torch.cat(found))
+    each = [c.losses(xs[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
+    return TargetLosses(torch.cat(each))
 
 
 @task
@@ -147,12 +136,6 @@ def _stacked(values: list[Tensor], dim: int = 0) -> Tensor:
     return torch.stack(values, dim) if len(values) > 1 else values[0].unsqueeze(dim)
 
 
-def _apart(values: Tensor) -> Tensor:
-    # A product rounds by where in memory its operands begin, which differs with the number of targets.
-    values = values.contiguous()
-    return values if values.data_ptr() % 64 == 0 else values.clone()
-
-
 def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
     for i in range(len(cohort.names)):
@@ -181,9 +164,9 @@ class _Server:
     def step(self, weights: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """With weights [T, n]: the models [T, d + b], d model / d update [T, d] (None: lr everywhere), and the moments."""
         # A step reads all updates, and a round takes two of them twice: at the weights before the descent and at those after it.
-        for weighed, found in self.known:
+        for weighed, step in self.known:
             if torch.equal(weighed, weights):
-                return found
+                return step
         self.known[1:] = [(weights.clone(), self._step(weights))]
         return self.known[-1][1]
 
@@ -201,9 +184,9 @@ class _Server:
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean = move(torch.zeros_like(x), weights, deltas, 1.0, self.dim)
         g = -mean[: self.dim]
-        found = adam.step(g, self.moments[t], int(self.taken[t]), lr=self.lr, betas=betas, eps=self.eps)
-        pulled = torch.cat([found.change, mean[self.dim :]])
-        return move(x, x.new_ones(1), pulled[None], 1.0, self.dim), -found.slope, found.moments
+        step = adam.step(g, self.moments[t], int(self.taken[t]), lr=self.lr, betas=betas, eps=self.eps)
+        pulled = torch.cat([step.change, mean[self.dim :]])
+        return move(x, x.new_ones(1), pulled[None], 1.0, self.dim), -step.slope, step.moments
 
     def slopes(self, gradient: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
         """Function weights [T, n] -> dphi/dw = <grad f(x(w)), dx/dw_i> [T, n]; its k-th call is the k-th step."""
@@ -214,9 +197,9 @@ class _Server:
             # One pass over the updates: as a sum of products this took most of a round's time.
             rows = zip(self.deltas[..., : self.dim], gradient(moved, next(steps))[..., : self.dim], strict=True)
             if bend is None:
-                return torch.stack([self.lr * torch.mv(_apart(d), _apart(g)) for d, g in rows]).double()
+                return torch.stack([self.lr * torch.mv(aligned(d), aligned(g)) for d, g in rows]).double()
             return torch.stack(
-                [torch.mv(_apart(d), _apart(b * g)) for (d, g), b in zip(rows, bend, strict=True)]
+                [torch.mv(aligned(d), aligned(b * g)) for (d, g), b in zip(rows, bend, strict=True)]
             ).double()
 
         return slopes
@@ -229,12 +212,11 @@ def _descend(slopes: Callable[[Tensor], Tensor], weights: Tensor, **settings: An
     def watched(w: Tensor) -> Tensor:
         slope = slopes(w)
         if not gaps:
-            # Copies: a product rounds by where in memory a row begins, and so by how many targets share the process.
-            gaps.append(torch.stack([duality_gap(p.clone(), g.clone()) for p, g in zip(w, slope, strict=True)]))
+            gaps.append(torch.stack([duality_gap(aligned(p), aligned(g)) for p, g in zip(w, slope, strict=True)]))
         return slope
 
-    found = entropic_descent(watched, weights, **settings)
-    return found, gaps[0] if gaps else weights.new_zeros(len(weights))
+    lowest = entropic_descent(watched, weights, **settings)
+    return lowest, gaps[0] if gaps else weights.new_zeros(len(weights))
 
 
 class State(NamedTuple):
@@ -346,12 +328,11 @@ class MeritFed(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`; targets answer the oracle whether they participate or not."""
         anchor = state.x.mean(0, keepdim=True) if self.shared_uploads else state.x
-        got = federation.ask(federation.clients, local_updates, x=anchor, local=self.local)  # lines 3-8
+        replies = federation.ask(federation.clients, local_updates, x=anchor, local=self.local)  # lines 3-8
         total, dim = len(state.targets), federation.dim
-        deltas = got.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
+        deltas = replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
         x = torch.cat([state.x[:, :dim].expand(total, -1), anchor[:, dim:].expand(total, -1)], dim=1)
-        number = {name: i for i, name in enumerate(federation.everyone)}
-        here = torch.tensor([number[n] for n in got.clients])
+        here = federation.positions(replies.clients)
         mass = state.weights[:, here].sum(1, keepdim=True)
         before = state.weights[:, here] / mass
 
@@ -362,9 +343,7 @@ class MeritFed(Method[State]):
             after, gap = oracle.descend(before)  # line 9
             phi = oracle.phi(before, after)
             moved, _, moments = server.step(after)  # line 10
-        except InputError:
-            raise
-        except ValueError as error:  # finite updates and gradients whose product overflows
+        except NotFiniteError as error:  # finite updates and gradients whose product overflows
             cure = f"the descent of MeritFed diverged ({error}); lower the learning rates"
             raise RunError(f"round {federation.round}: {cure}") from error
         counts = state.taken + 1
@@ -380,11 +359,15 @@ class MeritFed(Method[State]):
         weights[:, here] = after * mass
 
         names = tuple("*" if t == "server" else t for t in state.targets)
-        found = {"phi_before": phi[:, 0], "phi_after": phi[:, 1], "effective_collaborators": 1 / after.square().sum(1)}
+        measured = {
+            "phi_before": phi[:, 0],
+            "phi_after": phi[:, 1],
+            "effective_collaborators": 1 / after.square().sum(1),
+        }
         if self.md_steps:
-            found["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
-        log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in found.items()}
-        log["weights"] = {t: got.named(w) for t, w in zip(names, after, strict=True)}
+            measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
+        log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in measured.items()}
+        log["weights"] = {t: replies.named(w) for t, w in zip(names, after, strict=True)}
         return State(state.targets, moved, weights, moments, counts), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
@@ -456,10 +439,10 @@ class _Oracle:
     def _ask(self, what: Task[Any], **payload: Any) -> list[Tensor]:
         # A single target must answer. Of several, one that fails keeps its model and the others go on.
         need = 1 / len(self.targets)
-        got = self.federation.ask(self.targets, what, need=need, rows=self.method.validation, **payload)
-        self.failed |= set(got.failed)
-        values: list[Tensor] = [getattr(got, name) for name in what.reply._fields]
-        if not got.failed:
+        answers = self.federation.ask(self.targets, what, need=need, rows=self.method.validation, **payload)
+        self.failed |= set(answers.failed)
+        values: list[Tensor] = [getattr(answers, name) for name in what.reply._fields]
+        if not answers.failed:
             return values
-        at = torch.tensor([self.targets.index(n) for n in got.clients])
+        at = torch.tensor([self.targets.index(n) for n in answers.clients])
         return [v.new_zeros(len(self.targets), *v.shape[1:]).index_copy(0, at, v) for v in values]

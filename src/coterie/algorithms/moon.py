@@ -147,13 +147,13 @@ class MOON(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = federation.ask(
+        replies = federation.ask(
             federation.clients, contrastive_update, x=state.x, local=self.local, mu=self.mu,
             temperature=self.temperature,
         )  # fmt: skip
-        weights = got.sizes / got.sizes.sum()
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)  # line 8
-        return State(x), {"weights": got.named(weights), "with_previous": float(got.had.sum())}
+        weights = replies.sizes / replies.sizes.sum()
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)  # line 8
+        return State(x), {"weights": replies.named(weights), "with_previous": float(replies.had.sum())}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

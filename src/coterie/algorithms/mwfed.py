@@ -120,23 +120,22 @@ class MWFed(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`: first their gaps, then training."""
-        number = {name: i for i, name in enumerate(federation.everyone)}
         warm = with_steps(self.local, self.warmup_steps)
         payload: dict[str, Any] = requirement_payload(
             self.requirements, federation.clients, state.start, federation.holders(KEPT), warm
         )
         asked = federation.ask(federation.clients, gaps, x=state.x, **payload)
-        here = torch.tensor([number[n] for n in asked.clients])
+        here = federation.positions(asked.clients)
         log_weights = state.log_weights.clone()
         log_weights[here] += self.rate * (asked.gap > 0).double()
         log_weights -= log_weights.logsumexp(0)
         share = log_weights[here].softmax(0)
         steps = (self.local.steps.count * len(here) * share).round().clamp(min=1).long()
-        got = federation.ask(asked.clients, local_update, x=state.x, local=self.local, steps=PerClient(steps))
-        weights = log_weights[torch.tensor([number[n] for n in got.clients])].softmax(0)
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        log: Log = {"weights": got.named(weights), "gap": asked.named(asked.gap), "steps": asked.named(steps)}
-        federation.discard(KEPT, (*asked.failed, *got.failed))
+        replies = federation.ask(asked.clients, local_update, x=state.x, local=self.local, steps=PerClient(steps))
+        weights = log_weights[federation.positions(replies.clients)].softmax(0)
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        log: Log = {"weights": replies.named(weights), "gap": asked.named(asked.gap), "steps": asked.named(steps)}
+        federation.discard(KEPT, (*asked.failed, *replies.failed))
         return State(x, state.start, log_weights), log
 
     def models(self, state: State) -> Tensor:

@@ -69,8 +69,8 @@ def norms(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Norms:
     dim = cohort.layout.dim
     deltas = cohort.updates(x, local)
     cohort.note("ocs", deltas, x, local)
-    found = [torch.linalg.vector_norm(delta[:dim], dtype=torch.float64).cpu() for delta in deltas]
-    return Norms(torch.stack(found), cohort.sizes)
+    lengths = [torch.linalg.vector_norm(delta[:dim], dtype=torch.float64).cpu() for delta in deltas]
+    return Norms(torch.stack(lengths), cohort.sizes)
 
 
 class State(NamedTuple):
@@ -113,10 +113,10 @@ class OCS(Method[State]):
         """One round: norms of everybody, updates of the drawn."""
         everyone, m = federation.everyone, federation.participants
         if m >= len(everyone):
-            got = federation.ask(everyone, local_update, x=state.x, local=self.local)
-            weights = got.sizes / got.sizes.sum()
-            x = move(state.x, weights, got.delta, self.lr, federation.dim)
-            return State(x), {"weights": got.named(weights), "selected": len(got)}
+            replies = federation.ask(everyone, local_update, x=state.x, local=self.local)
+            weights = replies.sizes / replies.sizes.sum()
+            x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+            return State(x), {"weights": replies.named(weights), "selected": len(replies)}
         told = federation.ask(everyone, norms, x=state.x, local=self.local)
         shares = told.sizes / told.sizes.sum()  # w_k
         p = inclusion_probabilities(shares * told.norms, min(m, len(told)))  # line 5, Eq. 7
@@ -127,11 +127,11 @@ class OCS(Method[State]):
         log: Log = {"inclusion_probability": told.named(p), "selected": len(coefficients)}
         if not coefficients:
             return state, log
-        got = federation.ask(tuple(coefficients), local_update, x=state.x, local=self.local)
-        weights = torch.tensor([coefficients[n] for n in got.clients], dtype=torch.float64)
-        weights = weights * (sum(coefficients.values()) / weights.sum()) if got.failed else weights
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)  # line 7
-        return State(x), {**log, "weights": got.named(weights), "sum_weights": float(weights.sum())}
+        replies = federation.ask(tuple(coefficients), local_update, x=state.x, local=self.local)
+        weights = torch.tensor([coefficients[n] for n in replies.clients], dtype=torch.float64)
+        weights = weights * (sum(coefficients.values()) / weights.sum()) if replies.failed else weights
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)  # line 7
+        return State(x), {**log, "weights": replies.named(weights), "sum_weights": float(weights.sum())}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -23,7 +23,7 @@ is the gradient of F_i; the fixed point on quadratics is that of the mean of F_i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -70,8 +70,7 @@ def meta_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, alpha: float, rad
 @task
 def adapted(cohort: Cohort, *, x: Tensor, alpha: float) -> Adapted:
     """X after one step on all training rows."""
-    unpaid = replace(cohort, spent=dict(cohort.spent))  # using a model is no part of the method's work
-    return Adapted(x - alpha * unpaid.gradient(x))
+    return Adapted(x - alpha * cohort.unbilled().gradient(x))  # using a model is no part of the method's work
 
 
 class State(NamedTuple):
@@ -124,12 +123,12 @@ class PerFedAvg(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         radius = self.radius if self.variant == "hf" else None
-        got = federation.ask(
+        replies = federation.ask(
             federation.clients, meta_update, x=state.x, local=self.local, alpha=self._alpha(federation), radius=radius
         )
-        weights = torch.full((len(got),), 1 / len(got), dtype=torch.float64)
-        x = move(state.x, weights, got.delta, dim=federation.dim)  # line 11
-        return State(x), {"weights": got.named(weights)}
+        weights = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
+        x = move(state.x, weights, replies.delta, dim=federation.dim)  # line 11
+        return State(x), {"weights": replies.named(weights)}
 
     def _alpha(self, federation: Federation) -> float:
         return self.local.rate(federation.round) if self.alpha is None else self.alpha
@@ -141,8 +140,8 @@ class PerFedAvg(Method[State]):
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor]:
         """Every client's own model, also of unseen clients; whoever does not reply is left with x."""
         names = (*federation.everyone, *federation.unseen)
-        got = federation.ask(names, adapted, x=state.x, alpha=self._alpha(federation))
-        return dict(zip(got.clients, got.model, strict=True))
+        replies = federation.ask(names, adapted, x=state.x, alpha=self._alpha(federation))
+        return dict(zip(replies.clients, replies.model, strict=True))
 
     def memory_estimate(self, participants: int, clients: int) -> int:
         """Model vectors that a round holds, or its evaluation."""

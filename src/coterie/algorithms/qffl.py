@@ -95,18 +95,18 @@ class QFFL(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
-        negative = [n for n, loss in zip(got.clients, got.loss.tolist(), strict=True) if loss < 0]
+        replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        negative = [n for n, loss in zip(replies.clients, replies.loss.tolist(), strict=True) if loss < 0]
         if negative:
             raise RunError(f"q-FFL needs losses >= 0, and that of {', '.join(negative)} is negative; shift the loss")
-        scale = got.loss.max().clamp(min=_LEAST)
-        loss = got.loss.clamp(min=_LEAST) / scale
-        norms = torch.linalg.vector_norm(got.delta[:, : federation.dim], dim=1, dtype=torch.float64)
+        scale = replies.loss.max().clamp(min=_LEAST)
+        loss = replies.loss.clamp(min=_LEAST) / scale
+        norms = torch.linalg.vector_norm(replies.delta[:, : federation.dim], dim=1, dtype=torch.float64)
         curved = self.q * loss ** (self.q - 1) * norms.cpu() ** 2 / (scale * self.local.rate(federation.round))
         total = (curved + loss**self.q).sum()  # sum of h_k / L, line 5
         weights = loss**self.q / total  # line 6
-        x = move(state.x, weights, got.delta, dim=federation.dim)
-        return State(x), {"weights": got.named(weights), "step": float(weights.sum())}
+        x = move(state.x, weights, replies.delta, dim=federation.dim)
+        return State(x), {"weights": replies.named(weights), "step": float(weights.sum())}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -6,7 +6,7 @@ Transactions on Signal Processing 2022 (geometric-median); P. Blanchard, E. M. E
 Learning with Adversaries: Byzantine Tolerant Gradient Descent", NeurIPS 2017 (multi-krum).
 
 Optimises: the loss of clients in the middle; where all are alike, the mean loss.
-Sends: d up, d down (local_update).
+Sends: d up, d down (own_update).
 Memory: none.
 
 Symbols: x = model, delta_k = the update of client k (added), lr = server learning rate; trim = beta, byzantine = f, keep = m.
@@ -36,12 +36,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rule, Rules, RunError, check_field, check_fields
 from coterie.core.federation import Federation, Replies
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.tasks import OwnUpdate, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.solvers import robust
@@ -54,18 +53,6 @@ NUMBER_OR_SHARE: Rule = (
     lambda v: (type(v) is int and v >= 0) or (type(v) is float and 0 <= v < 0.5),
     "an int >= 0 (clients) or a share in [0, 0.5)",
 )
-
-
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b]."""
-
-    delta: Update
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Local training from x."""
-    return LocalUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):
@@ -84,13 +71,13 @@ def _least(
 ) -> int:
     """The count of `field` among `clients`; an error unless at least `needed(count)` clients are there."""
     given = getattr(owner, field)
-    found = _count(given, clients)
-    if clients < needed(found):
+    count = _count(given, clients)
+    if clients < needed(count):
         raise error(
-            f"{where}{type(owner).__name__}.{field} = {given} needs at least {needed(found)} clients in a round, and there are "
+            f"{where}{type(owner).__name__}.{field} = {given} needs at least {needed(count)} clients in a round, and there are "
             f"{clients}; lower it, or take more clients"
         )
-    return found
+    return count
 
 
 def _moved(x: Tensor, aggregate: Tensor, lr: float, dim: int) -> State:
@@ -98,8 +85,8 @@ def _moved(x: Tensor, aggregate: Tensor, lr: float, dim: int) -> State:
     return State(move(x, torch.ones(1), aggregate[None], lr, dim))
 
 
-def _ask(state: State, federation: Federation, local: LocalSGD) -> Replies[LocalUpdate]:
-    return federation.ask(federation.clients, local_update, x=state.x, local=local)
+def _ask(state: State, federation: Federation, local: LocalSGD) -> Replies[OwnUpdate]:
+    return federation.ask(federation.clients, own_update, x=state.x, local=local)
 
 
 @dataclass(frozen=True)
@@ -134,8 +121,8 @@ class Median(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = _ask(state, federation, self.local)
-        return _moved(state.x, robust.median(got.delta), self.lr, federation.dim), {}
+        replies = _ask(state, federation, self.local)
+        return _moved(state.x, robust.median(replies.delta), self.lr, federation.dim), {}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -182,10 +169,10 @@ class TrimmedMean(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = _ask(state, federation, self.local)
+        replies = _ask(state, federation, self.local)
         where = f"round {federation.round}: "
-        trim = _least(self, "trim", lambda k: 2 * k + 1, len(got), RunError, where)
-        return _moved(state.x, robust.trimmed_mean(got.delta, trim), self.lr, federation.dim), {"trimmed": 2 * trim}
+        trim = _least(self, "trim", lambda k: 2 * k + 1, len(replies), RunError, where)
+        return _moved(state.x, robust.trimmed_mean(replies.delta, trim), self.lr, federation.dim), {"trimmed": 2 * trim}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -233,10 +220,12 @@ class GeometricMedian(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = _ask(state, federation, self.local)
-        heads = got.delta[:, : federation.dim].double()
+        replies = _ask(state, federation, self.local)
+        heads = replies.delta[:, : federation.dim].double()
         _, weights = robust.geometric_median(heads, smoothing=self.smoothing, tolerance=self.tolerance)
-        return State(move(state.x, weights, got.delta, self.lr, federation.dim)), {"weights": got.named(weights)}
+        return State(move(state.x, weights, replies.delta, self.lr, federation.dim)), {
+            "weights": replies.named(weights)
+        }
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -289,13 +278,13 @@ class MultiKrum(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = _ask(state, federation, self.local)
-        f = self._suspected(len(got), RunError, f"round {federation.round}: ")
-        chosen = robust.multi_krum(got.delta[:, : federation.dim], f, self.keep)
-        weights = torch.zeros(len(got), dtype=torch.float64)
+        replies = _ask(state, federation, self.local)
+        f = self._suspected(len(replies), RunError, f"round {federation.round}: ")
+        chosen = robust.multi_krum(replies.delta[:, : federation.dim], f, self.keep)
+        weights = torch.zeros(len(replies), dtype=torch.float64)
         weights[chosen.cpu()] = 1 / len(chosen)
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        return State(x), {"weights": got.named(weights), "byzantine": f}
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        return State(x), {"weights": replies.named(weights), "byzantine": f}
 
     def _suspected(self, clients: int, error: type[Exception], where: str) -> int:
         f = _least(self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where)

@@ -118,19 +118,19 @@ class Scaffold(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        got = federation.ask(federation.clients, controlled_update, x=state.x, control=state.control, local=self.local)
-        weights = torch.full((len(got),), 1 / len(got), dtype=torch.float64)
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)  # line 16
-        log: Log = {"weights": got.named(weights)}
-        if got.forgot:
-            for name in got.forgot:
-                federation.session.failures[name] = (
-                    f"round {federation.round}, {controlled_update.name}: its control was lost, so all start again at 0"
-                )
-            log["control_lost"] = dict.fromkeys(got.forgot, 1.0)
+        replies = federation.ask(
+            federation.clients, controlled_update, x=state.x, control=state.control, local=self.local
+        )
+        weights = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)  # line 16
+        log: Log = {"weights": replies.named(weights)}
+        if replies.forgot:
+            for name in replies.forgot:
+                federation.report(name, "its control was lost, so all start again at 0", controlled_update)
+            log["control_lost"] = dict.fromkeys(replies.forgot, 1.0)
             federation.discard(CONTROL)
             return State(x, torch.zeros_like(state.control)), log
-        control = state.control + got.change.sum(0) / len(federation.everyone)  # line 17: |S| / N times their mean
+        control = state.control + replies.change.sum(0) / len(federation.everyone)  # line 17: |S| / N times their mean
         log["control_norm"] = float(control.norm())
         return State(x, control), log
 

@@ -34,7 +34,8 @@ from coterie.core.errors import InputError, Rules, check_field, check_fields, cl
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import task
+from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 
@@ -47,23 +48,10 @@ class Losses(NamedTuple):
     loss: Tensor
 
 
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b] and training rows [n]."""
-
-    delta: Update
-    sizes: Tensor
-
-
 @task
 def losses(cohort: Cohort, *, x: Tensor) -> Losses:
     """How well the model serves an external client already."""
     return Losses(cohort.loss(x))
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Local training from x."""
-    return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 class State(NamedTuple):
@@ -131,10 +119,10 @@ class SelectiveLearning(Method[State]):
             asked = federation.ask(outside, losses, x=state.x)
             kept = tuple(asked.clients[i] for i in sorted(asked.loss.argsort(stable=True)[:budget].tolist()))
             log["external_loss"] = asked.named(asked.loss)
-        got = federation.ask((*state.internal, *kept), local_update, need="all", x=state.x, local=self.local)
-        weights = got.sizes / got.sizes.sum()
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        named = got.named(weights)
+        replies = federation.ask((*state.internal, *kept), local_update, need="all", x=state.x, local=self.local)
+        weights = replies.sizes / replies.sizes.sum()
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        named = replies.named(weights)
         log["weights"] = {target: dict(named) for target in state.internal}
         return State(state.internal, x), log
 

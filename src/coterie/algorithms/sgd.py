@@ -5,7 +5,7 @@ newer text "Selective Collaboration for Robust Federated Learning": SGD Full and
 of Appendix D.4.
 
 Optimises: the mean loss of the clients of a group, each counting alike.
-Sends: d up, d down (local_update).
+Sends: d up, d down (own_update).
 Memory: none.
 
 Symbols: x = x^k, delta_i = -g_i (an update, added; accumulated over local steps), lr = gamma, moments = (m, v) of Adam.
@@ -30,29 +30,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, nearest
 from coterie.core.federation import Federation, Need
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.solvers import adam
 
 __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
-
-
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b]."""
-
-    delta: Update
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Local training from x."""
-    return LocalUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):
@@ -75,17 +62,17 @@ def _start(x: Tensor, federation: Federation) -> State:
 def _round(
     owner: Any, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5
 ) -> tuple[State, Log]:
-    got = federation.ask(clients, local_update, need=need, x=state.x, local=owner.local)
-    weights = torch.full((len(got.clients),), 1 / len(got.clients), dtype=torch.float64)
-    log: Log = {"weights": got.named(weights)}
+    replies = federation.ask(clients, own_update, need=need, x=state.x, local=owner.local)
+    weights = torch.full((len(replies.clients),), 1 / len(replies.clients), dtype=torch.float64)
+    log: Log = {"weights": replies.named(weights)}
     if owner.server_optimiser == "sgd":
-        return state._replace(x=move(state.x, weights, got.delta, owner.lr, federation.dim)), log
-    mean = move(torch.zeros_like(state.x), weights, got.delta, 1.0, federation.dim)
+        return state._replace(x=move(state.x, weights, replies.delta, owner.lr, federation.dim)), log
+    mean = move(torch.zeros_like(state.x), weights, replies.delta, 1.0, federation.dim)
     uphill = -mean[: federation.dim].double()
-    made = adam.step(uphill, state.moments, state.steps, lr=owner.lr, betas=tuple(owner.betas), eps=owner.eps)
-    change = torch.cat([made.change.to(mean.dtype), mean[federation.dim :]])
+    step = adam.step(uphill, state.moments, state.steps, lr=owner.lr, betas=tuple(owner.betas), eps=owner.eps)
+    change = torch.cat([step.change.to(mean.dtype), mean[federation.dim :]])
     x = move(state.x, torch.ones(1), change[None], 1.0, federation.dim)
-    return State(x, made.moments.cpu(), state.steps + 1), log
+    return State(x, step.moments.cpu(), state.steps + 1), log
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Paper: Y. J. Cho, J. Wang, G. Joshi, "Towards Understanding Biased Client Select
 as a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL).
 
 Optimises: the mean loss of the clients, those with a high one first.
-Sends: d up, d down (local_update: the chosen); 1 up, d down (losses: candidates); 1 up, 0 down (row_counts: once).
+Sends: d up, d down (own_update: the chosen); 1 up, d down (losses: candidates); 1 up, 0 down (row_counts: once).
 Memory: none.
 
 Symbols: candidates = d clients drawn without replacement by their shares p_k of all rows, clients_per_round = m of them are kept:
@@ -33,7 +33,8 @@ from coterie.core.errors import InputError, Rules, check_field, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import task
+from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.solvers.sampling import without_replacement
@@ -53,12 +54,6 @@ class Losses(NamedTuple):
     loss: Tensor
 
 
-class LocalUpdate(NamedTuple):
-    """delta [n, d + b]."""
-
-    delta: Update
-
-
 @task
 def row_counts(cohort: Cohort) -> Sizes:
     """What candidates are drawn by; asked once."""
@@ -69,12 +64,6 @@ def row_counts(cohort: Cohort) -> Sizes:
 def losses(cohort: Cohort, *, x: Tensor, batch_size: int | None) -> Losses:
     """Local loss of the global model."""
     return Losses(cohort.loss(x, batch_size=batch_size, purpose="choice"))
-
-
-@task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
-    """Local training from x."""
-    return LocalUpdate(cohort.updates(x, local))
 
 
 class State(NamedTuple):
@@ -127,8 +116,8 @@ class Skew(Method[State]):
             )
         sizes = torch.zeros(len(everyone), dtype=torch.float64)
         if m < len(everyone):
-            got = federation.ask(everyone, row_counts)
-            sizes[[everyone.index(n) for n in got.clients]] = got.sizes
+            counted = federation.ask(everyone, row_counts)
+            sizes[federation.positions(counted.clients)] = counted.sizes
         return State(x, sizes)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
@@ -143,10 +132,10 @@ class Skew(Method[State]):
             highest = asked.loss.argsort(descending=True, stable=True)[:m].sort().values.tolist()
             chosen = tuple(asked.clients[i] for i in highest)
             log = {"candidates": len(names), "candidate_loss": asked.named(asked.loss)}
-        got = federation.ask(chosen, local_update, x=state.x, local=self.local)
-        weights = torch.full((len(got.clients),), 1 / len(got.clients), dtype=torch.float64)
-        x = move(state.x, weights, got.delta, self.lr, federation.dim)
-        return State(x, state.sizes), {**log, "weights": got.named(weights)}
+        replies = federation.ask(chosen, own_update, x=state.x, local=self.local)
+        weights = torch.full((len(replies.clients),), 1 / len(replies.clients), dtype=torch.float64)
+        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        return State(x, state.sizes), {**log, "weights": replies.named(weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

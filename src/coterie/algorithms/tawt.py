@@ -5,7 +5,7 @@ cosine in place of the hypergradient; as a comparator of "Selective Collaboratio
 Appendix A.3, Eq. 12.
 
 Optimises: the loss of each of T targets.
-Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (direction: targets that take no part).
+Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (own_update: targets that take no part).
 Memory: none.
 
 Symbols: x = x^k, delta_i = -g_i (an update, added), weights = w^k on the simplex, step = c eta^k.
@@ -33,12 +33,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.tasks import local_updates, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.core.wire import PerClient
@@ -46,30 +45,6 @@ from coterie.solvers.angles import angles
 from coterie.solvers.mirror import entropic_step
 
 __all__ = ["TAWT", "State"]
-
-
-class LocalUpdates(NamedTuple):
-    """One update per model."""
-
-    delta: Update  # [n, T, d + b]
-
-
-class Direction(NamedTuple):
-    """A target's update of its own model."""
-
-    delta: Update  # [n, d + b]
-
-
-@task
-def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
-    """Local training from each of the models x [T, d + b], one after the other to save memory."""
-    return LocalUpdates(torch.stack([cohort.updates(model, local) for model in x], dim=1))
-
-
-@task
-def direction(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Direction:
-    """The same for targets that take no part in this round, each from its own model x [n, d + b]."""
-    return Direction(cohort.updates(x, local))
 
 
 class State(NamedTuple):
@@ -123,13 +98,13 @@ class TAWT(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`; a target whose own update failed keeps its model and weights."""
-        got = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)
+        replies = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)
         total, dim = len(state.targets), federation.dim
         own = state.x.expand(total, -1)
-        deltas = got.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
-        axes = {n: deltas[state.targets.index(n), i] for i, n in enumerate(got.clients) if n in state.targets}
+        deltas = replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
+        axes = {n: deltas[state.targets.index(n), i] for i, n in enumerate(replies.clients) if n in state.targets}
         axes |= self._asked(state, federation, own, bool(axes))
-        here = torch.tensor([federation.everyone.index(n) for n in got.clients])
+        here = federation.positions(replies.clients)
         x, weights = own.clone(), state.weights.clone()
         used, cosines = torch.empty(total, len(here), dtype=torch.float64), {}
         for t, name in enumerate(state.targets):
@@ -143,7 +118,7 @@ class TAWT(Method[State]):
             weights[t, here] = used[t] * mass
             cosines[name] = float(used[t] @ cosine)
         log: Log = {
-            "weights": {t: got.named(w) for t, w in zip(state.targets, used, strict=True)},
+            "weights": {t: replies.named(w) for t, w in zip(state.targets, used, strict=True)},
             "effective_collaborators": dict(zip(state.targets, (1 / used.square().sum(1)).tolist(), strict=True)),
             "mean_cosine": cosines,
         }
@@ -155,8 +130,8 @@ class TAWT(Method[State]):
         if not absent:
             return {}
         x = own[[state.targets.index(t) for t in absent]]
-        got = federation.ask(absent, direction, need=1 / len(absent), x=PerClient(x), local=self.local)
-        return dict(zip(got.clients, got.delta, strict=True))
+        replies = federation.ask(absent, own_update, need=1 / len(absent), x=PerClient(x), local=self.local)
+        return dict(zip(replies.clients, replies.delta, strict=True))
 
     def models(self, state: State) -> dict[str, Tensor]:
         """A model per target."""

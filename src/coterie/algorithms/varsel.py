@@ -85,8 +85,8 @@ def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
     if local == LocalSGD(local.lr, Steps(1), size) and dim == cohort.layout.size:
         return -cohort.gradients(x, parts=parts, batch_size=size, purpose="round", mode="train")
     shares = [_Share(k, parts) if parts > 1 else None for k in range(parts)]
-    found = [cohort.updates(x, local, sampler=s, purpose=f"round/{k}" if k else "round") for k, s in enumerate(shares)]
-    delta = torch.stack(found, dim=1) if parts > 1 else found[0][:, None]
+    deltas = [cohort.updates(x, local, sampler=s, purpose=f"round/{k}" if k else "round") for k, s in enumerate(shares)]
+    delta = torch.stack(deltas, dim=1) if parts > 1 else deltas[0][:, None]
     delta[..., :dim] /= local.rate(cohort.round)
     return delta
 
@@ -195,8 +195,10 @@ class VaRSeL(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: internal gradients, external distances, gradients of the chosen."""
         asked: dict[str, Any] = {"x": state.x, "local": self.local}
-        got = federation.ask(state.internal, local_updates, need="all", parts=self.internal_splits, **asked)  # line 3
-        inner, variance = self._internal(got.delta, federation.dim)
+        replies = federation.ask(
+            state.internal, local_updates, need="all", parts=self.internal_splits, **asked
+        )  # line 3
+        inner, variance = self._internal(replies.delta, federation.dim)
         outside = [name for name in federation.clients if name not in state.internal]
         budget = float(len(outside)) if self.budget is None else self.budget
         chosen: list[str] = []

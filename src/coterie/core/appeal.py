@@ -24,7 +24,7 @@ from coterie.core.metrics import accuracy
 from coterie.core.task import Gap, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import PerClient
-from coterie.solvers import appeal
+from coterie.solvers import NotFiniteError, appeal
 
 __all__ = [
     "KEPT",
@@ -123,7 +123,7 @@ def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm
     rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
     found = []
     for some in _chunks(range(len(cohort.names))):
-        part = replace(cohort.only(some), spent=dict(cohort.spent))  # looking is no part of the method's work
+        part = cohort.only(some).unbilled()  # looking is no part of the method's work
         need, own = rho[some], solo[some]
         tuned = part.train(x, with_steps(warm, _TUNED), purpose="tuned")
         train, (test, right) = part.loss(x), _on_test(part, x)
@@ -184,7 +184,7 @@ def solved(function: Callable[..., Tensor], gap: Tensor, surrogate: str) -> Tens
     """`function` of the gaps, with an error that names the surrogate's cure where it overflows."""
     try:
         return function(gap, surrogate=surrogate)
-    except ValueError as error:
+    except NotFiniteError as error:
         raise RunError(f'MaxFL.surrogate = "{surrogate}" cannot weigh these gaps ({error}); "sigmoid" can') from error
 
 

@@ -105,7 +105,7 @@ class Cohort:
             x: model [d + b], or one per client [n, d + b].
             local: settings; its learning rate is that of the present round.
             penalty: added to the loss of every step: `Quadratic` or a function of the `Step`.
-            correction: added to every step's gradient [n, d + b] (or [d + b]).
+            correction: added to every step's gradient, [d] or [n, d].
             sampler: chooses the rows of every step; `local.sampler` if None.
             gradient_rule: replaces the plain gradient of a step.
             purpose: name of the random stream, so that the same purpose draws the same batches.
@@ -134,6 +134,10 @@ class Cohort:
         A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
         """
         return self.train(x, local, relative=True, **options)
+
+    def unbilled(self) -> Cohort:
+        """The same clients, for work that is not counted: looking at a model is no part of a method's work."""
+        return replace(self, spent=dict(self.spent))
 
     def note(self, key: str, values: Tensor, *of: Any) -> None:
         """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `noted`.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from coterie.core.checks import misfits, not_finite, outliers
@@ -170,6 +172,20 @@ class Federation:
         """Number of parameters d; entries behind it are buffers."""
         return self.engine.layout.dim
 
+    def positions(self, names: Iterable[str]) -> Tensor:
+        """Positions [n] of clients among `everyone`, int64. Raises `InputError` for one that is not there."""
+        return torch.tensor([self._position(name) for name in names], dtype=torch.int64)
+
+    def _position(self, name: str) -> int:
+        at = bisect_left(self.everyone, name)
+        if self.everyone[at : at + 1] != (name,):
+            raise InputError(f"there is no client {name!r}; {nearest(name, self.everyone)}")
+        return at
+
+    def report(self, client: str, why: str, task: Task[Any]) -> None:
+        """Count a client among those that failed in this round, with the reason in words."""
+        self.session.failures[client] = f"round {self.round}, {task.name}: {why}"
+
     def view(self, clients: Sequence[str], round: int, attempt: int) -> Federation:
         """The same federation in another round with these participants (sorted)."""
         return replace(self, clients=tuple(clients), round=round, attempt=attempt)
@@ -219,9 +235,8 @@ class Federation:
             replies = self._checked(names, task, Answer(both, again.failed))
             answer = Answer.joined([answer, more])
         replies.forgot = self._count_state(answer, replies.clients)
-        self.session.failures.update(
-            {name: f"round {self.round}, {task.name}: {why}" for name, why in replies.failed.items()}
-        )
+        for name, why in replies.failed.items():
+            self.report(name, why, task)
         if len(replies) < least or (names and not len(replies)):
             raise QuorumError(self._quorum_sentence(task, names, need, replies.failed))
         return replies

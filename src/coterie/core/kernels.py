@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from coterie.core.bits import aligned, is_aligned
 from coterie.core.loss import Kind
 from coterie.core.vector import Layout
 
@@ -265,9 +266,8 @@ class Batched:
         """Gradient [d] of the mean loss of a batch at x [d]; in `out` [d] if that is given and aligned."""
         if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
-        # Products round by where in memory their rows begin.
-        x = x if x.data_ptr() % 64 == 0 else x.clone()
-        found = out if out is not None and out.data_ptr() % 64 == 0 else torch.empty_like(x)
+        x = aligned(x)
+        found = out if out is not None and is_aligned(out) else torch.empty_like(x)
         rows = self._aligned(inputs.flatten(1)[None])
         scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
         sides = self._sides(self._split(x[None]), self._split(found[None]), self._space(1, len(labels)), [])
@@ -319,7 +319,7 @@ class Batched:
     def _aligned(self, values: Tensor) -> Tensor:
         """`values` [count, rows, columns], copied unless all slices are aligned."""
         apart = len(values) == 1 or values[0].numel() * self._itemsize % _ALIGN == 0
-        if values.is_contiguous() and apart and values.data_ptr() % 64 == 0:
+        if values.is_contiguous() and apart and is_aligned(values):
             return values
         return self._slices(*values.shape).copy_(values)
 

@@ -42,6 +42,10 @@ def train(
     relative: bool,
 ) -> Tensor:
     """Local models, or updates, as `Cohort.train` says."""
+    n, d = len(cohort.names), cohort.layout.dim
+    if correction is not None and correction.shape not in ((d,), (n, d)):
+        shape = list(correction.shape)
+        raise InputError(f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}")
     result = torch.empty(
         len(cohort.names), cohort.layout.size, dtype=cohort.layout.dtype, device=cohort.workspace.device
     )
@@ -120,9 +124,7 @@ def _train_batched(
 ) -> None:
     part, lr = cohort.clients.train, settings[0].rate(cohort.round)
     mu = 0.0 if penalty is None else penalty.mu
-    shift = None
-    if penalty is not None:
-        shift = lr * mu * _each(x if penalty.anchor is None else penalty.anchor)
+    shift = None if penalty is None else _each(penalty.shift(lr, x))
     if correction is not None:
         pull = _each(correction) * -lr
         shift = pull if shift is None else shift + pull
@@ -269,10 +271,10 @@ class _Hooks:
             grad = workspace.flat_gradient(
                 inputs, labels, lambda outputs: penalty(Step(outputs, inputs, labels, self.client, workspace.model))
             )
-        if isinstance(penalty, Quadratic) and penalty.anchor is not None:
-            grad.add_(workspace.head - penalty.anchor[: workspace.layout.dim], alpha=penalty.mu)
+        if isinstance(penalty, Quadratic):
+            penalty.add_gradient(grad, workspace.head)
         if self.correction is not None:
-            grad.add_(self.correction[: workspace.layout.dim])
+            grad.add_(self.correction)
         return grad
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -149,6 +149,14 @@ class Quadratic:
 
     mu: float
     anchor: Tensor | None = None
+
+    def add_gradient(self, grad: Tensor, y: Tensor) -> None:
+        """Add mu (y - anchor) to `grad` [d], in place, at the parameters y [d]; the anchor must be given."""
+        grad.add_(y - cast("Tensor", self.anchor)[: len(y)], alpha=self.mu)
+
+    def shift(self, lr: float, start: Tensor) -> Tensor:
+        """What the anchor adds to y in a step of length lr, lr mu anchor; y itself shrinks by lr mu. Training began at `start`."""
+        return lr * self.mu * (start if self.anchor is None else self.anchor)
 
 
 class Step(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from coterie.core.bits import is_aligned
 from coterie.core.errors import InputError, require
 from coterie.core.kernels import Batched, recognise
 from coterie.core.loss import IGNORED, Kind, RowLoss, choose_loss
@@ -21,7 +22,6 @@ from coterie.core.vector import Layout, flatten, keeps_statistics, unflatten
 __all__ = ["Workspace"]
 
 logger = logging.getLogger("coterie")
-_ALIGNED = 64
 """Bytes; where torch lets every tensor of its own begin."""
 
 
@@ -238,8 +238,7 @@ class Workspace:
             return value.to(self.layout.dtype).div_(255)
         if value.is_floating_point():
             value = value.to(self.layout.dtype)
-        # Matrix products round by where in memory their rows begin: a view into rows that others share would give a client other bits.
-        return value if value.data_ptr() % _ALIGNED == 0 else value.clone()
+        return value if is_aligned(value) else value.clone()  # not contiguous: a memory format is kept
 
     def load(self, x: Tensor) -> None:
         """Let the model be `x` [d + b]."""

@@ -217,7 +217,7 @@ class LipschitzSampler(Weighted):
             federation.ask(names, solve, lipschitz=PerClient(lipschitz), p=ps, floor=self.floor, exact=self.exact)
             return log
         # A client that never told its classes has no floors of its own.
-        own = [normalised(counts[i]) if counts[i].any() else p for i in map(federation.everyone.index, names)]
+        own = [normalised(counts[i]) if counts[i].any() else p for i in federation.positions(names)]
         solved = [_solved(*row, self.floor) for row in zip(wanted, own, lipschitz, strict=True)]
         both = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
         federation.ask(names, keep, q=PerClient(both[:, int(self.exact)]))
@@ -239,13 +239,14 @@ class LipschitzSampler(Weighted):
 
     def _counts(self, federation: Federation, names: tuple[str, ...], known: Tensor) -> Tensor:
         """Class counts of the clients [N, C]; each is asked until it has told."""
-        rows = {n: i for i, n in enumerate(federation.everyone)}
-        asked = [n for n in (names if known.any() else federation.everyone) if not known[rows[n]].any()]
+        wanted = names if known.any() else federation.everyone
+        told = known[federation.positions(wanted)].any(1).tolist()
+        asked = [n for n, has_told in zip(wanted, told, strict=True) if not has_told]
         if not asked:
             return known
         replies = federation.ask(asked, class_counts)
         counts = known.clone()
-        counts[[rows[n] for n in replies.clients]] = replies.counts
+        counts[federation.positions(replies.clients)] = replies.counts
         federation.ask(("server",), remember_counts, counts=counts)
         return counts
 

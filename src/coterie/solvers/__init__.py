@@ -2,11 +2,23 @@
 
 Every function takes tensors, arrays or sequences of numbers and computes in float64. It returns a tensor on the device
 of its first argument: of that argument's dtype if that is a floating-point tensor, otherwise float64. Bad input is a
-`ValueError` of one sentence that names the argument, what is allowed and what was got.
+`ValueError` of one sentence that names the argument, what is allowed and what was got; NaN and Inf are a `NotFiniteError`.
 """
 
 from __future__ import annotations
 
 from coterie.solvers import adam, angles, appeal, mirror, robust, sampling, simplex, variance, waterfill
+from coterie.solvers._inputs import NotFiniteError
 
-__all__ = ["adam", "angles", "appeal", "mirror", "robust", "sampling", "simplex", "variance", "waterfill"]
+__all__ = [
+    "NotFiniteError",
+    "adam",
+    "angles",
+    "appeal",
+    "mirror",
+    "robust",
+    "sampling",
+    "simplex",
+    "variance",
+    "waterfill",
+]

@@ -18,8 +18,12 @@ Values: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[Any]
 SUM_TOLERANCE = 1e-5
 
 
+class NotFiniteError(ValueError):
+    """NaN or Inf in an argument, or a result that overflows."""
+
+
 def as_double(values: Values, name: str, *, ndim: int) -> Tensor:
-    """A float64 tensor of `ndim` dimensions without NaN or Inf, detached, or a `ValueError` that names `name`."""
+    """A float64 tensor of `ndim` dimensions without NaN or Inf (`NotFiniteError`), detached, or a `ValueError` that names `name`."""
     kind = {1: "a vector [n]", 2: "a matrix [rows, columns]"}[ndim]
     try:
         if isinstance(values, Tensor):
@@ -36,7 +40,7 @@ def as_double(values: Values, name: str, *, ndim: int) -> Tensor:
     # The largest size is NaN or Inf if any entry is; unlike isfinite this allocates nothing.
     if tensor.numel() > 0 and not math.isfinite(float(torch.linalg.vector_norm(tensor, math.inf))):
         count = int((~torch.isfinite(tensor)).sum())
-        raise ValueError(f"{name} must be finite; got {count} NaN or Inf among {tensor.numel()} values")
+        raise NotFiniteError(f"{name} must be finite; got {count} NaN or Inf among {tensor.numel()} values")
     return tensor
 
 

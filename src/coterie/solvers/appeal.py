@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from coterie.solvers._inputs import Values, as_double, dtype_of
+from coterie.solvers._inputs import NotFiniteError, Values, as_double, dtype_of
 
 __all__ = ["SURROGATES", "objective", "weights"]
 
@@ -93,5 +93,7 @@ def _apply(table: dict[str, Callable[[Tensor], Tensor]], gap: Values, surrogate:
     values = as_double(gap, "gap", ndim=1)
     result = table[surrogate](values)
     if not torch.isfinite(result.to(dtype_of(gap))).all():
-        raise ValueError(f"gap must be small enough for exp(gap) to be finite; got a gap of {float(values.max()):.6g}")
+        raise NotFiniteError(
+            f"gap must be small enough for exp(gap) to be finite; got a gap of {float(values.max()):.6g}"
+        )
     return result

@@ -13,7 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.solvers._inputs import Values, as_count, as_distribution, as_distributions, as_double, as_number, dtype_of
+from coterie.solvers._inputs import (
+    NotFiniteError,
+    Values,
+    as_count,
+    as_distribution,
+    as_distributions,
+    as_double,
+    as_number,
+    dtype_of,
+)
 
 __all__ = [
     "FLOOR",
@@ -111,7 +120,7 @@ def _slope(raw: Any, w: Tensor, alone: bool) -> Tensor:
         raise ValueError(f"gradient(w) must have the shape of weights {list(wanted)}; got {list(slope.shape)}")
     # A sum is finite only if its terms are; it may overflow alone.
     if not math.isfinite(slope.sum().item()) and not torch.isfinite(slope).all():
-        raise ValueError(f"gradient(w) must be finite; got {int((~torch.isfinite(slope)).sum())} NaN or Inf")
+        raise NotFiniteError(f"gradient(w) must be finite; got {int((~torch.isfinite(slope)).sum())} NaN or Inf")
     return slope.to(w.device).reshape(w.shape)
 
 
