@@ -120,7 +120,8 @@ _DETAILS = {
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _HUB_OPTIONS = ("input", "subset_name", "part", "rows")
 _TABLE_OPTIONS = (
-    "task", "above", "classes", "categorical", "drop", "missing", "rename", "rare", "unlabelled", "split_column", "server_file",
+    "task", "above", "classes", "categorical", "drop", "missing", "rename", "rare", "meaning",
+    "unlabelled", "split_column", "server_file",
 )  # fmt: skip
 
 

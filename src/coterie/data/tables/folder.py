@@ -56,6 +56,7 @@ def from_folder(
     missing: Mapping[str, Any] | None = None,
     rename: Mapping[str, Any] | None = None,
     rare: int = 0,
+    meaning: str | None = None,
     unlabelled: str = "refuse",
     split_column: str | None = None,
     server_file: str | None = None,
@@ -89,6 +90,7 @@ def from_folder(
         rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
         rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
             nobody trained with; 0 pools nothing.
+        meaning: of the label, in words for reports.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
@@ -107,6 +109,7 @@ def from_folder(
         "missing": missing,
         "rename": rename,
         "rare": rare,
+        "meaning": meaning,
     }
     rest: dict[str, Any] = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file}
     if Path(path).is_file():

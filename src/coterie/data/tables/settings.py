@@ -41,6 +41,7 @@ class TableSettings:
         drop: columns to leave out, by client; those of `*` at every client.
         missing: per column the values that stand for "missing".
         rename: {name in the file: name to use}, by client; those of `*` at every client.
+        meaning: of the label, in words for people.
         rare: a category that no client has so many training rows of is pooled with the others like it.
     """
 
@@ -54,6 +55,7 @@ class TableSettings:
     missing: Mapping[str, Missing] = field(default_factory=dict)
     rename: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rare: int = 0
+    meaning: str | None = None
 
     @property
     def dropped(self) -> Sequence[str]:
@@ -117,6 +119,7 @@ def settings_of(
     missing: Mapping[str, Any] | None = None,
     rename: Mapping[str, Any] | None = None,
     rare: int = 0,
+    meaning: str | None = None,
 ) -> TableSettings:
     """The user's word on tables, checked as far as it can be without them. Raises `InputError` that names the setting."""
     _require_names("categorical", categorical)
@@ -125,6 +128,7 @@ def settings_of(
         raise InputError(f"task is {task!r}; {nearest(str(task), _TASKS)}")
     require(task != "regression" or above is None, "above makes classes of the label; drop it or task = 'regression'")
     require(type(rare) is int and rare >= 0, f"rare = {rare!r} must be a number of rows, 0 for no pooling")
+    require(meaning is None or isinstance(meaning, str), f"meaning = {meaning!r} must be a text")
     spellings: dict[str, str] = {}
     if isinstance(classes, Mapping):
         require(above is None, "classes maps values of the label, and above cuts it; drop one of them")
@@ -137,7 +141,7 @@ def settings_of(
     return TableSettings(
         label, task, above, tuple(classes), spellings, tuple(categorical),
         {client: tuple(names) for client, names in dropped.items() if names}, codes_of(missing), _renames(rename),
-        rare,
+        rare, meaning,
     )  # fmt: skip
 
 
