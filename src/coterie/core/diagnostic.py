@@ -45,19 +45,25 @@ def npv(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
 
 
 def f1(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
-    """Harmonic mean of sensitivity and positive predictive value."""
-    risk = _risks(outputs, labels, kind)
-    if risk is None:
-        return None
-    called, truth = risk >= THRESHOLD, labels.cpu() == 1
-    whole = int(called.sum()) + int(truth.sum())
-    return 2 * int((called & truth).sum()) / whole if whole else None
+    """Harmonic mean of sensitivity and positive predictive value; for several labels of a row the mean over those that occur or
+    are predicted.
+
+    >>> f1(torch.tensor([[2.0, 1.0], [2.0, -1.0]]), torch.tensor([[1, 0], [1, 1]]), "multilabel")
+    0.5
+    """
+    if kind == "multilabel":
+        pairs = list(zip((outputs > 0).unbind(1), (labels > 0).unbind(1), strict=True))
+    else:
+        risk = _risks(outputs, labels, kind)
+        pairs = [] if risk is None else [(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)]
+    scores = [2 * int((p & t).sum()) / int(p.sum() + t.sum()) for p, t in pairs if bool((p | t).any())]
+    return sum(scores) / len(scores) if scores else None
 
 
 def brier(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     """Mean squared error of the risk of class 1."""
     risk = _risks(outputs, labels, kind)
-    return None if risk is None else float((risk - labels.cpu()).square().mean())
+    return None if risk is None else float((risk - labels.cpu().reshape(-1)).square().mean())
 
 
 def ece(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
@@ -66,7 +72,7 @@ def ece(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     if risk is None:
         return None
     place = (risk * BINS).long().clamp(max=BINS - 1)
-    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, risk - labels.cpu())
+    gaps = torch.zeros(BINS, dtype=torch.float64).index_add_(0, place, risk - labels.cpu().reshape(-1))
     return float(gaps.abs().sum() / len(labels))
 
 
@@ -81,7 +87,7 @@ def r2(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
 
 def _risks(outputs: Tensor, labels: Tensor, kind: Kind) -> Tensor | None:
     """Risk of class 1 [rows], float64; None if the task has not two classes with one label a row."""
-    if kind != "binary" or labels.ndim > 1:
+    if kind != "binary" or labels.numel() > len(labels):
         return None
     return probabilities(kind, outputs.double())[:, 1].cpu()
 
@@ -90,7 +96,7 @@ def _share(outputs: Tensor, labels: Tensor, kind: Kind, parts: _Parts) -> float 
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
-    part, whole = parts(risk >= THRESHOLD, labels.cpu() == 1)
+    part, whole = parts(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)
     return int(part.sum()) / int(whole.sum()) if bool(whole.any()) else None
 
 

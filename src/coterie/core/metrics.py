@@ -22,7 +22,6 @@ __all__ = [
     "auc",
     "balanced_accuracy",
     "evaluate",
-    "f1",
     "find_metrics",
     "mae",
     "register",
@@ -72,31 +71,6 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | No
     right, known = _hits(outputs, labels, kind)
     shares = [right[known == c].mean() for c in known.unique()]
     return float(torch.stack(shares).mean()) if shares else None
-
-
-def f1(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
-    """F1 score of class 1 of two; else the mean over the classes that occur or are predicted. None for regression.
-
-    >>> f1(torch.tensor([[2.0], [1.0], [-1.0]]), torch.tensor([1, 0, 0]), "binary")
-    0.6666666666666666
-    >>> f1(torch.tensor([[2.0, 1.0], [2.0, -1.0]]), torch.tensor([[1, 0], [1, 1]]), "multilabel")
-    0.5
-    """
-    if kind == "multilabel":
-        pairs = list(zip(_chosen(outputs).unbind(1), (labels > 0).unbind(1), strict=True))
-    elif kind in ("binary", "classes"):
-        counted = labels != IGNORED
-        predicted, known = probabilities(kind, outputs).argmax(dim=1).reshape(labels.shape)[counted], labels[counted]
-        classes = [1] if kind == "binary" else torch.cat([predicted, known]).unique().tolist()
-        pairs = [(predicted == c, known == c) for c in classes]
-    else:
-        return None
-    scores = [
-        2 * float((said & true).sum()) / float(said.sum() + true.sum())
-        for said, true in pairs
-        if bool((said | true).any())
-    ]
-    return sum(scores) / len(scores) if scores else None
 
 
 def auc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
@@ -178,7 +152,6 @@ METRICS: dict[str, Metric] = {
     "balanced_accuracy": balanced_accuracy,
     "auc": auc,
     "top5": top5,
-    "f1": f1,
     "mae": mae,
     "rmse": rmse,
     **DIAGNOSTIC,
