@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.errors import InputError
+from coterie.core.filters import Filter
 from coterie.core.metrics import baselines, evaluate
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
@@ -42,12 +43,14 @@ class Allowed:
         seed: of this run of the method.
         rounds: of the plan.
         metrics: of the plan.
+        filters: of the plan, through which replies leave the site whatever the server asks for.
     """
 
     method: Any
     seed: int
     rounds: int
     metrics: tuple[str, ...]
+    filters: tuple[Filter, ...] = ()
 
     @cached_property
     def tasks(self) -> Mapping[str, Task[Any]]:

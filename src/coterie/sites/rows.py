@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,9 @@ class SiteRows:
             return {"answer": self._statistics(ask)}
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
-        self._allowed(self.pair).check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
+        allowed = self._allowed(self.pair)
+        allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
+        ask = replace(ask, filters=allowed.filters)
         self._spend(str(message.get("run")), ask)
         if message.get("undo") == self._before[0]:
             self.shard.memory.load(self._before[1], (self.name,))
@@ -238,7 +240,7 @@ class SiteRows:
             Block(block.names, classes_withheld(ask.task, ask.payload, dict(block.values), clients, least))
             for block in answer.blocks
         )
-        return Answer(blocks, failed, answer.spent)
+        return replace(answer, blocks=blocks, failed=failed)
 
     def _save_memory(self, shard: Shard) -> None:
         """Keep what the task has remembered, before its answer counts."""
