@@ -256,4 +256,4 @@ class _Adopted:
         return getattr(self._given, name)
 
     def __repr__(self) -> str:
-        return repr((self._given, vars(self._given)))
+        return repr((self._given, getattr(self._given, "__dict__", None)))  # a NamedTuple has none
