@@ -152,6 +152,8 @@ def runs(engine: Remote) -> dict[str, Any]:
         fitted(engine, ct.VaRSeL(local=LOCAL, internal=("cleveland", "hungary")), "ends", callbacks=(spoil,))
     except QuorumError as error:
         ended["varsel"] = str(error)
+    set_mood("hungary", "")
+    begin(engine)  # a site answers the tasks of the method that was prepared, and no others
     set_mood("hungary", "a string")
     try:
         view(engine).ask(engine.clients, local_update, need="all", x=engine.x, local=LOCAL)

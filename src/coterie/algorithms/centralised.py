@@ -53,7 +53,6 @@ class Centralised(Method[State]):
     local: LocalSGD = LocalSGD()
 
     pooled = True
-    is_reference = True
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

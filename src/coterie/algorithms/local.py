@@ -52,7 +52,6 @@ class Local(Method[State]):
     """
 
     catalogue = "local", 10
-    is_reference = True
 
     local: LocalSGD = LocalSGD()
 
