@@ -52,16 +52,6 @@ def test_other_fields_metrics_and_parts_are_refused(hospital):
     refused("this 'x'", hospital.ask, evaluate, x="a text", part="test", metrics="auc")
 
 
-def test_filters_that_the_plan_does_not_have_are_refused(hospital):
-    from dataclasses import replace
-
-    from coterie.core.envelopes import Ask, Context
-
-    ask = Ask(("hungary",), local_update.name, {"x": hospital.x, "local": local()}, Context(0, 1, 1, 1))
-    hospital.rows._allowed("fedavg-0").check(ask)
-    refused("other filters", hospital.rows._allowed("fedavg-0").check, replace(ask, filters=(Steps(1),)))
-
-
 @pytest.mark.parametrize("where", [{"round": 6}, {"round": -1}, {"seed": 7}])
 def test_rounds_and_seeds_beyond_the_plan_are_refused(hospital, where):
     refused("has no round", hospital.ask, local_update, x=hospital.x, local=local(), **where)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie import FedAvg, task
 from coterie.core.errors import InputError
-from coterie.core.filters import Filter, in_order
+from coterie.core.filters import Filter, filters_of
 from coterie.core.task import Count, Gap, Gradient, Update
 from coterie.core.wire import wire_type
 from federations import batch_norm, federation_of, quadratic
@@ -114,7 +114,7 @@ def three(request):
 
 
 def ask(federation, *filters, **payload):
-    ordered = in_order(filters, FedAvg())
+    ordered = filters_of(FedAvg(), filters)
     return replace(federation, filters=ordered).ask(federation.clients, everything, **payload)
 
 
@@ -176,7 +176,7 @@ def test_streams_are_named_by_the_method_and_not_by_its_task(three):
     assert torch.equal(ask(again, Drawn()).delta, one)
     assert not torch.equal(ask(again, Drawn()).delta, one)  # the second ask of the round
     with federation_of(quadratic(CENTRES)) as alone:
-        ordered = in_order([Drawn()], FedAvg())
+        ordered = filters_of(FedAvg(), [Drawn()])
         federation = replace(alone, filters=ordered, label="a", round=1)
         assert torch.equal(federation.ask(["b"], everything).delta[0], one[1])
 
@@ -206,9 +206,9 @@ class Unregistered(Filter):
 )
 def test_filters_that_cannot_be_are_refused_with_a_sentence(filters: Any, method, said):
     with pytest.raises(InputError) as error:
-        in_order(filters, method)
+        filters_of(method, filters)
     assert said in str(error.value)
 
 
 def test_a_method_that_needs_exact_uploads_takes_filters_that_are_not_lossy():
-    assert in_order([Times(lossy=False)], Exact())
+    assert filters_of(Exact(), [Times(lossy=False)])

@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LEVELS = [
     {"solvers"},
     {"core"},
-    {"algorithms", "attacks", "catalogue", "data", "models", "samplers"},
+    {"algorithms", "attacks", "catalogue", "data", "filters", "models", "samplers"},
     {"engines"},
     {"run"},
     {"sites"},

@@ -131,7 +131,8 @@ class Back:
         pair = f"{entry.label}-{seed}"
         self.engine.prepare(module, clients, pair=pair, resume=resume, keep=keep)
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))
-        return run_method(self.engine, method, run.rounds, seed, settings, checkpoint=checkpoint)
+        filters = experiment.filters
+        return run_method(self.engine, method, run.rounds, seed, settings, filters=filters, checkpoint=checkpoint)
 
 
 def experiment(methods, rounds=3, seeds=1, **data):

@@ -171,3 +171,12 @@ def test_a_loss_that_fails_is_named():
         ct.InputError, match=r"the loss cannot take outputs of shape \(2, 1\) and torch.int64 labels.*TypeError"
     ):
         fitted(nn.Linear(4, 1), settings=RunSettings(loss=lambda outputs: outputs))
+
+
+def test_a_bfloat16_model_is_saved_and_goes_on(tmp_path):
+    model = nn.Linear(4, 1, dtype=torch.bfloat16)
+    whole = fitted(model, checkpoint=tmp_path / "whole")
+    half = ct.fit(ct.FedAvg(ct.LocalSGD(steps=ct.Steps(3))), clients(), model, 1, checkpoint=tmp_path / "half")
+    on = fitted(model, checkpoint=tmp_path / "half", settings=RunSettings(resume=True))
+    assert half.x.dtype == torch.bfloat16
+    assert torch.equal(on.x, whole.x)

@@ -53,6 +53,7 @@ class Centralised(Method[State]):
     local: LocalSGD = LocalSGD()
 
     pooled = True
+    is_reference = True
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

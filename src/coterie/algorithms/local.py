@@ -52,6 +52,7 @@ class Local(Method[State]):
     """
 
     catalogue = "local", 10
+    is_reference = True
 
     local: LocalSGD = LocalSGD()
 

@@ -36,10 +36,11 @@ def _plain_type(annotation: str) -> str:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, kind, text, and fields of a method, a data set, a model, an attack, or local training."""
+    """Name, kind, text, and fields of a method, a data set, a model, an attack, a filter, or local training."""
     from coterie.attacks import ATTACKS
     from coterie.core.training import LocalSGD
     from coterie.data import DATASETS
+    from coterie.filters import FILTERS
     from coterie.models import MODELS
 
     fields: list[tuple[str, str, str, str]] = []
@@ -49,9 +50,9 @@ def describe(name: str) -> dict[str, Any]:
     elif name in MODELS or name == "LocalSGD":
         cls = MODELS.get(name, LocalSGD)
         kind, text, fields = "model" if name in MODELS else "local training", _summary(cls), fields_of(cls)
-    elif name in ATTACKS:
-        cls = ATTACKS[name]
-        kind, text, fields = "attack", (inspect.getdoc(cls) or "").partition("\n\nAttributes:")[0], fields_of(cls)
+    elif name in ATTACKS or name in FILTERS:
+        kind, cls = ("attack", ATTACKS[name]) if name in ATTACKS else ("filter", FILTERS[name])
+        text, fields = (inspect.getdoc(cls) or "").partition("\n\nAttributes:")[0], fields_of(cls)
     elif name in DATASETS:
         dataset = DATASETS[name]
         about = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
@@ -60,7 +61,7 @@ def describe(name: str) -> dict[str, Any]:
         fields = [(f"data.{k}", type(v).__name__, repr(v), "") for k, v in options.items()]
         fields += [(f"split.{k}", type(v).__name__, repr(v), "") for k, v in dataset.defaults.get("split", {}).items()]
     else:
-        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, "LocalSGD"]
+        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, "LocalSGD"]
         raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}

@@ -25,7 +25,7 @@ from coterie.core.wire import to_json
 if TYPE_CHECKING:
     from coterie.core.method import Method
 
-__all__ = ["STAGES", "Filter", "Passage", "filtered", "in_order", "unpacked"]
+__all__ = ["STAGES", "Filter", "Passage", "filtered", "filters_of", "unpacked"]
 
 STAGES = ("clipping", "noise", "compression", "attack", "masks")
 """The order of filters: attackers change what they would have sent, and a mask hides whatever is sent."""
@@ -102,8 +102,8 @@ class Filter:
         raise NotImplementedError
 
 
-def in_order(filters: Iterable[Any], method: Method[Any]) -> tuple[Filter, ...]:
-    """The filters of a run in the order in which they run.
+def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...]:
+    """The filters of a run of this method in the order in which they run; none where it is a reference.
 
     Raises `InputError` for what is no filter or cannot travel, for two that pack, and for a lossy one where the method needs exact
     uploads.
@@ -127,7 +127,7 @@ def in_order(filters: Iterable[Any], method: Method[Any]) -> tuple[Filter, ...]:
     require(
         len(packing) < 2, f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
     )
-    return tuple(sorted(given, key=lambda one: STAGES.index(one.stage)))
+    return () if method.is_reference else tuple(sorted(given, key=lambda one: STAGES.index(one.stage)))
 
 
 def filtered(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:

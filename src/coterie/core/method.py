@@ -106,6 +106,11 @@ class Method(ABC, Generic[S]):
         return False
 
     @property
+    def is_reference(self) -> bool:
+        """Whether the method is a yardstick that nobody trains together, so that filters leave it alone."""
+        return False
+
+    @property
     def needs_exact_uploads(self) -> bool:
         """Whether what clients remember must equal what the server received, so that lossy filters are refused."""
         return False
@@ -251,4 +256,4 @@ class _Adopted:
         return getattr(self._given, name)
 
     def __repr__(self) -> str:
-        return repr((self._given, vars(self._given)))
+        return repr((self._given, getattr(self._given, "__dict__", None)))  # a NamedTuple has none

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coterie.core.errors import require
 from coterie.core.federation import Engine, Session
 from coterie.core.state import Checkpoint, read_checkpoint, write_checkpoint
@@ -24,7 +26,7 @@ def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
     text = re.sub(" at 0x[0-9a-f]+", "", text)  # where an object lies differs between processes
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     digest.update(engine.fingerprint().encode())
-    digest.update(engine.x.detach().cpu().numpy().tobytes())
+    digest.update(engine.x.detach().cpu().view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
     return digest.hexdigest()
 
 

@@ -13,11 +13,14 @@ import torch
 
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.filters import Filter, filters_of
+from coterie.core.method import as_method
 from coterie.core.modules import load_object
 from coterie.core.schema import COUNT, Flag, Rule, build, options, options_of, spell
 from coterie.core.training import LocalSGD
 from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
+from coterie.filters import FILTERS
 from coterie.run.finetune import Tuning
 from coterie.run.settings import RunSettings
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Experiment", "MethodEntry", "RunTable", "find_method", "label_of"]
 
-TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "personalise", "run", "tune")
+TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "personalise", "run", "tune")
 
 
 def _are_seeds(value: Any) -> bool:
@@ -81,6 +84,7 @@ class Experiment:
         where: the file or command that it comes from, for errors.
         engine: the [engine].
         attack: the [attack] and who attacks; None if there is none.
+        filters: the [[filters]].
         tuning: the [personalise] table; None if nothing is personalised.
     """
 
@@ -94,6 +98,7 @@ class Experiment:
     where: str
     engine: EngineSpec
     attack: Any = None
+    filters: tuple[Filter, ...] = ()
     tuning: Tuning | None = None
 
     @classmethod
@@ -101,7 +106,7 @@ class Experiment:
         """Check the tables of a TOML file. Raises `InputError` that names file, key, what is allowed and the nearest spelling."""
         for key in tables:
             require(key in TABLES, f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
-        for key in (k for k in TABLES if k != "methods"):
+        for key in (k for k in TABLES if k not in ("methods", "filters")):
             require(isinstance(tables.get(key, {}), dict), f"{where}: [{key}] must be a table")
         _check_texts(tables, where)
         build_local(tables.get("local", {}), f"{where}, [local]")
@@ -121,13 +126,14 @@ class Experiment:
             where=where,
             engine=ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
             attack=_attack(tables.get("attack"), f"{where}, [attack]"),
+            filters=_filters(tables.get("filters", []), f"{where}, [[filters]]"),
             tuning=build(Tuning, tables["personalise"], f"{where}, [personalise]") if "personalise" in tables else None,
         )
         twice = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
         require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
         experiment.build_model()
         for entry in experiment.methods:
-            experiment.build_method(entry)
+            filters_of(as_method(experiment.build_method(entry)), experiment.filters)
         return experiment
 
     def tables(self) -> dict[str, Any]:
@@ -142,6 +148,7 @@ class Experiment:
             "engine": ENGINES.spell(self.engine),
             "tune": self.tune,
             "attack": self._attack_table(),
+            "filters": [FILTERS.spell(one) for one in self.filters],
             "personalise": {} if self.tuning is None else spell(self.tuning),
             "methods": [self._method_table(entry) for entry in self.methods],
         }
@@ -188,6 +195,9 @@ class Experiment:
             said.append(
                 f"under attack: {name}{f' ({fields})' if fields else ''} by {share or ', '.join(who)}; evaluation is honest"
             )
+        if self.filters:
+            names = ", ".join(FILTERS.name_of(one) for one in self.filters)
+            said.append(f"replies pass filters before they are sent ({names}), but for those of references")
         if self.tuning is not None:
             said.append("validation rows choose each client's personalisation, so that no method was trained on them")
         return said
@@ -236,6 +246,7 @@ class Experiment:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
         named = [self.data.get("name", ""), self.model.get("name", ""), entry.name, *self.run.metrics]
         named.append(self._attack_table().get("name", ""))
+        named += [FILTERS.name_of(one) for one in self.filters]
         init = [Path(self.model["init"])] if "init" in self.model else []
         return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
 
@@ -288,6 +299,11 @@ def _attack(table: Mapping[str, Any] | None, where: str) -> Any:
     require("name" in table, f'{where} needs a name, say name = "ipm"')
     require("on" in table, f'{where}: say who attacks: on = ["NAME"], or a share such as on = 0.1')
     return ATTACKS.build(table, where)
+
+
+def _filters(tables: Any, where: str) -> tuple[Filter, ...]:
+    require(isinstance(tables, list), f"{where} must be a list of tables; got {tables!r}")
+    return tuple(FILTERS.build(table, where) for table in tables)
 
 
 def _check_texts(tables: Mapping[str, Any], where: str) -> None:

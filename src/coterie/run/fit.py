@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers
 from coterie.core.errors import InputError, require
+from coterie.core.filters import Filter, filters_of
 from coterie.core.loss import RowLoss
 from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
@@ -51,6 +52,7 @@ def fit(
     *,
     engine: EngineSpec = _HERE,
     attack: Any = None,
+    filters: Sequence[Filter] = (),
     local: LocalSGD | None = None,
     init: Mapping[str, Tensor] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -67,6 +69,8 @@ def fit(
         engine: where the clients are: `InProcess(workers=2)`, `Ray(actors=4)`, or an `EngineSpec` of your own. A checkpoint of one
             engine resumes on another.
         attack: what some clients do wrong, and who they are, e.g. `attacks.IPM(on=("hungary",))`; evaluation stays honest.
+        filters: what replies pass through at the clients before they are sent, e.g. `[TopK(0.01)]`; those that there are run in the
+            order of their stages.
         local: local training, in place of the method's own.
         init: a state dict to start from.
         checkpoint: folder where every complete round is saved; None: nothing is saved.
@@ -90,11 +94,12 @@ def fit(
     prepared = _prepare(method, clients, settings.merge_validation)
     with _one_thread():
         method.check(prepared.names)
+        filters_of(method, filters)
         opened = engine.open(prepared, module, _loss(settings, prepared))
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
-            return run_method(opened, method, rounds, seed, settings, checkpoint=checkpoint)
+            return run_method(opened, method, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
         finally:
             opened.close()
 

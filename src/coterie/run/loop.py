@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from coterie.core.errors import RunError
 from coterie.core.federation import Engine, Federation
+from coterie.core.filters import Filter, filters_of
 from coterie.core.method import Method, Sampler, as_method, as_sampler
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
@@ -38,23 +39,32 @@ def run_method(
     seed: int,
     settings: RunSettings,
     *,
+    filters: Sequence[Filter] = (),
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Run:
     """Run a method on the clients of an engine, which stays open. Arguments and errors as for `fit`."""
     settings.check(rounds, seed, len(engine.clients))
-    return _Loop(method, engine, rounds, seed, settings).run(None if checkpoint is None else Path(checkpoint))
+    return _Loop(method, engine, rounds, seed, settings, filters).run(None if checkpoint is None else Path(checkpoint))
 
 
 class _Loop:
     """One run; what differs between a fresh and a resumed one is only where it starts."""
 
-    def __init__(self, method: Method[Any], engine: Engine, rounds: int, seed: int, settings: RunSettings) -> None:
+    def __init__(
+        self,
+        method: Method[Any],
+        engine: Engine,
+        rounds: int,
+        seed: int,
+        settings: RunSettings,
+        filters: Sequence[Filter],
+    ) -> None:
         self.method, self.engine = as_method(method), engine
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
         self.own_participation = self.method.participation == "own"
         self.sampler = as_sampler(self.method.sampler or Sampler())
-        # Attackers lie while a model is trained; what is looked at in between, and at the end, is measured honestly.
+        # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,
             engine.clients,
@@ -62,8 +72,10 @@ class _Loop:
             max_norm=settings.max_norm,
             strict_wire=settings.strict_wire,
             clients_per_round=self.per_round,
+            filters=filters_of(self.method, filters),
+            label=type(self.method).__name__,
         )
-        self.federation = replace(self.training, engine=getattr(engine, "honest", engine))
+        self.federation = replace(self.training, engine=getattr(engine, "honest", engine), filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics)
         self.record = Record()
@@ -108,7 +120,7 @@ class _Loop:
     def _files(self, folder: Path | None) -> RoundFiles | None:
         if folder is None:
             return None
-        given = (self.seed, self.per_round, self.every, ",".join(self.settings.metrics))
+        given = (self.seed, self.per_round, self.every, ",".join(self.settings.metrics), self.training.filters)
         return RoundFiles(folder, fingerprint(self.method, self.engine, *given))
 
     def _call_back(self, number: int) -> None:

@@ -120,7 +120,7 @@ def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -
     freeze(module, experiment)
     result = fit(
         experiment.build_method(entry), clients, module, run.rounds, seed, engine=experiment.engine, attack=experiment.attack,
-        init=initial(experiment),
+        filters=experiment.filters, init=initial(experiment),
         settings=run_settings(experiment, evaluate=max(1, run.rounds), metrics=(), merge_validation=False),
     )  # fmt: skip
     losses = [row["loss"] for row in result.summary if row["split"] == "validation"]

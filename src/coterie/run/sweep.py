@@ -91,6 +91,7 @@ class _Here:
             seed,
             engine=experiment.engine,
             attack=experiment.attack,
+            filters=experiment.filters,
             init=initial(experiment),
             checkpoint=checkpoint,
             settings=run_settings(

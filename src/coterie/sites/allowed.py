@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.envelopes import Ask
 from coterie.core.errors import InputError
+from coterie.core.filters import Filter
 from coterie.core.metrics import baselines, evaluate
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
@@ -43,14 +43,14 @@ class Allowed:
         seed: of this run of the method.
         rounds: of the plan.
         metrics: of the plan.
-        filters: that every reply passes; the server can neither add nor drop one.
+        filters: of the plan, through which replies leave the site whatever the server asks for.
     """
 
     method: Any
     seed: int
     rounds: int
     metrics: tuple[str, ...]
-    filters: tuple[Any, ...] = ()
+    filters: tuple[Filter, ...] = ()
 
     @cached_property
     def tasks(self) -> Mapping[str, Task[Any]]:
@@ -63,18 +63,15 @@ class Allowed:
         """Every number and word of the method's settings."""
         return (None, True, False, 0, 1, *_values(self.method))
 
-    def check(self, ask: Ask) -> None:
+    def check(self, task: str, payload: Mapping[str, Any], *, seed: int, round: int) -> None:
         """Raise `RefusedError` unless the plan allows this request."""
-        task, where = ask.task, ask.context
-        if ask.filters != self.filters:
-            raise RefusedError("the approved plan has other filters of replies")
         if task not in self.tasks:
             raise RefusedError(f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}")
-        if where.seed != self.seed or not 0 <= where.round <= self.rounds:
-            raise RefusedError(f"the approved plan has no round {where.round} of seed {where.seed} here")
+        if seed != self.seed or not 0 <= round <= self.rounds:
+            raise RefusedError(f"the approved plan has no round {round} of seed {seed} here")
         fields = list(inspect.signature(self.tasks[task].function).parameters.values())[1:]
         declared = {field.name: str(field.annotation) for field in fields}
-        for name, value in ask.payload.items():
+        for name, value in payload.items():
             if name not in declared:
                 raise RefusedError(f"{short(task)} has no field {name[:40]!r}")
             if not self._fits(name, value, declared[name]):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import require
+from coterie.core.filters import filters_of
+from coterie.core.method import as_method
 from coterie.core.state import write_atomically
 from coterie.core.training import LocalSGD
 from coterie.run.sweep import metric_names
@@ -43,13 +45,14 @@ class Approved:
     def pairs(self) -> dict[str, Allowed]:
         """What each method may ask with each seed."""
         experiment = self.plan.experiment
-        return {
-            f"{entry.label}-{seed}": Allowed(
-                experiment.build_method(entry), seed, experiment.run.rounds, metric_names(experiment)
-            )
-            for entry in experiment.methods
-            for seed in experiment.run.seeds
-        }
+        allowed = {}
+        for entry in experiment.methods:
+            method = experiment.build_method(entry)
+            filters = filters_of(as_method(method), experiment.filters)
+            for seed in experiment.run.seeds:
+                about = (method, seed, experiment.run.rounds, metric_names(experiment), filters)
+                allowed[f"{entry.label}-{seed}"] = Allowed(*about)
+        return allowed
 
     @property
     def budget(self) -> int:

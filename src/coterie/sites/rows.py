@@ -193,7 +193,9 @@ class SiteRows:
             return {"answer": self._statistics(ask)}
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
-        self._allowed(self.pair).check(ask)
+        allowed = self._allowed(self.pair)
+        allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
+        ask = replace(ask, filters=allowed.filters)
         self._spend(str(message.get("run")), ask)
         if message.get("undo") == self._before[0]:
             self.shard.memory.load(self._before[1], (self.name,))
@@ -235,7 +237,7 @@ class SiteRows:
             failed[name] = f"its task failed ({why.partition(':')[0]}); the site's own log says more"
         least = self.settings.minimum_cell
         blocks = tuple(
-            replace(block, values=classes_withheld(ask.task, ask.payload, dict(block.values), clients, least))
+            Block(block.names, classes_withheld(ask.task, ask.payload, dict(block.values), clients, least))
             for block in answer.blocks
         )
         return replace(answer, blocks=blocks, failed=failed)

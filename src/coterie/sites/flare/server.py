@@ -75,7 +75,9 @@ class Sites:
             keep=method.keeps_validation(clients.names),
         )
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))
-        return run_method(self.engine, method, run.rounds, seed, settings, checkpoint=checkpoint)
+        return run_method(
+            self.engine, method, run.rounds, seed, settings, filters=experiment.filters, checkpoint=checkpoint
+        )
 
 
 class Coordinator:
