@@ -38,7 +38,7 @@ def rows(run):
 def tuned(driver, tmp_path_factory):
     """A run with personalisation, and what it printed."""
     folder = tmp_path_factory.mktemp("tuned")
-    ended = done(driver(folder, *HEART, "--methods", "local,fedavg,meritfed", *FAST, *TUNE, "--out", "run"))
+    ended = done(driver(folder, *HEART, "--methods", "local,fedavg,meritfed", *FAST, *TUNE, "--tables", "--out", "run"))
     return folder / "run", ended.out
 
 

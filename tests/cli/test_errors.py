@@ -250,7 +250,7 @@ DATA = {
         "no column",
     ),
     "no text": ({**FOLDER, "good/c.csv": b"age,kind,outcome\n\xff\xfe,x,0\n"}, (), "good/c.csv is not UTF-8 text"),
-    "an Excel file": ({**FOLDER, "good/c.xlsx": "x"}, (), "good/c.xlsx cannot be read; save it as CSV"),
+    "an Excel file": ({**FOLDER, "good/c.xlsx": "x"}, (), "good/c.xlsx cannot be read as Excel"),
     "a client called server": ({**FOLDER, "good/server.csv": GOOD}, (), "a client is called 'server'"),
     "a broken archive": ({"good/a.npz": b"PK\x03\x04 no archive"}, (), "good/a.npz cannot be read as npz"),
     "a broken Parquet file": ({"good/a.parquet": b"PAR1 no table"}, (), "good/a.parquet cannot be read as Parquet"),
