@@ -59,6 +59,7 @@ from coterie.core.wire import wire_type as wire_type
 from coterie.engines.inprocess import InProcess as InProcess
 from coterie.engines.ray import Ray as Ray
 from coterie.engines.spec import EngineSpec as EngineSpec
+from coterie.filters.top_k import TopK as TopK
 from coterie.run.fit import fit as fit
 from coterie.run.fit import personalise as personalise
 from coterie.run.settings import RunSettings as RunSettings

@@ -135,8 +135,9 @@ class Back:
         return run_method(self.engine, method, run.rounds, seed, settings, filters=filters, checkpoint=checkpoint)
 
 
-def experiment(methods, rounds=3, seeds=1, **data):
+def experiment(methods, rounds=3, seeds=1, filters=(), **data):
     tables = preset("heart-disease")
+    tables["filters"] = list(filters)
     tables["run"] = {"rounds": rounds, "seeds": seeds}
     tables["methods"] = methods
     tables["data"].update(data)
@@ -215,6 +216,25 @@ def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, t
     page = write(tmp_path / "there").read_text()
     assert "<th>MB up</th>" in page
     assert "MB up" not in write(tmp_path / "here").read_text()
+
+
+def test_replies_leave_a_site_through_the_filters_of_its_plan_whatever_the_server_asks_for(hospitals, tmp_path):
+    _, make = hospitals
+    filters = [{"name": "top-k", "share": 0.2}]
+    methods = [{"name": "fedavg"}, {"name": "local"}]
+    as_preset = [{**m, "local": {"steps": 10, "weight_decay": 1e-3}} for m in methods]
+    for name in HOSPITALS:
+        sites = make(name, plan={"filters": filters, "methods": as_preset})
+    plain, plan = experiment(methods), experiment(methods, filters=filters)
+    run_experiment(plan, tmp_path / "here")
+    run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)))
+    assert set(differences(tmp_path / "here", tmp_path / "there")) <= {"preprocess.json"}
+    run_experiment(plain, tmp_path / "plain")
+    assert "models" in str(differences(tmp_path / "here", tmp_path / "plain"))
+    for site in sites.values():
+        site._newest = -1  # a job of its own
+    with pytest.raises(RunError, match="is packed, which nobody asked for"):
+        run_experiment(plain, tmp_path / "other", backend=Back(remote(sites)))
 
 
 def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_path):
