@@ -59,6 +59,11 @@ class Entry:
         return f"{own}\n\n{self.text}" if self.shared else self.text
 
     @property
+    def laws(self) -> tuple[str, ...]:
+        """What its file names under Laws, as `tests/FILE.py::NAME`."""
+        return tuple(re.findall(r"tests/[\w/]+\.py::\w+", self.text))
+
+    @property
     def year(self) -> int | None:
         """Of the paper."""
         years = re.findall(r"\b(?:19|20)\d\d\b", self.said("Papers?"))

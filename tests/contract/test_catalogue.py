@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +22,7 @@ from federations import Make, Problem, build, seeded
 
 FIRST = {case[0]: case for case in reversed(CASES)}
 """Each method in its first setting."""
+ROOT = Path(__file__).parents[2]
 ROUND = 6
 """A round in which nothing happens for the first time at any client, and nothing is evaluated."""
 SETTINGS = 1000
@@ -136,3 +140,17 @@ def test_a_file_with_its_entry_is_in_the_catalogue_and_nothing_else_is_touched(t
         {"name": "mine", "summary": "do it my way", "paper": "me, 2026.", "year": 2026, **about}
     ]
     assert found["mine"].module == "coterie.algorithms.mine"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_laws_that_a_method_names_exist(name):
+    laws = entries()[name].laws
+    assert len(laws) >= 2
+    for file, _, test in (law.partition("::") for law in laws):
+        assert test in names_in(ROOT / file), f"{name} names {file}::{test}, which is not there"
+
+
+@cache
+def names_in(file: Path) -> set[str]:
+    assert file.is_file(), file
+    return {node.name for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}

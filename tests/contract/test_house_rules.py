@@ -269,7 +269,7 @@ def test_a_method_is_short_and_has_its_header(path):
         return
     text = path.read_text()
     header = ast.get_docstring(ast.parse(text)) or ""
-    assert "Laws (tests/laws)" in header
+    assert "\nLaws:\n- " in header
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
     assert max(f.end_lineno - f.lineno + 1 for f in functions) <= LONGEST_FUNCTION
     assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super"]

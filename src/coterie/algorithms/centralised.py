@@ -8,7 +8,11 @@ The run loop puts the training rows of all clients where the server's rows are (
 the same number of steps as any client does in other methods, with a batch that is n times as large for n participating clients: the
 same rounds, local steps and row gradients as FedAvg.
 
-Laws (tests/laws): with one step on all rows it equals FedAvg with one step on all rows; with one client it equals Local.
+Laws:
+- one step on all rows is that of FedAvg:
+  tests/laws/test_averaging_laws.py::test_centralised_with_one_step_on_all_rows_is_fedavg
+- with one client it is Local:
+  tests/laws/test_averaging_laws.py::test_centralised_with_one_client_is_local
 """
 
 from __future__ import annotations

@@ -21,8 +21,13 @@ part. Several local steps give accumulated updates. The MeritFed paper prints th
 A client that trains on different batches in each round has an angle near pi / 2 to anything in many dimensions. Individual
 updates are needed, which excludes secure aggregation.
 
-Laws (tests/laws): equal angles = FedAvg; a client that points away from the reference counts less, whatever its size; without the
-running mean nothing is remembered.
+Laws:
+- equal angles are FedAvg:
+  tests/laws/test_reference_weights.py::test_fedadp_with_equal_angles_is_fedavg
+- a client that points away from the reference counts less, whatever its size:
+  tests/laws/test_reference_weights.py::test_fedadp_a_client_that_points_away_counts_less_whatever_its_size
+- the mean goes over the rounds in which a client took part:
+  tests/laws/test_reference_weights.py::test_fedadp_takes_the_mean_over_rounds_in_which_a_client_took_part
 """
 
 from __future__ import annotations

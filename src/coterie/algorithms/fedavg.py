@@ -12,8 +12,13 @@ Symbols: x = w_t, delta_k = w^k_{t+1} - w_t, sizes = n_k, local = (B, E or a num
 
 Differences from the paper: `lr`; `Steps` beside `Epochs`.
 
-Laws (tests/laws): one local step on all rows = gradient descent on the size-weighted loss; FedProx(mu=0) = FedAvg; a client that
-exists twice counts twice.
+Laws:
+- one local step on all rows is gradient descent on the size-weighted loss:
+  tests/laws/test_averaging_laws.py::test_one_step_on_all_rows_is_gradient_descent_on_the_size_weighted_loss
+- FedProx without a penalty is FedAvg:
+  tests/laws/test_averaging_laws.py::test_fedprox_without_a_penalty_is_fedavg_bit_by_bit
+- a client that exists twice counts twice:
+  tests/laws/test_averaging_laws.py::test_a_client_that_exists_twice_counts_twice
 """
 
 from __future__ import annotations

@@ -12,7 +12,11 @@ Symbols: x = w^t, mu of h_k(w; w^t) = F_k(w) + mu / 2 ||w - w^t||^2.
 Differences from the paper: all clients do the number of steps that `local` says; participants are weighted by size, where the
 paper draws them by size and averages uniformly (the same in expectation).
 
-Laws (tests/laws): mu = 0 is FedAvg, bit by bit; a large mu keeps updates short.
+Laws:
+- mu = 0 is FedAvg, bit by bit:
+  tests/laws/test_averaging_laws.py::test_fedprox_without_a_penalty_is_fedavg_bit_by_bit
+- a larger mu keeps updates shorter:
+  tests/laws/test_averaging_laws.py::test_a_larger_penalty_keeps_updates_shorter
 """
 
 from __future__ import annotations

@@ -9,7 +9,13 @@ one client reaches another. Everybody trains in every round, also where other me
 need not wait to be drawn. The models are kept with the server's state, so a run can be resumed and evaluated like any other; on a
 real federation the models of this yardstick are thereby seen by the server.
 
-Laws (tests/laws): other clients change nothing; a federation of one client gives FedAvg's model.
+Laws:
+- other clients change nothing:
+  tests/laws/test_averaging_laws.py::test_local_models_do_not_depend_on_other_clients
+- a federation of one client gives FedAvg's model:
+  tests/laws/test_averaging_laws.py::test_fedavg_with_one_client_is_local
+- rounds of steps are one long training:
+  tests/laws/test_averaging_laws.py::test_local_rounds_of_steps_are_one_long_training
 """
 
 from __future__ import annotations

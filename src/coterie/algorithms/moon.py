@@ -16,8 +16,13 @@ projection head that the authors add to their models. A model with no layer befo
 model without a linear layer is an error. Reference models run in eval mode. The client keeps its last local model; in its first round,
 and if it lost it, the global model stands in, whose two terms cancel.
 
-Laws (tests/laws): mu = 0 is FedAvg, bit by bit; so is the first round of each client, to rounding; the penalty's slope vanishes as
-the temperature grows.
+Laws:
+- mu = 0 is FedAvg, bit by bit:
+  tests/laws/test_comparators_a.py::test_moon_without_mu_is_fedavg_bit_by_bit
+- so is the first round of each client, to rounding:
+  tests/laws/test_comparators_a.py::test_moon_has_nothing_to_hold_away_from_in_its_first_round
+- the penalty's slope vanishes as the temperature grows:
+  tests/laws/test_comparators_a.py::test_the_contrast_vanishes_as_the_temperature_grows
 """
 
 from __future__ import annotations

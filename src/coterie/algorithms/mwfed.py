@@ -15,8 +15,13 @@ clients keep what they have. Requirements are MaxFL's (`coterie/core/appeal.py`)
 
 Steps of all participants sum to about tau n, so budgets are those of other methods; what is rounded up to one step comes on top.
 
-Laws (tests/laws): rate = 0 is uniform averaging with tau steps each; equal gaps too; a client whose requirement is never met ends
-with all the weight.
+Laws:
+- rate = 0 is uniform averaging with tau steps each:
+  tests/laws/test_comparators_a.py::test_mwfed_without_a_rate_is_uniform_averaging_with_equal_steps
+- equal gaps are so too:
+  tests/laws/test_comparators_a.py::test_equal_gaps_leave_mwfed_uniform
+- a client whose requirement is never met ends with all the weight:
+  tests/laws/test_comparators_a.py::test_a_client_that_is_never_content_gets_all_the_weight_and_the_steps
 """
 
 from __future__ import annotations

@@ -19,7 +19,11 @@ What it costs: EVERYBODY trains in every round and sends u_k, one number. The dr
 they have noted; one that lost it trains once more on the same batches by name. It saves uploads (m vectors in place of n), not
 work. With m = n everybody is drawn, so norms are not asked for. Coefficients do not sum to 1; buffers are averaged with their shares.
 
-Laws (tests/laws): m = n is FedAvg, bit by bit; the estimate is unbiased, by enumeration of all subsets.
+Laws:
+- m = n is FedAvg, bit by bit:
+  tests/laws/test_selection.py::test_ocs_with_everybody_is_fedavg_bit_by_bit
+- the estimate is unbiased, by enumeration of all subsets:
+  tests/laws/test_selection.py::test_the_estimate_of_ocs_is_unbiased_over_all_subsets
 """
 
 from __future__ import annotations

@@ -16,8 +16,13 @@ Its two gradients share batch and random layers. A step costs 2 ("fo") or 4 ("hf
 The models that clients use are x after one step at rate alpha on all their training rows in eval mode (`personalised`); this is what is
 evaluated, saved and used for predictions, also for unseen clients. x itself remains under `*`. These models travel to the server.
 
-Laws (tests/laws): alpha = 0 with all rows in a batch is uniform averaging of plain local training; on a quadratic the Hessian-free step
-is the gradient of F_i; the fixed point on quadratics is that of the mean of F_i.
+Laws:
+- alpha = 0 with all rows in a batch is uniform averaging:
+  tests/laws/test_comparators_a.py::test_perfedavg_without_an_inner_step_is_uniform_averaging
+- on a quadratic the Hessian-free step is the gradient of F_i:
+  tests/laws/test_comparators_a.py::test_hessian_free_steps_on_a_quadratic_are_gradients_of_the_meta_objective
+- the fixed point on quadratics is that of the mean of F_i:
+  tests/laws/test_comparators_a.py::test_perfedavg_ends_where_the_mean_of_its_meta_objectives_is_least
 """
 
 from __future__ import annotations

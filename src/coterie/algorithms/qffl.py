@@ -14,8 +14,13 @@ kept above 1e-10, as in the authors' code, and divided by the largest, which cha
 keeps every client at the same number of plain SGD steps; momentum and clipping are possible and make L a rougher estimate, Adam is
 refused, since no L follows from its rate.
 
-Laws (tests/laws): q = 0 is uniform averaging; equal losses and lengths are uniform averaging with a shorter step; scaling the loss
-does not change the direction.
+Laws:
+- q = 0 is uniform averaging:
+  tests/laws/test_comparators_a.py::test_qffl_without_q_is_uniform_averaging
+- equal losses and lengths are uniform averaging with a shorter step:
+  tests/laws/test_comparators_a.py::test_equal_losses_and_lengths_make_a_shorter_uniform_step
+- scaling the loss does not change the direction:
+  tests/laws/test_comparators_a.py::test_scaling_the_loss_does_not_change_the_direction_of_qffl
 """
 
 from __future__ import annotations

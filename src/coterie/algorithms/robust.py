@@ -22,8 +22,15 @@ unusual ones.
 Individual updates are needed, which excludes secure aggregation. Multi-Krum takes O(n^2 d) operations, the others O(n d) up to
 logarithms.
 
-Laws (tests/laws): equal updates come through whole; trim = 0, and byzantine = 0 with all kept, is the uniform average; permuting
-clients changes nothing; fewer than f wild updates move the model by no more than the honest ones spread.
+Laws:
+- equal updates come through whole:
+  tests/laws/test_group_averages.py::test_equal_updates_come_through_whole
+- trim = 0, and byzantine = 0 with all kept, is the uniform average:
+  tests/laws/test_group_averages.py::test_rules_that_suspect_nobody_are_the_mean
+- fewer than f wild updates move the model by no more than the honest ones spread:
+  tests/laws/test_group_averages.py::test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread
+- permuting clients changes nothing:
+  tests/contract/test_methods.py::test_permuting_clients_permutes_models_and_weights
 """
 
 from __future__ import annotations

@@ -20,8 +20,15 @@ Weight decay belongs to each client's objective, so controls contain it. Momentu
 (x - y_i) / (K lr) is no mean of gradients. Everybody counts the same, so a client that exists twice counts twice and its size does not
 matter.
 
-Laws (tests/laws): the first round is uniform averaging; with one step on all rows and all clients every round is FedSGD; the fixed
-point on quadratics is the optimum, also after a loss of memory.
+Laws:
+- the first round is uniform averaging:
+  tests/laws/test_comparators_a.py::test_the_first_round_of_scaffold_is_uniform_averaging
+- with one step on all rows and all clients every round is FedSGD:
+  tests/laws/test_comparators_a.py::test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round
+- the fixed point on quadratics is the optimum:
+  tests/laws/test_comparators_a.py::test_scaffold_ends_at_the_optimum_of_unlike_clients
+- also after a loss of memory:
+  tests/laws/test_comparators_a.py::test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends
 """
 
 from __future__ import annotations

@@ -19,7 +19,11 @@ leaves what the run's `clients_per_round` does not need for the internal clients
 A round asks the N external clients for one number (a forward pass over their rows), and M + K clients for an update. A low loss
 also means that there is little to learn: SL prefers clients that the model serves already.
 
-Laws (tests/laws): K = N is FedAvg; K = 0 is FedAvg among the internal clients; an external client with a high loss never counts.
+Laws:
+- K = N is FedAvg, K = 0 FedAvg among the internal clients:
+  tests/laws/test_selection.py::test_selective_with_all_or_none_is_fedavg
+- an external client with a high loss never counts:
+  tests/laws/test_selection.py::test_selective_never_keeps_a_client_with_a_high_loss
 """
 
 from __future__ import annotations

@@ -16,8 +16,15 @@ Differences from the paper: SGD Ideal takes any group by name or pattern; where 
 all of it if it has no more, since a group that an oracle names is a federation of its own. Buffers are averaged, and Adam does
 not see them.
 
-Laws (tests/laws): SGD Full = FedAvg where sizes are equal; SGD Ideal of everybody = SGD Full; of one client = target only =
-Local; the server's Adam = torch's.
+Laws:
+- SGD Full is FedAvg where sizes are equal:
+  tests/laws/test_group_averages.py::test_sgd_full_is_fedavg_where_sizes_are_equal
+- SGD Ideal of everybody is SGD Full:
+  tests/laws/test_group_averages.py::test_the_group_of_everybody_is_everybody
+- of one client it is target only, and Local:
+  tests/laws/test_group_averages.py::test_target_only_is_the_group_of_one_and_local
+- the server's Adam is torch's:
+  tests/laws/test_group_averages.py::test_adam_at_the_server_is_torchs
 """
 
 from __future__ import annotations

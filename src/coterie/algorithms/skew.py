@@ -17,7 +17,13 @@ pi_cpow-d). m is the run's `clients_per_round`; where that is everybody, everybo
 A round asks d clients for one number (a forward pass over their rows) and m of them for an update. Since sizes decide who becomes
 a candidate, updates are averaged evenly, as in the paper.
 
-Laws (tests/laws): m = n is the uniform average; the chosen have the highest losses; candidates follow the draw by size.
+Laws:
+- m = n is the uniform average:
+  tests/laws/test_selection.py::test_skew_with_everybody_is_the_uniform_average
+- the chosen have the highest losses:
+  tests/laws/test_selection.py::test_skew_with_all_candidates_takes_the_highest_losses_and_with_m_candidates_none_are_left_to_choose
+- candidates follow the draw by size:
+  tests/laws/test_selection.py::test_skew_by_hand
 """
 
 from __future__ import annotations

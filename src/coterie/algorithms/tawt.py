@@ -21,8 +21,13 @@ most: TAWT ends near training alone.
 Models differ after the first round, so T targets cost each client T local trainings a round. Individual updates are needed, which
 excludes secure aggregation.
 
-Laws (tests/laws): step = 0 is the uniform average; the logarithms of the weights are sums of the cosines; all targets = each
-alone.
+Laws:
+- step = 0 is the uniform average:
+  tests/laws/test_reference_weights.py::test_tawt_without_a_step_is_the_uniform_average
+- the logarithms of the weights are sums of the cosines:
+  tests/laws/test_reference_weights.py::test_tawt_by_hand
+- all targets = each alone:
+  tests/laws/test_reference_weights.py::test_tawt_all_targets_are_each_target_alone
 """
 
 from __future__ import annotations

@@ -18,8 +18,17 @@ averaged with the same weights. A chosen client sends the gradient that it has n
 Logged: sum of w*, |S|, V and Phi(w*) / Phi(0), which with `debias` is an estimate that can be negative. Individual updates are needed,
 which excludes secure aggregation.
 
-Laws (tests/laws): without external clients, or with budget 0, this is gradient descent on the internal clients; copies of g_I reach
-the cap; a client at a great distance gets nothing; permuting clients permutes weights; both exchanges see the same batch.
+Laws:
+- without external clients, or with budget 0, this is gradient descent on the internal clients:
+  tests/laws/test_varsel.py::test_without_external_clients_it_is_descent_on_the_internal_ones
+- copies of g_I reach the cap:
+  tests/laws/test_varsel.py::test_copies_of_the_internal_mean_reach_the_cap
+- a client at a great distance gets nothing:
+  tests/laws/test_varsel.py::test_a_client_at_a_great_distance_gets_nothing
+- both exchanges see the same batch:
+  tests/laws/test_varsel.py::test_the_gradient_that_is_sent_is_the_one_whose_distance_was
+- permuting clients permutes weights:
+  tests/contract/test_methods.py::test_permuting_clients_permutes_models_and_weights
 """
 
 from __future__ import annotations

@@ -17,8 +17,13 @@ minimises another objective: rows that fit badly count more. Clients are not dra
 
 A client takes one more gradient of every row each time it trains, which is counted; nothing more is sent.
 
-Laws (tests/laws): FedAvg with its sampler, bit by bit; rows with equal gradient norms are drawn evenly; sampled frequencies are
-the norms.
+Laws:
+- FedAvg with its sampler, bit by bit:
+  tests/laws/test_row_samplers.py::test_each_is_fedavg_with_its_sampler_bit_by_bit
+- rows with equal gradient norms are drawn evenly:
+  tests/laws/test_row_samplers.py::test_rows_with_equal_gradients_are_drawn_as_if_by_classes_with_equal_counts
+- sampled frequencies are the norms:
+  tests/laws/test_row_samplers.py::test_rows_come_as_often_as_they_should
 """
 
 from __future__ import annotations

@@ -16,7 +16,17 @@ sampler work under any method. Where a method has no model for everybody, x is t
 several models at a client, x_k is the last. With `where="client"` no number that depends on p_k leaves a client: p are the shares
 of D_L, and neither rho, gamma nor q are logged.
 
-Laws (tests/laws): equal L, or x_k = x: q = p; permuting classes permutes q; sampled frequencies are q.
+Laws:
+- FedAvg with its sampler, bit by bit:
+  tests/laws/test_isfl.py::test_isfl_is_fedavg_with_its_sampler_bit_by_bit
+- equal L: q = p:
+  tests/laws/test_isfl.py::test_equal_constants_give_the_global_shares
+- x_k = x: q = p:
+  tests/laws/test_isfl.py::test_a_client_whose_model_is_the_average_samples_by_the_global_shares
+- permuting classes permutes q:
+  tests/laws/test_isfl.py::test_permuting_the_classes_permutes_q
+- classes that a client lacks are left out in proportion:
+  tests/laws/test_isfl.py::test_a_class_that_the_client_lacks_is_left_out_and_the_others_keep_their_proportions
 """
 
 from __future__ import annotations

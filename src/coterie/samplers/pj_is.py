@@ -14,7 +14,13 @@ Every client tells its class counts once, before the first round, and is told p,
 on, while ISFL's first round draws any row. A client that has lost p draws any row in that round, after which all tell their counts and
 are told p again.
 
-Laws (tests/laws): FedAvg with its sampler, bit by bit; ISFL with equal Lipschitz constants draws the same rows, bit by bit.
+Laws:
+- FedAvg with its sampler, bit by bit:
+  tests/laws/test_row_samplers.py::test_each_is_fedavg_with_its_sampler_bit_by_bit
+- ISFL with equal Lipschitz constants draws the same rows, bit by bit:
+  tests/laws/test_row_samplers.py::test_pj_is_is_isfl_with_equal_constants_bit_by_bit
+- sampled frequencies are p:
+  tests/laws/test_row_samplers.py::test_rows_come_as_often_as_they_should
 """
 
 from __future__ import annotations
