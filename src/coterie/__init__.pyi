@@ -8,6 +8,7 @@ from coterie import solvers as solvers
 from coterie.algorithms.centralised import Centralised as Centralised
 from coterie.algorithms.fedadp import FedAdp as FedAdp
 from coterie.algorithms.fedavg import FedAvg as FedAvg
+from coterie.algorithms.feddyn import FedDyn as FedDyn
 from coterie.algorithms.fedfomo import FedFomo as FedFomo
 from coterie.algorithms.fedprox import FedProx as FedProx
 from coterie.algorithms.local import Local as Local
