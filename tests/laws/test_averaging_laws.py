@@ -94,7 +94,7 @@ def test_centralised_makes_batches_of_all_participants():
     problem = logistic()
     found = run(Centralised(MINI), problem, 2, clients_per_round=3)
     assert found.history.select("row_gradients")[-1] == (2, 2 * 3 * 4 * 3)
-    assert [r.clients for r in found.asks if "pooled" in r.task] == [1, 1]
+    assert [r.clients for r in found.asks if "own_update" in r.task] == [1, 1]
 
 
 @pytest.mark.parametrize("method", [FedAvg, FedProx])

@@ -242,10 +242,10 @@ def test_a_reply_that_was_refused_does_not_leave_a_control_that_the_server_does_
 
 
 def test_equal_losses_and_lengths_make_a_shorter_uniform_step():
-    problem = quadratic({"a": [1.0, 0.0], "b": [0.0, 1.0]})
+    problem = quadratic({"a": [2.0, 0.0], "b": [0.0, 2.0]})
     q, lr = 2.0, 0.2
     found = run(QFFL(ONE, q), problem, 1)
-    loss, step = 0.5, lr * torch.tensor([1.0, 0.0], dtype=torch.float64)  # mean of (x - c)^2 over 2 entries at 0
+    loss, step = 2.0, lr * torch.tensor([2.0, 0.0], dtype=torch.float64)  # mean of (x - c)^2 over 2 entries at 0
     mean = (step + step.flip(0)) / 2
     assert_close(found.x, mean / (1 + q * float(step @ step) / (loss * lr)))
 
@@ -428,7 +428,7 @@ def test_fedfomo_with_one_client_is_local_training_while_that_helps(make):
 
 
 def test_a_target_for_whom_nobody_does_better_keeps_its_model():
-    problem = quadratic({"a": [1.0, 0.0], "b": [0.0, 1.0]})
+    problem = quadratic({"a": [2.0, 0.0], "b": [0.0, 2.0]})
     found = run(FedFomo(local=replace(ONE, lr=1e15)), problem, 2)
     assert all(x.tolist() == [0.0, 0.0] for x in found.models.values())
     assert logged(found, "kept") == {(1, "*"): 2, (2, "*"): 2}

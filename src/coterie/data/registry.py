@@ -62,7 +62,7 @@ _ALL = (
     ),
     Dataset(
         "digits",
-        "scikit-learn's handwritten digits: 1,797 images of 8 x 8, each a row of 64 numbers",
+        "scikit-learn's handwritten digits: 1,797 images, each 64 numbers (8 x 8)",
         "10, Dirichlet(.5) shares of the classes",
         "10 classes",
         "CC BY 4.0",

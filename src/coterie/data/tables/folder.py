@@ -117,8 +117,9 @@ def from_folder(
         return dealt_table(read(path, settings.reading(EVERY_FILE)), settings, **about, **rest)
     files = files_of(Path(path))
     if is_array_file(next(iter(files.values()))):
-        plain: tuple[Any, ...] = (None, (), [], {}, "refuse", 0)
-        given = [k for k, v in {**options, **rest}.items() if v not in plain and k != "classes"]
+        plain: tuple[Any, ...] = (None, (), [], {}, "refuse")
+        said = {**options, **rest, "rare": rare or None}
+        given = [k for k, v in said.items() if v not in plain and k != "classes"]
         require(not given, f"{path} holds arrays and no tables: {', '.join(given)} do not apply; drop them")
         return from_array_files(files, label=label, classes=tuple(classes), **about)
     settings = settings_of(label=label, **options)
