@@ -111,9 +111,9 @@ def test_a_site_whose_columns_do_not_fit_is_named_before_and_after_it_joins(depl
 
 
 def test_a_task_that_a_site_forbids_is_its_named_failure(deployment, plan, tmp_path):
-    deployment.settings("hungary", refuse=["fedavg:local_update"])
+    deployment.settings("hungary", refuse=["tasks:local_update"])
     deployment.coterie("submit", plan(FEDAVG), "--out", tmp_path / "run", "--no-report")
-    assert "its site refuses the task 'fedavg:local_update'" in failures(tmp_path / "run")["hungary"]
+    assert "its site refuses the task 'tasks:local_update'" in failures(tmp_path / "run")["hungary"]
     deployment.settings("hungary", refuse=["meritfed:local_updates"])
     deployment.settings("cleveland", minimum_rows=10_000)
     done = deployment.coterie("submit", plan(TWO), "--out", tmp_path / "other", "--no-report", check=False)
@@ -202,7 +202,7 @@ def test_a_kit_that_claims_to_be_another_site_is_refused(lonely, tmp_path):
 
 def moments(only, several):
     """When to kill: at which local update of FedAvg (`slow`), and at which query of MeritFed's, in the middle of a phase."""
-    slow = pytest.param("fedavg:local_update", only, marks=pytest.mark.slow)
+    slow = pytest.param("tasks:local_update", only, marks=pytest.mark.slow)
     return pytest.mark.parametrize(("task", "at"), [slow, ("meritfed:target_gradient", several)])
 
 
@@ -239,7 +239,7 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_the_job_goes_on(tmp
     assert task in log
     found = {**failures(tmp_path / "run"), **failures(tmp_path / "run", "meritfed")}
     # A target that fails is asked once more and then answers: the round lacks nobody.
-    assert set(found) == ({"switzerland"} if task == "fedavg:local_update" else set())
+    assert set(found) == ({"switzerland"} if task == "tasks:local_update" else set())
 
 
 @moments(3, 7)
@@ -271,7 +271,7 @@ def test_a_killed_server_is_started_again_and_resume_completes_with_the_same_mod
 
 
 def test_a_client_machine_that_vanishes_is_named_and_the_quorum_goes_on(tmp_path):
-    arm = {"where": "worker", "task": "fedavg:local_update", "at": 2, "file": str(tmp_path / "reached"), "wait": True}
+    arm = {"where": "worker", "task": "tasks:local_update", "at": 2, "file": str(tmp_path / "reached"), "wait": True}
     with deployed(tmp_path / "d", {"long-beach": arm}, methods=FEDAVG, rounds=4, timeout=20.0) as made:
         running = made.coterie("submit", made.plan, "--out", tmp_path / "run", "--no-report", background=True)
         wait_for((tmp_path / "reached").exists)

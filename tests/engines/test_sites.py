@@ -286,18 +286,18 @@ def test_rows_at_the_server_are_asked_there(tmp_path):
 
 def test_a_forbidden_task_is_refused_with_the_name_of_the_site_and_the_task(hospitals):
     _, make = hospitals
-    sites = make("hungary", refuse=("fedavg:local_update",))
+    sites = make("hungary", refuse=("tasks:local_update",))
     engine = remote(sites)
     begin(engine)
     got = update(view(engine))
-    assert got.failed == {"hungary": "its site refuses the task 'fedavg:local_update'"}
+    assert got.failed == {"hungary": "its site refuses the task 'tasks:local_update'"}
     with pytest.raises(QuorumError, match="hungary \\(its site refuses the task"):
         update(view(engine), need="all")
 
 
 def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
     _, make = hospitals
-    engine = remote(make("hungary", refuse=("fedavg:local_update",)))
+    engine = remote(make("hungary", refuse=("tasks:local_update",)))
     run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Back(engine))
     said = "hungary failed under fedavg, seed 0; last in round 2, coterie.core.tasks:local_update: its site refuses"
     results = Results.load(tmp_path / "run")
@@ -375,7 +375,7 @@ def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):
         ("", "data is missing; give the path of a file"),
         ("[site]\ndata = 3", "data must be the path of a file; got 3"),
         ('[site]\ndata = "a.csv"\nminimum_rows = 0', "minimum_rows must be an int > 0; got 0"),
-        ('[site]\ndata = "a.csv"\nrefuse = ["fedavg:local_updat"]', "did you mean 'fedavg:local_update'"),
+        ('[site]\ndata = "a.csv"\nrefuse = ["tasks:local_updat"]', "did you mean 'tasks:local_update'"),
         ('[site]\ndata = "a.csv"\nlog = ""', "log must be the path of a file"),
         ('[site]\ndata = "a.csv"\nlabel = 3', "label must be the name of a column; got 3"),
         ('[site]\ndata = "a.csv"\nlabl = "x"', "unknown key 'labl'; did you mean 'label'"),
