@@ -105,12 +105,12 @@ def test_a_client_that_forgets_and_fails_is_named_too(four):
 
 def test_what_the_server_discards_counts_no_longer_and_nobody_forgot_it(four):
     at(four, 1).ask("abcd", count_up, by=1.0)
-    four.discard("number", "ad")
+    at(four, 1).discard("number", "ad")
     replies = at(four, 2).ask("abcd", look)
     assert (replies.counted.tolist(), replies.forgot) == ([False, True, True, False], ())
     assert replies.before.tolist() == [1, 1, 1, 1]
-    four.discard("number")
-    assert not four.holders("number")
+    at(four, 2).discard("number")
+    assert not at(four, 2).holders("number")
 
 
 def test_a_state_that_is_only_read_stays_counted(four):

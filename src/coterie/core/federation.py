@@ -101,6 +101,7 @@ class Session:
         largest_update: whose update of the last ask was the longest, and its norm.
         known: all names that can be asked.
         counted: by key of client memory and client, the round of the value behind the last reply that was accepted.
+        counted_before: the same as the present round began.
         asked: round, its attempt, and how often each task was asked in it.
     """
 
@@ -110,11 +111,15 @@ class Session:
     largest_update: tuple[str, float] | None = None
     known: frozenset[str] = frozenset()
     counted: dict[str, dict[str, int]] = field(default_factory=dict)
-    asked: tuple[int, int, Counter[str]] = field(default_factory=lambda: (0, 0, Counter()))
+    counted_before: dict[str, dict[str, int]] = field(default_factory=dict)
+    asked: tuple[int, int, Counter[str]] = field(default_factory=lambda: (-1, 0, Counter()))
 
     def standing(self, round: int, attempt: int) -> Counter[str]:
-        """How often each task was asked in this round so far."""
+        """How often each task was asked in this round so far. A round that is repeated counts nothing of its first try."""
         if self.asked[:2] != (round, attempt):
+            if self.asked[0] == round:
+                self.counted = self.counted_before
+            self.counted_before = {key: dict(by_client) for key, by_client in self.counted.items()}
             self.asked = round, attempt, Counter()
         return self.asked[2]
 
@@ -192,10 +197,12 @@ class Federation:
 
     def holders(self, key: str) -> Collection[str]:
         """Clients whose state under `key` the server counts (see `cohort.state`)."""
+        self.session.standing(self.round, self.attempt)
         return self.session.counted.get(key, {}).keys()
 
     def discard(self, key: str, clients: Iterable[str] | None = None) -> None:
         """Let what these clients (None: all) keep under `key` count no longer: their task sees it as not counted."""
+        self.session.standing(self.round, self.attempt)
         by_client = self.session.counted.setdefault(key, {})
         for name in tuple(by_client if clients is None else clients):
             by_client.pop(name, None)
