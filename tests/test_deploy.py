@@ -58,8 +58,8 @@ def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):
         ('folder = "hospitals"', 'name = "digits"', "'digits' has no files at sites"),
         ('label = "num"', "", "[data] must name the label"),
         ('name = "fedavg"', 'name = "mine.py:Mine"', "there is no file 'mine.py'"),
-        ("[deploy]\n", '[attack]\nname = "ipm"\nclients = ["a"]\n[deploy]\n', "[attack] is for one machine"),
-        ("[deploy]\n", '[run]\nengine = "ray"\n[deploy]\n', "'ray' does not go with [deploy]"),
+        ("[deploy]\n", '[attack]\nname = "ipm"\non = ["a"]\n[deploy]\n', "[attack] is for one machine"),
+        ("[deploy]\n", '[engine]\nname = "ray"\n[deploy]\n', "[engine] does not go with [deploy]"),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_one_sentence(tmp_path, capsys, old, new, said):
