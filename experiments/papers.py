@@ -31,7 +31,7 @@ from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
 from coterie.models import build_model
 from coterie.report.results import Results
-from coterie.report.statistics import BETTER, UNCLEAR, Difference, compare
+from coterie.report.seeds import BETTER, UNCLEAR, Difference, compare
 from coterie.run.experiment import Experiment, read_experiment
 from coterie.run.folder import is_run
 from coterie.run.models import load_model_file
