@@ -32,11 +32,12 @@ from coterie.core.workspace import Workspace
 from coterie.models import build_model
 from coterie.report.results import Results
 from coterie.report.seeds import BETTER, UNCLEAR, Difference, compare
-from coterie.run.experiment import Experiment, read_experiment
+from coterie.run.experiment import Experiment
 from coterie.run.folder import is_run
 from coterie.run.models import load_model_file
 from coterie.run.status import Event
 from coterie.run.sweep import run_experiment
+from coterie.run.tables import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- papers -->", "<!-- /papers -->"
