@@ -257,7 +257,10 @@ class Federation:
             counted.setdefault(key, {}).update({n: number for n, number in rounds if n in accepted})
         forgot = {n: key for key, names in answer.forgot.items() for n in names}
         for name, key in forgot.items():
-            self.session.failures[name] = f"round {self.round}: what it kept ({key}) was lost, or of a refused reply"
+            if not self.session.failures.get(name, "").startswith(f"round {self.round},"):
+                self.session.failures[name] = (
+                    f"round {self.round}, what it kept ({key}) was lost, or of a refused reply"
+                )
         return tuple(sorted(forgot))
 
     def _once(self, ask: Ask, task: Task[R]) -> tuple[Replies[R], Answer]:

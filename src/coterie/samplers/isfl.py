@@ -84,11 +84,11 @@ class Comparison(NamedTuple):
 
 @task
 def local_models(cohort: Cohort) -> LocalModels:
-    """The local models of this round; zeros where there was no training."""
+    """The local models of this round; zeros where there was no training, or its reply was refused."""
     none = torch.zeros(0, dtype=cohort.layout.dtype, device=cohort.workspace.device)
-    kept = [cohort.only([i]).state(MODEL, none).values[0] for i in range(len(cohort.names))]
-    fresh = [len(x) > 0 for x in kept]
-    models = [x if new else none.new_zeros(cohort.layout.size) for x, new in zip(kept, fresh, strict=True)]
+    kept = [cohort.only([i]).state(MODEL, none) for i in range(len(cohort.names))]
+    fresh = [x.values.numel() > 0 and bool(x.counted) for x in kept]
+    models = [x.values[0] if new else none.new_zeros(cohort.layout.size) for x, new in zip(kept, fresh, strict=True)]
     return LocalModels(torch.stack(models), torch.tensor(fresh))
 
 
@@ -208,6 +208,7 @@ class LipschitzSampler(Weighted):
         """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
         replies = federation.ask(federation.clients, local_models)
         names = tuple(n for n, new in zip(replies.clients, replies.fresh.tolist(), strict=True) if new)
+        federation.discard(MODEL, set(replies.clients) - set(names))
         if not names:
             return {}
         models = replies.models[replies.fresh.to(replies.models.device)]
