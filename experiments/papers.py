@@ -3,7 +3,7 @@
 Runs each experiment below that has no complete run directory under runs/papers yet (stop it at any time: the next call goes on), writes
 experiments/results/NAME.json, and from these files alone the tables and verdicts of docs/results.md; `--page` does the last step only.
 
-A claim says that one of two paired results is higher (or lower). Its verdict follows from the 95 % interval of `statistics.compare`:
+A claim says that one of two paired results is higher (or lower). Its verdict follows from the 95 % interval of `statistics.paired`:
 confirmed if the interval lies on the claimed side of 0; not testable at this scale if it holds both 0 and the difference that the paper
 reports, or if there are too few seeds for an interval; not confirmed otherwise.
 """
@@ -31,7 +31,7 @@ from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
 from coterie.models import build_model
 from coterie.report.results import Results
-from coterie.report.seeds import BETTER, UNCLEAR, Difference, compare
+from coterie.report.statistics import Difference, paired
 from coterie.run.experiment import Experiment
 from coterie.run.folder import is_run
 from coterie.run.models import load_model_file
@@ -276,10 +276,10 @@ def word_of(difference: Difference | None, paper: float | None) -> str:
     """The verdict on a claim from the difference in its direction."""
     if difference is None or difference.low is None or difference.high is None:
         return UNTESTABLE
-    if difference.verdict == BETTER:
-        return CONFIRMED
+    if difference.excludes_zero:
+        return CONFIRMED if difference.better else REFUTED
     reported = paper is not None and difference.low <= paper <= difference.high
-    return UNTESTABLE if difference.verdict == UNCLEAR and reported else REFUTED
+    return UNTESTABLE if reported else REFUTED
 
 
 def judge(claim: Claim, documents: Mapping[str, Document]) -> Verdict | None:
@@ -300,7 +300,8 @@ def judge(claim: Claim, documents: Mapping[str, Document]) -> Verdict | None:
     # The correction is for training rows that seeds share because test rows are drawn from the same rows.
     tested = about["n_test"] if about.get("own_test_rows", True) else 0
     allowed = claim.margin if claim.higher else -claim.margin
-    difference = compare(a, [v - allowed for v in b], about["n_train"], tested, claim.higher)
+    ratio = tested / about["n_train"]
+    difference = paired(a, [v - allowed for v in b], ratio, higher_is_better=claim.higher)
     against = f"{claim.b:g}" if isinstance(claim.b, float) else spread(b)
     against += f", of which {claim.margin:g} may be lost," if claim.margin else ""
     numbers = f"{spread(a)} against {against} over {len(seeds)} seeds"
@@ -309,7 +310,7 @@ def judge(claim: Claim, documents: Mapping[str, Document]) -> Verdict | None:
             "" if difference.low is None else f" [{signed(difference.low)}, {signed(difference.high or math.nan)}]"
         )
         numbers += f"; difference {signed(difference.mean)}{interval}"
-        if difference.verdict not in (BETTER, UNCLEAR) and difference.low is not None:
+        if difference.excludes_zero and not difference.better:
             numbers += ", the opposite of the claim"
     if claim.paper is not None:
         numbers += f"; the paper: {signed(claim.paper)}"
@@ -436,7 +437,7 @@ def mean_claims(result: Mapping[str, Any]) -> list[tuple[str, Verdict]]:
                 continue
             a, b = [mine[s] for s in seeds], [other[s] for s in seeds]
             lower = sum(x < y for x, y in zip(a, b, strict=True))
-            difference = compare(a, b, 1, 0, False)
+            difference = paired(a, b, 0, higher_is_better=False)
             word = word_of(difference, None)
             if lower < len(seeds):
                 word = REFUTED

@@ -85,8 +85,9 @@ def test_a_margin_is_what_may_be_lost(papers):
     assert judged(papers, more, HIGH, margin=0.05, higher=False).word == "confirmed"
 
 
-def test_one_seed_tests_nothing(papers):
+def test_one_seed_or_one_measurement_repeated_tests_nothing(papers):
     assert judged(papers, [0.9], [0.1]).word == "not testable at this scale"
+    assert judged(papers, [0.9, 0.9, 0.9], [0.1, 0.1, 0.1]).word == "not testable at this scale"
 
 
 def test_seeds_are_paired_by_their_number(papers):

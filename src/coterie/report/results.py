@@ -163,7 +163,7 @@ class Results:
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics that have at least one value: the four known ones first, then the user's own."""
+        """Metrics that have at least one value: the known ones first, then the user's own."""
         rows = [row for (_, _, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
         own = [k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*SUMMARY, *METRICS}]
         return tuple(m for m in (*METRICS, *own) if any(_finite(row.get(m)) for row in rows))
