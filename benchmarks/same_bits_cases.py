@@ -128,7 +128,7 @@ def add_folder(recording: Recording, case: str, folder: Path) -> None:
         with safe_open(path, "pt") as file:
             about = json.loads(file.metadata()["coterie"])
             client = path.stem.removeprefix(f"{about['method']}-{about['seed']}").removeprefix("-") or "*"
-            for tensor in file.keys():  # noqa: SIM118 - a file of tensors is no dict
+            for tensor in file.keys():  # noqa: SIM118 - a file of tensors is not a dict
                 key = (about["method"], about["seed"], client, "", "", tensor)
                 recording.add(digest_of(file.get_tensor(tensor)), case, "model", *key)
 

@@ -256,7 +256,7 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
     """
     if isinstance(on, int | float):
         count = round(on * len(names))
-        require(count > 0, f"a share of {on:g} of {len(names)} clients is no attacker; name them, or raise the share")
+        require(count > 0, f"a share of {on:g} of {len(names)} clients is nobody; name them, or raise the share")
         order = sorted(names, key=lambda name: (Rng.named(seed, "attackers", name).uniform(1)[0], name))
         return tuple(sorted(order[:count]))
     require(bool(on), 'the attack is on nobody; say who attacks: on = ["NAME"], or a share such as on = 0.1')

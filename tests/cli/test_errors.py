@@ -108,17 +108,17 @@ FLAGS = {
     "alpha of another split": (("compare", "digits", "--split", "iid", "--alpha", "1"), "alpha belongs to"),
     "no clients": (("compare", "digits", "--clients", "0"), "[split] clients = 0"),
     "too many clients": (("compare", "digits", "--clients", "5000"), "5000"),
-    "a list that is no TOML": ((*HEART, "--set", "split.parts={train=.9}"), "'{train=.9}' is no TOML value", "write 0.5"),
+    "a list that is no TOML": ((*HEART, "--set", "split.parts={train=.9}"), "'{train=.9}' is not a TOML value", "write 0.5"),
     "parts beyond 1": ((*HEART, "--set", "split.parts={train=0.9,test=0.9}"), "add up to 1.8"),
-    "init without file": ((*HEART, "--init", "none.safetensors"), "none.safetensors is no safetensors file"),
-    "init of another kind": ((*HEART, "--init", "good/a.csv"), "good/a.csv is no safetensors file"),
+    "init without file": ((*HEART, "--init", "none.safetensors"), "none.safetensors is not a safetensors file"),
+    "init of another kind": ((*HEART, "--init", "good/a.csv"), "good/a.csv is not a safetensors file"),
     "init of another shape": ((*HEART, "--init", "wide.safetensors"), "shape (1, 99), expected (1, 15)"),
     "init of another model": ((*HEART, "--init", "wide.safetensors", "--model", "mlp"), "the initial model lacks '0."),
     "freeze nothing": ((*HEART, "--freeze", "layer9.*"), "'layer9.*' fits no parameter; there are weight, bias"),
     "freeze all": ((*HEART, "--freeze", "*"), "freeze"),
     "out is a file": ((*HEART, "--out", "good/a.csv"), "good/a.csv is a file; choose another --out"),
     "out below a file": ((*HEART, "--out", "good/a.csv/x"), "choose another --out"),
-    "out holds data": ((*HEART, "--out", "good"), "is no run directory; choose another --out"),
+    "out holds data": ((*HEART, "--out", "good"), "is not a run directory; choose another --out"),
     "a folder that is no run": (("report", "good"), "good lacks summary.json"),
     "a report of nothing": (("report", "nowhere"), "there is no run directory 'nowhere'"),
     "show of nothing": (("show", "meritfde"), "did you mean 'meritfed'?"),
@@ -149,8 +149,8 @@ def test_bad_flags(coterie, tmp_path, nothing_is_asked, case):
 
 FILES = {
     "no file": (None, "x.toml cannot be read: No such file"),
-    "broken": ("[data\n", "x.toml is no valid TOML"),
-    "no text": (b"\xff\xfe\x00", "x.toml is no valid TOML"),
+    "broken": ("[data\n", "x.toml is not valid TOML"),
+    "no text": (b"\xff\xfe\x00", "x.toml is not valid TOML"),
     "empty": ("", "x.toml: [data] needs a name or a folder"),
     "no methods": ('[data]\nname = "heart-disease"\n', "x.toml: there is no [[methods]] entry"),
     "one table of methods": ('methods = {name = "fedavg"}\n[data]\nname = "heart-disease"\n', "[[methods]]"),
@@ -379,7 +379,7 @@ DAMAGE = {
     "no recipe": ("predict", "preprocess.json", None, "was not made from tables"),
     "half a recipe": ("predict", "preprocess.json", '{"0": ', "preprocess.json"),
     "no model": ("predict", "models/local-0-a.safetensors", None, "has no model of 'local' for 'a'"),
-    "half a model": ("predict", "models/local-0-a.safetensors", "xyz", "is no safetensors file"),
+    "half a model": ("predict", "models/local-0-a.safetensors", "xyz", "is not a safetensors file"),
     "half a checkpoint": ("resume", "checkpoint/local-0/done.json", '{"mark', "done.json"),
 }  # fmt: skip
 
@@ -406,7 +406,7 @@ def test_a_checkpoint_of_nobody(coterie, tmp_path, finished):
     (pair / "checkpoint.safetensors").write_bytes(b"xyz")
     refused = coterie("run", "run/experiment.toml", "--resume")
     assert refused.status == 2
-    assert "is no checkpoint of coterie" in refused.err.splitlines()[-1]
+    assert "is not a checkpoint of coterie" in refused.err.splitlines()[-1]
 
 
 # ---- extras that are not installed

@@ -155,8 +155,8 @@ def test_a_label_under_another_name_is_renamed(tmp_path):
     ("options", "sentence"),
     [
         ({"rename": {"agee": "age2"}}, "rename names column 'agee', which no client has; did you mean 'age'"),
-        ({"rename": {"z": {"age": "age2"}}}, "rename has settings for 'z', which is no client"),
-        ({"drop": {"z": ["age"]}}, "drop has settings for 'z', which is no client"),
+        ({"rename": {"z": {"age": "age2"}}}, "rename has settings for 'z', which is not a client"),
+        ({"drop": {"z": ["age"]}}, "drop has settings for 'z', which is not a client"),
         ({"rename": ["age"]}, "rename = .* must be a table such as"),
         ({"rename": {"age": 3}}, "rename = .* must be a table such as"),
         ({"drop": {"*": "age"}}, "drop = 'age' must be a list of names"),

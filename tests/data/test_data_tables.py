@@ -134,7 +134,7 @@ def test_arrays_of_a_table_and_of_images(tmp_path):
         from_folder(tmp_path / "images")
     folder(tmp_path / "images", c=PLAIN)
     (tmp_path / "images" / "b.npz").unlink()
-    with pytest.raises(InputError, match=r"c.csv is no npz file but others"):
+    with pytest.raises(InputError, match=r"c.csv is not an npz file but others"):
         from_folder(tmp_path / "images")
 
 
@@ -452,7 +452,7 @@ def test_wrong_frames_are_refused():
     pd = pytest.importorskip("pandas")
     with pytest.raises(InputError, match="there are no data frames"):
         from_frames({})
-    with pytest.raises(InputError, match="frame 'a' is no data frame; give a pandas DataFrame"):
+    with pytest.raises(InputError, match="frame 'a' is not a data frame; give a pandas DataFrame"):
         from_frames({"a": [1, 2]})
     with pytest.raises(InputError, match="frame 'a': column 'x' is -inf in data row 2"):
         from_frames({"a": pd.DataFrame({"x": [0.0, -np.inf, 1.0], "y": [0, 1, 0]})})

@@ -194,9 +194,9 @@ def test_hugging_face_refusals():
         InputError, match=r"row 1: column 'input_ids' have shape \[1\] but row 0 has \[2\]; pad or crop"
     ):
         from_dataset(hugging(input_ids=[[1, 2], [3]], label=[0, 1])[1], [[0, 1]])
-    with pytest.raises(InputError, match="DatasetDict is no data set with numbered rows; choose one of its splits"):
+    with pytest.raises(InputError, match="DatasetDict is not a data set with numbered rows; choose one of its splits"):
         from_dataset(datasets.DatasetDict(train=data), [[0]])
-    with pytest.raises(InputError, match="IterableDataset is no data set with numbered rows"):
+    with pytest.raises(InputError, match="IterableDataset is not a data set with numbered rows"):
         from_dataset(data.to_iterable_dataset(), [[0]])
 
 

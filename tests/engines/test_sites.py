@@ -440,7 +440,7 @@ GARBAGE = {
     "a name that is no text": (put("names", (3,), block=True), "cannot be read"),
     "no block": (put("blocks", ()), "it answered for nobody"),
     "blocks that are a number": (put("blocks", 3), "cannot be read"),
-    "work that is no number": (put("spent", {"row_gradients": "all"}), "cannot be read"),
+    "work that is not a number": (put("spent", {"row_gradients": "all"}), "cannot be read"),
     "no answer": (lambda got: encode({"serial": decode(got)["serial"]}), "an answer is missing"),
     "a reply to another ask": (lambda got: encode({**decode(got), "serial": 3}), "it replied to another ask"),
     "no message": (lambda got: b"hello", "cannot be read"),

@@ -148,13 +148,13 @@ def test_values_of_a_received_type_are_checked_as_if_made_here():
                           b'{"__metadata__":{"coterie":"3"}}'])
        .map(lambda b: len(b).to_bytes(8, "little") + b))  # fmt: skip
 def test_bytes_that_are_no_message_are_refused(message):
-    with pytest.raises(InputError, match="bytes is no coterie payload"):
+    with pytest.raises(InputError, match="bytes is not a coterie payload"):
         decode(message)
 
 
 @pytest.mark.parametrize("cut", [1, 9, -1])
 def test_a_message_cut_short_is_refused(cut):
-    with pytest.raises(InputError, match="is no coterie payload"):
+    with pytest.raises(InputError, match="is not a coterie payload"):
         decode(encode({"x": torch.ones(3), "y": 2})[:cut])
 
 

@@ -504,9 +504,9 @@ def test_bad_settings_are_refused_with_the_reason(method, fields, sentence):
 
 
 def test_clients_that_do_not_exist_are_refused():
-    with pytest.raises(InputError, match=r"FedFomo.targets names 'x', which is no client"):
+    with pytest.raises(InputError, match=r"FedFomo.targets names 'x', which is not a client"):
         run(FedFomo(("a", "x")), logistic())
-    with pytest.raises(InputError, match=r"MWFed.requirements names 'x', which is no client"):
+    with pytest.raises(InputError, match=r"MWFed.requirements names 'x', which is not a client"):
         run(MWFed(requirements={"x": 1.0}), logistic())
 
 

@@ -251,7 +251,7 @@ def test_too_few_replies_end_the_run_with_a_sentence(monkeypatch):
         (lambda: SGDIdeal(), "SGDIdeal.members must be a client's name, several names, or patterns"),
         (lambda: run(SGDIdeal(("a", "far-*")), logistic()), "SGDIdeal.members has 'far-.', which fits no client"),
         (lambda: TargetOnly(), "TargetOnly.target must be a client's name; got ''"),
-        (lambda: run(TargetOnly("z"), logistic()), "TargetOnly.target names 'z', which is no client"),
+        (lambda: run(TargetOnly("z"), logistic()), "TargetOnly.target names 'z', which is not a client"),
         (lambda: Median(lr=-1), "Median.lr must be a number > 0; got -1"),
         (lambda: TrimmedMean(lr=-1), "TrimmedMean.lr must be a number > 0; got -1"),
         (

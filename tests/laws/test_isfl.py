@@ -313,7 +313,7 @@ class TestBeforeAnyTraining:
 
 
 def test_a_preference_that_fits_nobody():
-    with pytest.raises(InputError, match="preference names 'bb', which is no client; did you mean 'b'"):
+    with pytest.raises(InputError, match="preference names 'bb', which is not a client; did you mean 'b'"):
         run(ISFL(MINI, preference={"bb": [0.25] * 4}), skewed())
     with pytest.raises(InputError, match="preference of 'b' has 2 shares for 4 classes"):
         run(ISFL(MINI, preference={"b": [0.5, 0.5]}), skewed())

@@ -385,7 +385,7 @@ def test_a_bad_field_is_named(field, value, allowed):
 
 
 def test_what_does_not_fit_together_is_named():
-    with pytest.raises(InputError, match=r"MaxFL.requirements names 'bb', which is no client; did you mean 'b'\?"):
+    with pytest.raises(InputError, match=r"MaxFL.requirements names 'bb', which is not a client; did you mean 'b'\?"):
         run(MaxFL(requirements={"bb": 1.0}), quadratic(CENTRES))
     method = MaxFL(ONE, requirements=dict.fromkeys(CENTRES, -1e4), surrogate="exp")
     with pytest.raises(RunError, match=r'MaxFL.surrogate = "exp" cannot weigh these gaps .*; "sigmoid" can'):

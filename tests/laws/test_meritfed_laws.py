@@ -581,7 +581,9 @@ def test_targets_keep_their_validation_rows_and_others_train_on_theirs():
 def test_a_target_that_does_not_exist_is_named_before_any_training():
     problem = logistic()
     done = []
-    with pytest.raises(InputError, match=r"MeritFed\.targets names 'f', which is no client; .*allowed: a, b, c, d, e"):
+    with pytest.raises(
+        InputError, match=r"MeritFed\.targets names 'f', which is not a client; .*allowed: a, b, c, d, e"
+    ):
         fit(MeritFed(("a", "f")), problem.clients, problem.model, 2, callbacks=(done.append,))
     assert done == []
 

@@ -218,11 +218,11 @@ def test_resumed_and_repeated_runs_agree(tmp_path):
         (lambda: FedAdp(reference=""), "FedAdp.reference must be \"global\" or a client's name; got ''"),
         (lambda: FedAdp(by_size=1), "FedAdp.by_size must be true or false; got 1"),
         (lambda: FedAdp(running_mean="no"), "FedAdp.running_mean must be true or false; got 'no'"),
-        (lambda: run(FedAdp(reference="z"), logistic()), "FedAdp.reference names 'z', which is no client"),
+        (lambda: run(FedAdp(reference="z"), logistic()), "FedAdp.reference names 'z', which is not a client"),
         (lambda: TAWT(lr=0), "TAWT.lr must be a number > 0; got 0"),
         (lambda: TAWT(step=-0.1), "TAWT.step must be a number >= 0; got -0.1"),
         (lambda: TAWT(targets=()), "TAWT.targets must be"),
-        (lambda: run(TAWT("z"), logistic()), "TAWT.targets names 'z', which is no client"),
+        (lambda: run(TAWT("z"), logistic()), "TAWT.targets names 'z', which is not a client"),
     ],
 )
 def test_bad_fields_are_named(make, sentence):

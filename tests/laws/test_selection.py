@@ -278,7 +278,10 @@ def test_ocs_does_not_depend_on_workers_and_a_duplicated_client_counts_twice():
         (lambda: SelectiveLearning(), "SelectiveLearning.internal must be a client's name, or several names"),
         (lambda: SelectiveLearning("a", -1), "SelectiveLearning.budget must be None or an int >= 0; got -1"),
         (lambda: SelectiveLearning("a", lr=0), "SelectiveLearning.lr must be a number > 0; got 0"),
-        (lambda: run(SelectiveLearning("z"), logistic()), "SelectiveLearning.internal names 'z', which is no client"),
+        (
+            lambda: run(SelectiveLearning("z"), logistic()),
+            "SelectiveLearning.internal names 'z', which is not a client",
+        ),
         (lambda: run(SelectiveLearning("a", 5), logistic()), "budget = 5 is more than the 4 external clients"),
         (lambda: OCS(lr=-1), "OCS.lr must be a number > 0; got -1"),
     ],

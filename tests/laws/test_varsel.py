@@ -285,7 +285,7 @@ def test_every_field_refuses_bad_values(field, value):
 
 
 @pytest.mark.parametrize(("options", "sentence"), [
-    ({"internal": ("a", "f")}, r"VaRSeL\.internal names 'f', which is no client; .*allowed: a, b, c, d, e"),
+    ({"internal": ("a", "f")}, r"VaRSeL\.internal names 'f', which is not a client; .*allowed: a, b, c, d, e"),
     ({"internal": "a"}, r"VaRSeL\.internal names 'a' alone, .* set internal_splits = 2 to split its batches, or name a second"),
     ({"internal": ("a", "b"), "budget": 4}, r"VaRSeL\.budget = 4 is more than the 3 external clients; lower it"),
 ])  # fmt: skip

@@ -296,7 +296,7 @@ def test_a_share_is_rounded_and_drawn_from_the_seed():
 @pytest.mark.parametrize(
     ("attackers", "sentence"),
     [
-        (0.05, "is no attacker"), (("x",), "there is no client 'x' to attack"), (("b", "b"), "attackers repeat"),
+        (0.05, "is nobody"), (("x",), "there is no client 'x' to attack"), (("b", "b"), "attackers repeat"),
         ((), "the attack is on nobody"),
     ],
 )  # fmt: skip

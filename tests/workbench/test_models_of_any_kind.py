@@ -118,7 +118,7 @@ def test_frozen_batch_norm_keeps_its_statistics(method):
 
 
 class Keywords(nn.Module):
-    """Inputs by keyword, and an output that is no tensor, in the manner of Hugging Face."""
+    """Inputs by keyword, and an output that is not a tensor, in the manner of Hugging Face."""
 
     def __init__(self, wrap):
         super().__init__()

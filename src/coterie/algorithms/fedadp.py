@@ -97,7 +97,7 @@ class FedAdp(Method[State]):
         """Raise `InputError` for a reference that does not exist."""
         if self.reference not in ("global", *everyone):
             hint = nearest(self.reference, ("global", *everyone))
-            raise InputError(f"FedAdp.reference names {self.reference!r}, which is no client; {hint}")
+            raise InputError(f"FedAdp.reference names {self.reference!r}, which is not a client; {hint}")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x, without any angle."""

@@ -75,7 +75,7 @@ def meta_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, alpha: float, rad
 @task
 def adapted(cohort: Cohort, *, x: Tensor, alpha: float) -> Adapted:
     """X after one step on all training rows."""
-    return Adapted(x - alpha * cohort.unbilled().gradient(x))  # using a model is no part of the method's work
+    return Adapted(x - alpha * cohort.unbilled().gradient(x))  # using a model is not part of the method's work
 
 
 class State(NamedTuple):

@@ -17,8 +17,8 @@ start again at 0 with the next round, as before the first; log and failures name
 averaged.
 
 Weight decay belongs to each client's objective, so controls contain it. Momentum, Adam and clipping are refused: then
-(x - y_i) / (K lr) is no mean of gradients. Everybody counts the same, so a client that exists twice counts twice and its size does not
-matter.
+(x - y_i) / (K lr) is not a mean of gradients. Everybody counts the same, so a client that exists twice counts twice, and its size
+does not matter.
 
 Laws:
 - the first round is uniform averaging:

@@ -143,7 +143,7 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError as error:
         listed = text[:1] in "[{"
-        require(not listed, f"{text!r} is no TOML value ({error}); write 0.5 for .5, and texts in quotes")
+        require(not listed, f"{text!r} is not a TOML value ({error}); write 0.5 for .5, and texts in quotes")
         return text
 
 

@@ -74,7 +74,7 @@ def check_names(owner: Any, everyone: tuple[str, ...]) -> None:
     for name in _by_client(owner.requirements):
         if name not in everyone:
             method = type(owner).__name__
-            raise InputError(f"{method}.requirements names {name!r}, which is no client; {nearest(name, everyone)}")
+            raise InputError(f"{method}.requirements names {name!r}, which is not a client; {nearest(name, everyone)}")
 
 
 def _by_client(requirements: Requirements) -> dict[str, float]:
@@ -123,7 +123,7 @@ def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm
     rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
     found = []
     for some in _chunks(range(len(cohort.names))):
-        part = cohort.only(some).unbilled()  # looking is no part of the method's work
+        part = cohort.only(some).unbilled()  # looking is not part of the method's work
         need, own = rho[some], solo[some]
         tuned = part.train(x, with_steps(warm, _TUNED), purpose="tuned")
         train, (test, right) = part.loss(x), _on_test(part, x)

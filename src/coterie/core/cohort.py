@@ -136,7 +136,7 @@ class Cohort:
         return self.train(x, local, relative=True, **options)
 
     def unbilled(self) -> Cohort:
-        """The same clients, for work that is not counted: looking at a model is no part of a method's work."""
+        """The same clients, for work that is not counted: looking at a model is not part of a method's work."""
         return replace(self, spent=dict(self.spent))
 
     def note(self, key: str, values: Tensor, *of: Any) -> None:

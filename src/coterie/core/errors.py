@@ -109,7 +109,7 @@ def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, every
     for name in sorted(set(chosen)):
         if name not in everyone:
             raise InputError(
-                f"{type(owner).__name__}.{field} names {name!r}, which is no client; {nearest(name, everyone)}"
+                f"{type(owner).__name__}.{field} names {name!r}, which is not a client; {nearest(name, everyone)}"
             )
     return tuple(sorted(set(chosen)))
 

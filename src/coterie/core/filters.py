@@ -105,7 +105,7 @@ class Filter:
 def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...]:
     """The filters of a run of this method in the order in which they run; none where it is a reference.
 
-    Raises `InputError` for what is no filter or cannot travel, for two that pack, and for a lossy one where the method needs exact
+    Raises `InputError` for what is not a filter or cannot travel, for two that pack, and for a lossy one where the method needs exact
     uploads.
     """
     given = tuple(filters)

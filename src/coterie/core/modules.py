@@ -89,7 +89,7 @@ def import_source(source: Source) -> ModuleType:
         return importlib.import_module(source.name)
     spec = importlib.util.spec_from_file_location(source.name, source.file, loader=_Text(source))
     if spec is None or spec.loader is None:
-        raise ImportError(f"{source.file} is no Python file")
+        raise ImportError(f"{source.file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[source.name] = module
     try:

@@ -61,7 +61,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             header = json.loads(file.metadata()["coterie"])
             tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
     except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-        raise InputError(f"{path} is no checkpoint of coterie ({error}); delete it and start again") from error
+        raise InputError(f"{path} is not a checkpoint of coterie ({error}); delete it and start again") from error
     state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
     values = {k: state[k] if k in state else _tuples(header["rest"][k]) for k in header["fields"]}
     memory = {k.removeprefix("memory/"): v for k, v in tensors.items() if k.startswith("memory/")}

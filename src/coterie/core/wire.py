@@ -137,7 +137,7 @@ def _together(value: Any, tensors: Sequence[Tensor | None]) -> Any:
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
-    """A message as bytes: a safetensors file whose metadata holds everything that is no tensor."""
+    """A message as bytes: a safetensors file whose metadata holds everything that is not a tensor."""
     from safetensors.torch import save
 
     text, tensors = take_apart(values)
@@ -183,7 +183,7 @@ def _readable(message: bytes) -> Iterator[None]:
     except InputError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
-        raise InputError(f"a message of {len(message)} bytes is no coterie payload ({error})") from error
+        raise InputError(f"a message of {len(message)} bytes is not a coterie payload ({error})") from error
 
 
 def nbytes(values: Mapping[str, Any]) -> int:

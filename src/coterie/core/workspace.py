@@ -178,7 +178,7 @@ class Workspace:
             raise InputError(f"the loss cannot take {shapes}: {type(error).__name__}: {error}") from error
 
     def check_labels(self, clients: Clients) -> None:
-        """Raise `InputError` that names the client if a label is no class that the model has an output for."""
+        """Raise `InputError` that names the client if a label is not a class that the model has an output for."""
         if self.loss.own is not None or self.loss.kind in ("regression", "own"):
             return
         whole = [rows.labels for _, rows in clients.groups()]

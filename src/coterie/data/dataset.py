@@ -63,7 +63,7 @@ def from_dataset(
     )
     require(
         hasattr(dataset, "__len__") and not isinstance(dataset, Mapping),
-        f"{type(dataset).__name__} is no data set with numbered rows; choose one of its splits, and no streaming",
+        f"{type(dataset).__name__} is not a data set with numbered rows; choose one of its splits, and no streaming",
     )
     require(bool(named), "there are no index lists; give at least one client its row numbers")
     lists = {key: _lists(key, value, len(dataset)) for key, value in named.items()}

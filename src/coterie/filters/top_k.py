@@ -9,7 +9,7 @@ next update of the same field. k = the share of the d parameters, at least one o
 A client that takes part in few rounds keeps its rest for long, and adds it when it is asked again. One that loses its memory begins
 with a rest of 0: what it had not sent is gone, and nothing else happens. What the server refuses counts as sent.
 
-Laws (tests/contract/test_top_k.py): a share of 1 is no filter; what was sent and what is kept are together all updates.
+Laws (tests/contract/test_top_k.py): a share of 1 is not a filter; what was sent and what is kept are together all updates.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Results:
 
     @property
     def against(self) -> str | None:
-        """The method that others are compared with: `baseline`, else the first that is no reference."""
+        """The method that others are compared with: `baseline`, else the first that is not a reference."""
         return self.baseline or next((m for m in self.methods if m not in self.references), None)
 
     def recalibrated(self, method: str) -> str | None:

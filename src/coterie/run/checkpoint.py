@@ -21,7 +21,7 @@ __all__ = ["RoundFiles", "fingerprint"]
 
 def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
     """A short hash of method, settings, initial model and every row: what must be equal where a run is resumed."""
-    fields = vars(method)  # of a method that is no dataclass
+    fields = vars(method)  # of a method that is not a dataclass
     text = repr((method, fields, *settings, str(engine.layout)))
     text = re.sub(" at 0x[0-9a-f]+", "", text)  # where an object lies differs between processes
     digest = hashlib.blake2b(text.encode(), digest_size=16)

@@ -54,6 +54,6 @@ def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("coterie", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - it is no dict
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - it is not a dict
     except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"{path} is no safetensors file that can be read ({error})") from error
+        raise InputError(f"{path} is not a safetensors file that can be read ({error})") from error

@@ -59,4 +59,4 @@ def read_tables(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no valid TOML: {error}") from error
+        raise InputError(f"{path} is not valid TOML: {error}") from error

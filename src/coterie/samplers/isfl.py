@@ -201,7 +201,9 @@ class LipschitzSampler(Weighted):
         classes = federation.ask(("server",), held_classes).counts.shape[1]
         for name, shares in dict(self.preference or ()).items():
             if name not in federation.everyone:
-                raise InputError(f"preference names {name!r}, which is no client; {nearest(name, federation.everyone)}")
+                raise InputError(
+                    f"preference names {name!r}, which is not a client; {nearest(name, federation.everyone)}"
+                )
             require(len(shares) == classes, f"preference of {name!r} has {len(shares)} shares for {classes} classes")
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:

@@ -33,7 +33,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     need_flare()
     if place.is_dir():
         plan_file = place / "local" / PLAN_FILE
-        require(plan_file.is_file(), f"{place} is no kit of a site: it has no local/{PLAN_FILE}")
+        require(plan_file.is_file(), f"{place} is not a kit of a site: it has no local/{PLAN_FILE}")
         site, settings_file = site or place.resolve().name, settings_file or place / "local" / SETTINGS_FILE
         _check_certificate(place / "startup", site)
     else:

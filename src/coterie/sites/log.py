@@ -50,7 +50,7 @@ class Log:
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries of a log, oldest first; a line that is no entry comes as {}."""
+    """The entries of a log, oldest first; a line that is not an entry comes as {}."""
     if not path.exists():
         return
     with open(path, encoding="utf-8", errors="replace") as lines:

@@ -90,7 +90,7 @@ def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) 
 
 
 def described(text: str, options: Mapping[str, Any]) -> str:
-    """A description without the cells that it quotes, and without the values of a label that is no class."""
+    """A description without the cells that it quotes, and without the values of a label that is not a class."""
     about = json.loads(text)
     for column in about["columns"].values():
         if "example" in column:

@@ -37,7 +37,7 @@ _ALLOWED = (*_SETTINGS, "unlabelled", "split_column", "server_file")
 def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
     """How each site reads its file, from the [data] table of a plan: the options of a folder, or those of heart-disease.
 
-    Raises `InputError` if the table names something that is no table at the sites, or no label.
+    Raises `InputError` if the table names something that is not a table at the sites, or no label.
 
     >>> table_options({"folder": "hospitals", "label": "outcome"})
     {'label': 'outcome'}

@@ -53,7 +53,7 @@ def gompertz(angle: Values, alpha: float) -> Tensor:
         [n], in [0, alpha].
 
     Raises:
-        ValueError: `angle` is no finite vector, or `alpha` is not > 0.
+        ValueError: `angle` is not a finite vector, or `alpha` is not > 0.
 
     >>> gompertz([0.0, 1.0, 3.0], 5)
     tensor([5.0000e+00, 3.1606e+00, 2.2699e-04], dtype=torch.float64)

@@ -26,7 +26,7 @@ def median(rows: Values) -> Tensor:
         [d].
 
     Raises:
-        ValueError: `rows` is no finite matrix with a row.
+        ValueError: `rows` is not a finite matrix with a row.
 
     >>> median([[0.0, 5.0], [1.0, 6.0], [1e9, -1e9]])
     tensor([1., 5.], dtype=torch.float64)
@@ -47,7 +47,7 @@ def trimmed_mean(rows: Values, trim: int) -> Tensor:
         [d].
 
     Raises:
-        ValueError: `rows` is no finite matrix, or `trim` leaves nothing.
+        ValueError: `rows` is not a finite matrix, or `trim` leaves nothing.
 
     >>> trimmed_mean([[0.0], [1.0], [3.0], [1e9]], 1)
     tensor([2.], dtype=torch.float64)
@@ -77,7 +77,7 @@ def geometric_median(
         The point [d], and weights [n] > 0 with sum 1: `weights @ rows` is the point up to the tolerance.
 
     Raises:
-        ValueError: `rows` is no finite matrix with a row, or a number is out of range.
+        ValueError: `rows` is not a finite matrix with a row, or a number is out of range.
 
     >>> point, weights = geometric_median([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1e6, 1e6]])
     >>> bool(point.max() < 1.1), bool(weights[4] < 1e-5)
@@ -113,7 +113,7 @@ def krum_scores(rows: Values, byzantine: int) -> Tensor:
         [n], >= 0; all 0 for n <= 2.
 
     Raises:
-        ValueError: `rows` is no finite matrix, or there are too few for f.
+        ValueError: `rows` is not a finite matrix, or there are too few for f.
 
     >>> krum_scores([[0.0], [1.0], [2.0], [3.0], [9.0]], 1).tolist()
     [5.0, 2.0, 2.0, 5.0, 85.0]
@@ -141,7 +141,7 @@ def multi_krum(rows: Values, byzantine: int, keep: int | None = None) -> Tensor:
         [keep] int64, ascending.
 
     Raises:
-        ValueError: `rows` is no finite matrix, there are too few for f, or `keep` is out of range.
+        ValueError: `rows` is not a finite matrix, there are too few for f, or `keep` is out of range.
 
     >>> multi_krum([[0.0], [1.0], [2.0], [3.0], [9.0]], 1, 2).tolist()
     [1, 2]

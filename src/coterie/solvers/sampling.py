@@ -32,7 +32,7 @@ def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
         are 0, which then share what is left evenly.
 
     Raises:
-        ValueError: `norms` is no vector of finite numbers >= 0, or `expected` is outside (0, n].
+        ValueError: `norms` is not a vector of finite numbers >= 0, or `expected` is outside (0, n].
 
     >>> inclusion_probabilities([1.0, 1.0, 2.0, 8.0], 2)
     tensor([0.2500, 0.2500, 0.5000, 1.0000], dtype=torch.float64)

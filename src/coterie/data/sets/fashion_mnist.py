@@ -127,7 +127,7 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
         raise InputError(f"{path} cannot be read ({error}); copy it again") from error
     require(
         len(raw) >= 4 and raw[:3] == b"\x00\x00\x08" and 1 <= raw[3] <= 4,
-        f"{path} is no IDX file of bytes: it starts with {raw[:4].hex(' ') or 'nothing'}, not with 00 00 08; copy it again",
+        f"{path} is not an IDX file of bytes: it starts with {raw[:4].hex(' ') or 'nothing'}, not with 00 00 08; copy it again",
     )
     start = 4 + 4 * raw[3]
     shape = tuple(int(n) for n in np.frombuffer(raw[4:start].ljust(4 * raw[3], b"\x00"), dtype=">u4"))

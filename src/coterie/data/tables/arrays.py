@@ -1,4 +1,4 @@
-"""A folder with one npz file of arrays per client: images, series, anything that is no table."""
+"""A folder with one npz file of arrays per client: images, series, anything that is not a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def from_array_files(
     """One client per npz file with an array `label` and one or more arrays of inputs, used as they are."""
     clients = {}
     for client, path in files.items():
-        require(path.suffix.lower() == ".npz", f"{path} is no npz file but others in its folder are; use one kind")
+        require(path.suffix.lower() == ".npz", f"{path} is not an npz file but others in its folder are; use one kind")
         arrays = read_arrays(path)
         key = label or next((n for n in _LABELS if n in arrays), "")
         if key not in arrays:

@@ -63,7 +63,7 @@ def complaint(kind: str, row: int, cell: str) -> str:
 
 
 def number(cell: str | float, comma: Comma = "") -> float | None:
-    """The number that `cell` writes without any sign, or None. Python's `1_000` is no number: it is somebody's code."""
+    """The number that `cell` writes without any sign, or None. Python's `1_000` is not a number: it is somebody's code."""
     text = str(cell)
     if comma == "decimal" and re.fullmatch(r"[+-]?\d+,\d+", text):
         text = text.replace(",", ".")

@@ -247,7 +247,9 @@ def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source:
     source, how = source or f"frame {name!r}", reading or Reading()
     if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
         frame = frame.to_pandas()
-    require(hasattr(frame, "iloc") and hasattr(frame, "columns"), f"{source} is no data frame; give a pandas DataFrame")
+    require(
+        hasattr(frame, "iloc") and hasattr(frame, "columns"), f"{source} is not a data frame; give a pandas DataFrame"
+    )
     header = [str(key).strip() for key in frame.columns]
     return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, how)), how)
 

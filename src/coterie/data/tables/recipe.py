@@ -145,7 +145,7 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
 
 
 def _example(column: Column) -> list[Any]:
-    """The first cell that is no number and its data row, for the sentence about a column of two kinds."""
+    """The first cell that is not a number and its data row, for the sentence about a column of two kinds."""
     for row, text in enumerate(column.spelled):
         if text is not None and not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", str(text)):
             return [row + 1, str(text)[:40]]

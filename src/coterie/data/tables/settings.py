@@ -87,7 +87,7 @@ class TableSettings:
         for key, by_client in (("drop", self.drop), ("rename", self.rename)):
             for client in by_client:
                 known = client in tables or client == EVERY_FILE
-                require(known, f"{key} has settings for {client!r}, which is no client; {nearest(client, tables)}")
+                require(known, f"{key} has settings for {client!r}, which is not a client; {nearest(client, tables)}")
         have = {c for table in tables.values() for c in (*table.columns, *table.renamed)}
         for old in self.rename.get(EVERY_FILE, {}):
             require(old in have, f"rename names column {old!r}, which no client has; {nearest(old, have)}")
