@@ -33,7 +33,7 @@ from coterie.core.federation import Engine
 from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Rows
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Registry, Rule, one_of, options
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, one_of, options
 from coterie.core.task import Task
 from coterie.core.vector import Layout
 
@@ -242,6 +242,7 @@ ATTACKS = Registry(
         "dropout": Dropout,
         "straggler": Straggler,
     },
+    flag=Flag("--attack", "NAME"),
 )
 """What `[attack] name = ...` and `--attack` can name."""
 

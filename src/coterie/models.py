@@ -13,7 +13,7 @@ from coterie.core.loss import IGNORED, is_multi_hot
 from coterie.core.noise import forked
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients
-from coterie.core.schema import BELOW_ONE, SIZE, Registry, list_of, one_of, options
+from coterie.core.schema import BELOW_ONE, SIZE, Flag, Registry, list_of, one_of, options
 
 __all__ = [
     "CNN",
@@ -281,6 +281,7 @@ MODELS = Registry(
         "mean": Mean,
     },
     default="logistic",
+    flag=Flag("--model", "NAME"),
 )
 """Models by name."""
 

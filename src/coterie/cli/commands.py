@@ -289,14 +289,12 @@ def _predict(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     from coterie.cli.check import lines
-    from coterie.cli.settings import set_key
+    from coterie.cli.settings import override
     from coterie.data.tables.check import check_folder
 
     tables: dict[str, Any] = {"data": {}}
-    for setting in args.settings:
-        set_key(tables, setting)
-    label = {} if args.label is None else {"label": args.label}
-    found = check_folder(args.data, split=tables.get("split"), **{**tables["data"], **label})
+    override(tables, args)
+    found = check_folder(args.data, split=tables.get("split"), **tables["data"])
     _say(json.dumps(found.spelled(), indent=1) if args.json else "\n".join(lines(found)))
     return 2 if found.problems else 0
 

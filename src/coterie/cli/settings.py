@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie import catalogue
+from coterie.cli.flags import typed
 from coterie.core.errors import InputError, nearest, require
 
 __all__ = ["compared", "override", "set_key"]
@@ -27,19 +28,6 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
         )
     data = tables.setdefault("data", {})
     data.update({"name": args.data} if known else {"folder": args.data})
-    for table, key, value in (
-        ("data", "label", args.label),
-        ("split", "kind", args.split),
-        ("split", "clients", args.clients),
-        ("split", "alpha", args.alpha),
-        ("model", "init", args.init),
-        ("model", "freeze", args.freeze),
-    ):
-        if value is not None:
-            tables.setdefault(table, {})[key] = value
-    if args.model is not None:
-        kept = {k: v for k, v in tables.get("model", {}).items() if k in ("init", "freeze")}
-        tables["model"] = {**kept, "name": args.model}
     if args.methods is not None:
         tables["methods"] = _chosen(args.methods, preset_methods(start))
         names = {"local"} | {m["name"] for m in tables["methods"]}
@@ -58,77 +46,72 @@ def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str
 
 
 def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
-    """Change tables by the options that `compare` and `run` share; `--set` comes last."""
-    run = tables.setdefault("run", {})
-    local = tables.setdefault("local", {})
-    for key in ("rounds", "clients_per_round", "out"):
-        value = getattr(args, key)
-        if value is not None:
-            run[key] = value
-    if args.seeds is not None:
-        run["seeds"] = _seeds(args.seeds)
-    if args.metrics is not None:
-        run["metrics"] = [m for m in args.metrics.split(",") if m]
-    if args.engine is not None:
-        tables["engine"] = {"name": args.engine}
-    for key in ("workers", "actors"):
-        value = getattr(args, key)
-        if value is not None:
-            tables.setdefault("engine", {})[key] = value
-    if args.attack is not None:
-        kept = {k: v for k, v in tables.get("attack", {}).items() if k == "on"}
-        tables["attack"] = {**kept, "name": args.attack}
-    if args.attack_on is not None:
-        who = _value(args.attack_on)
-        on = who if isinstance(who, int | float) else [n for n in args.attack_on.split(",") if n]
-        tables.setdefault("attack", {})["on"] = on
-    if args.personalise is not None:
-        tables.setdefault("personalise", {})["part"] = args.personalise
-    flags = {"lr": args.lr, "steps": args.steps, "batch_size": args.batch_size}
-    for key, value in flags.items():
-        if value is not None:
-            _set_local(tables, local, key, value)
+    """Change tables by the flags of settings; `--set` comes last."""
+    from coterie.run.keys import keys
+
+    texts = typed(args)
+    for key in keys():
+        if key.path in texts:
+            _put(tables, key.table, key.name, key.parse(texts[key.path]))
     for setting in args.settings:
         set_key(tables, setting)
 
 
-def _set_local(tables: Mapping[str, Any], local: dict[str, Any], key: str, value: Any) -> None:
-    unit = {"steps": "epochs", "epochs": "steps"}.get(key)
-    for table in (local, *(m["local"] for m in tables["methods"] if isinstance(m.get("local"), dict))):
-        if table is local or key in table or unit in table:
-            table.pop(unit or "", None)
-            table[key] = value
+def _put(tables: dict[str, Any], table: str, name: str, value: Any) -> None:
+    """Write a key. Another `name` leaves of a table what belongs to all names, since the rest belongs to the one before."""
+    from coterie.run.keys import keys_of
+
+    if table == "local":
+        own = (m["local"] for m in tables.get("methods", ()) if isinstance(m.get("local"), dict))
+        put_local(tables.setdefault("local", {}), name, value, own)
+        return
+    before = tables.setdefault(table, {})
+    if name == "name" and table != "data":
+        kept = {key.name for key in keys_of(table) if not key.entries}
+        tables[table] = {k: v for k, v in before.items() if k in kept}
+    tables[table][name] = value
+
+
+def put_local(local: dict[str, Any], name: str, value: Any, own: Iterable[dict[str, Any]] = ()) -> None:
+    """Write a setting of local training, and into each of the methods' `own` tables that says the same otherwise."""
+    from coterie.core.schema import options_of
+    from coterie.core.training import LocalSGD
+
+    units = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
+    for table in (local, *(one for one in own if {*units} & {*one})):
+        for unit in units:
+            table.pop(unit, None)
+        table[name] = value
 
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
     """Write one `--set KEY=VALUE` into the tables of an experiment."""
     from coterie.run.experiment import label_of
+    from coterie.run.keys import DECLARED
 
     key, equals, text = setting.partition("=")
     head, _, rest = key.partition(".")
     require(bool(equals and rest), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
     value = _value(text)
     labels = {label_of(m): m for m in tables.get("methods", [])}
-    if head == "local" and not rest.startswith("local."):
-        _set_local(tables, tables["local"], rest, value)
-    elif head in labels:
+    known = {*DECLARED, "tune"}
+    if head in labels and not (head == "local" and not rest.startswith("local.")):
         target = labels[head]
         if rest.startswith("local."):
-            _set_local({"methods": []}, target.setdefault("local", {}), rest.removeprefix("local."), value)
+            put_local(target.setdefault("local", {}), rest.removeprefix("local."), value)
         else:
             target[rest] = value
-    elif head == "data" and rest.partition(".")[0] in ("classes", "drop", "missing", "rename"):
-        key, _, inner = rest.partition(".")
-        data = tables.setdefault("data", {})
-        before = data.get(key) if isinstance(data.get(key), dict) else {}
-        data[key] = {**before, inner: value} if inner else value
-    elif head in ("data", "split", "model", "run", "engine", "attack", "personalise"):
-        tables.setdefault(head, {})[rest] = value
+    elif head == "data" and "." in rest:
+        outer, _, inner = rest.partition(".")
+        before = tables.setdefault("data", {}).get(outer)
+        tables["data"][outer] = {**(before if isinstance(before, dict) else {}), inner: value}
     elif head == "tune":
         tables.setdefault("tune", {})[rest] = value
+    elif head in known:
+        _put(tables, head, rest, value)
     else:
-        allowed = {*labels, "data", "split", "model", "local", "engine", "attack", "personalise", "run", "tune"}
-        raise InputError(f"--set {setting!r} names no method of this run and no table; {nearest(head, allowed)}")
+        hint = nearest(head, {*labels, *known})
+        raise InputError(f"--set {setting!r} names no method of this run and no table; {hint}")
 
 
 def _value(text: str) -> Any:
@@ -145,10 +128,3 @@ def _value(text: str) -> Any:
         listed = text[:1] in "[{"
         require(not listed, f"{text!r} is not a TOML value ({error}); write 0.5 for .5, and texts in quotes")
         return text
-
-
-def _seeds(text: str) -> int | list[int]:
-    try:
-        return [int(s) for s in text.split(",") if s] if "," in text else int(text)
-    except ValueError:
-        raise InputError(f"--seeds must be a number of seeds (5) or a list of them (3,7); got {text!r}") from None

@@ -36,12 +36,13 @@ def _plain_type(annotation: str) -> str:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, kind, text, and fields of a method, a data set, a model, an attack, a filter, or local training."""
+    """Name, kind, text, and fields of a method, a data set, a model, an attack, a filter, local training, or a table of settings."""
     from coterie.attacks import ATTACKS
     from coterie.core.training import LocalSGD
     from coterie.data import DATASETS
     from coterie.filters import FILTERS
     from coterie.models import MODELS
+    from coterie.run.keys import DECLARED
 
     fields: list[tuple[str, str, str, str]] = []
     if name in catalogue.entries():
@@ -60,18 +61,34 @@ def describe(name: str) -> dict[str, Any]:
         options = {k: v for k, v in dataset.defaults.items() if k != "split"}
         fields = [(f"data.{k}", type(v).__name__, repr(v), "") for k, v in options.items()]
         fields += [(f"split.{k}", type(v).__name__, repr(v), "") for k, v in dataset.defaults.get("split", {}).items()]
+    elif name in DECLARED:
+        kind, text, fields = "table", f"The [{name}] table of an experiment.", _keys_of(name)
     else:
-        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, "LocalSGD"]
+        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *DECLARED, "LocalSGD"]
         raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}
+
+
+def _keys_of(table: str) -> list[tuple[str, str, str, str]]:
+    from coterie.run.keys import keys_of
+
+    rows = []
+    for key in keys_of(table):
+        option = key.option
+        default = "" if option.default in (dataclasses.MISSING, None) else repr(option.default)
+        allowed = option.rule.allowed if option.rule is not None else " | ".join(k.__name__ for k in option.kinds)
+        rows.append(
+            (key.path, allowed, default, f"{key.help}.{f' On the command line: {key.flag}.' if key.flag else ''}")
+        )
+    return rows
 
 
 def show(name: str) -> str:
     """The same for people."""
     found = describe(name)
     lines = [found["text"].rstrip(), ""]
-    data = found["kind"] == "data"
+    data = found["kind"] in ("data", "table")
     if found["fields"]:
         lines.append("options (--set KEY=VALUE)" if data else "fields")
     for field in found["fields"]:

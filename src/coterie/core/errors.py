@@ -114,7 +114,7 @@ def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, every
     return tuple(sorted(set(chosen)))
 
 
-def check_fields(owner: object, **rules: Rule) -> None:
+def check_fields(owner: object, **rules: tuple[Any, ...]) -> None:
     """Check the fields of a dataclass by name, e.g. `check_fields(self, lr=Rules.POSITIVE)`.
 
     >>> from types import SimpleNamespace
@@ -122,6 +122,7 @@ def check_fields(owner: object, **rules: Rule) -> None:
     Traceback (most recent call last):
     coterie.core.errors.InputError: SimpleNamespace.lr must be a number > 0; got -1
     """
-    for field, (test, allowed) in rules.items():
+    for field, rule in rules.items():
+        test, allowed = rule[0], rule[1]
         value = getattr(owner, field)
         check_field(owner, field, value, test(value), allowed)

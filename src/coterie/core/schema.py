@@ -14,12 +14,14 @@ and not in the annotation, whose lambdas would not see them.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib
 import inspect
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
@@ -54,10 +56,11 @@ T = TypeVar("T")
 
 
 class Rule(NamedTuple):
-    """A test of a value and, in words that follow "must be", what it allows."""
+    """A test of a value and, in words that follow "must be", what it allows; `words` are the texts among which one chooses."""
 
     test: Callable[[Any], bool]
     allowed: str
+    words: tuple[str, ...] = ()
 
 
 POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number > 0")
@@ -74,7 +77,7 @@ TEXT = Rule(lambda v: isinstance(v, str) and bool(v), "a text")
 
 def one_of(*words: str) -> Rule:
     """The rule that a value is one of `words`."""
-    return Rule(lambda v: v in words, " | ".join(words))
+    return Rule(lambda v: v in words, " | ".join(words), words)
 
 
 def optional(rule: Rule, none: str = "") -> Rule:
@@ -83,7 +86,8 @@ def optional(rule: Rule, none: str = "") -> Rule:
     >>> optional(SIZE, "all rows").allowed
     'None (all rows) or an int > 0'
     """
-    return Rule(lambda v: v is None or rule.test(v), f"None{f' ({none})' if none else ''} or {rule.allowed}")
+    allowed = f"None{f' ({none})' if none else ''} or {rule.allowed}"
+    return Rule(lambda v: v is None or rule.test(v), allowed, rule.words)
 
 
 def list_of(rule: Rule, allowed: str, *, empty: bool = False) -> Rule:
@@ -108,7 +112,7 @@ class Flag(NamedTuple):
     """A field that has a flag of its own on the command line, beside `--set`.
 
     Attributes:
-        name: of the flag; empty: that of the field.
+        name: of the flag; empty: that of the key.
         metavar: of its value.
     """
 
@@ -144,6 +148,20 @@ class Option(NamedTuple):
         if self.units is not None:
             return tuple(self.units.keys)
         return (self.name,) if self.files.said else ()
+
+    def parse(self, text: str) -> Any:
+        """What a file would say in place of a text of the command line; there commas separate the entries of a list.
+
+        Raises `InputError` for a text where only numbers are allowed.
+        """
+        if text == self.files.none:
+            return text
+        for kind, made_of in _TEXTS.items():
+            if kind in ((int,) if self.units is not None else self.kinds):
+                with suppress(ValueError):
+                    return made_of(text)
+        allowed = SIZE if self.units is not None else self.rule or NUMBER
+        raise InputError(f"must be {allowed.allowed}; got {text!r}")
 
     def read(self, key: str, value: Any) -> Any:
         """The value that a file gives under `key`."""
@@ -268,11 +286,14 @@ class Registry(dict[str, Any]):
         kind: what they are, for errors.
         entries: a class, or where it is to be imported from (`module:Name`) when it is first asked for.
         default: the name that a table without `name` means; empty: it must have one.
+        flag: that chooses the name on the command line, if there is one.
     """
 
-    def __init__(self, kind: str, entries: Mapping[str, Any] | None = None, *, default: str = "") -> None:
+    def __init__(
+        self, kind: str, entries: Mapping[str, Any] | None = None, *, default: str = "", flag: Flag | None = None
+    ) -> None:
         super().__init__(entries or {})
-        self.kind, self.default = kind, default
+        self.kind, self.default, self.flag = kind, default, flag
         self._given: dict[Any, str] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -349,14 +370,34 @@ _IMPLIED: Mapping[Any, Rule] = {
 }
 
 
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _integers(text: str) -> int | list[int]:
+    return [int(word) for word in _words(text)] if "," in text else int(text)
+
+
+_TEXTS: Mapping[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    tuple[int, ...]: _integers,
+    tuple[str, ...]: _words,
+    str: str,
+}
+"""How a text of the command line is read, in the order in which types are tried."""
+
+
 def _first(kind: type[T], extras: Iterable[Any]) -> T | None:
     return next((e for e in extras if isinstance(e, kind)), None)
 
 
 def _check(option: Option, value: Any, owner: str) -> None:
     rule = option.rule
-    good = rule is None or rule.test(value)
-    require(good, f"{owner}.{option.name} must be {rule.allowed if rule else ''}; got {_short(value)}")
+    if rule is not None and not rule.test(value):
+        close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise InputError(f"{owner}.{option.name} must be {rule.allowed}; got {_short(value)}{hint}")
 
 
 def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class LocalSGD:
 
     Attributes:
         lr: learning rate > 0, or a `Schedule` by round.
-        steps: `Steps(n)` batches or `Epochs(n)` passes a round.
+        steps: `Steps(n)` batches or `Epochs(n)` passes over the rows in a round.
         batch_size: rows per batch; None: all rows.
         momentum: in [0, 1); its buffer starts at 0 in every round.
         weight_decay: factor of the squared-norm penalty's gradient, >= 0.
@@ -123,9 +123,9 @@ class LocalSGD:
         Steps | Epochs,
         _AMOUNT,
         Units({"steps": Steps, "epochs": Epochs}),
-        Flag(),
+        Flag(metavar="N"),
     ] = Steps(10)
-    batch_size: Annotated[int | None, optional(SIZE, "all rows"), InFiles(none="all"), Flag()] = 32
+    batch_size: Annotated[int | None, optional(SIZE, "all rows"), InFiles(none="all"), Flag(metavar="N")] = 32
     momentum: Annotated[float, BELOW_ONE] = 0.0
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     clip: Annotated[float | None, optional(POSITIVE)] = None

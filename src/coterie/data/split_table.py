@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.schema import Flag
 from coterie.data import splits
 from coterie.data.splits import DEFAULT_PARTS, Index, generator, is_number, numbered, whole
 
@@ -51,8 +52,8 @@ class Split:
     """The `[split]` table of an experiment, checked.
 
     Attributes:
-        kind: iid, dirichlet, shards, clusters, mixed, target-groups or column; None for data that has its own clients.
-        clients: number of clients; of target-groups 20 or 40; of column so many of its values, drawn from the seed (left out: all).
+        kind: iid, dirichlet, shards, clusters, mixed, target-groups or column; None: the data has its own clients.
+        clients: number of clients; of target-groups 20 or 40; of column so many of its values, drawn from the seed (default: all).
         column: of `column`: which one says whose row it is, such as a writer, a patient or a hospital.
         alpha: of `dirichlet` its parameter; of `target-groups` the share of the target's classes at the clients near it.
         minimum: smallest number of rows of a client, of `dirichlet`; of `column`, where users with fewer are left out.
@@ -68,10 +69,10 @@ class Split:
         parts: fraction of a client's rows per part.
     """
 
-    kind: str | None = None
-    clients: int = 10
+    kind: Annotated[str | None, Flag("--split", "KIND")] = None
+    clients: Annotated[int, Flag(metavar="N")] = 10
     column: str | None = None
-    alpha: float = 0.5
+    alpha: Annotated[float, Flag()] = 0.5
     minimum: int = 3
     shards_per_client: int = 2
     shard_size: int | None = None

@@ -1,6 +1,6 @@
 """Engines: they carry asks to where the clients are, and know neither tables nor algorithms."""
 
-from coterie.core.schema import Registry
+from coterie.core.schema import Flag, Registry
 
 __all__ = ["ENGINES"]
 
@@ -8,5 +8,6 @@ ENGINES = Registry(
     "engine",
     {"inprocess": "coterie.engines.inprocess:InProcess", "ray": "coterie.engines.ray:Ray"},
     default="inprocess",
+    flag=Flag("--engine", "NAME"),
 )
 """What `[engine] name = ...` can name."""

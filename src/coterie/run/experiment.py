@@ -16,7 +16,7 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.method import as_method
 from coterie.core.modules import load_object
-from coterie.core.schema import COUNT, Flag, Rule, build, options, options_of, spell
+from coterie.core.schema import COUNT, TEXT, Flag, Rule, build, list_of, options, options_of, spell
 from coterie.core.training import LocalSGD
 from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
@@ -27,7 +27,7 @@ from coterie.run.settings import RunSettings
 if TYPE_CHECKING:
     from coterie.core.rows import Clients
 
-__all__ = ["Experiment", "MethodEntry", "RunTable", "find_method", "label_of"]
+__all__ = ["Experiment", "MethodEntry", "ModelTable", "RunTable", "find_method", "label_of"]
 
 TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "personalise", "run", "tune")
 
@@ -43,13 +43,21 @@ class RunTable(RunSettings):
 
     Attributes:
         rounds: number of rounds.
-        seeds: seeds of the runs; an int n means 0..n-1.
-        out: the run directory; left out: runs/NAME.
+        seeds: seeds of the runs; 5 means 0 to 4, and a list names them.
+        out: the run directory; None: runs/NAME.
     """
 
-    rounds: Annotated[int, COUNT, Flag()] = 50
-    seeds: Annotated[tuple[int, ...], Rule(_are_seeds, "an int >= 1 or a list of ints >= 0"), Flag()] = (0, 1, 2, 3, 4)
-    out: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "a folder"), Flag()] = None
+    rounds: Annotated[int, COUNT, Flag(metavar="N")] = 50
+    seeds: Annotated[tuple[int, ...], Rule(_are_seeds, "an int >= 1 or a list of ints >= 0"), Flag(metavar="N")] = (
+        0,
+        1,
+        2,
+        3,
+        4,
+    )
+    out: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "a folder"), Flag(metavar="FOLDER")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         given: Any = self.seeds
@@ -57,6 +65,19 @@ class RunTable(RunSettings):
             object.__setattr__(self, "seeds", tuple(range(given)))
         repeat = len(set(self.seeds)) < len(self.seeds)
         require(not repeat, f"run.seeds repeat: {list(self.seeds)}; name each once")
+
+
+@options
+class ModelTable:
+    """What the [model] table says beside the fields of a model.
+
+    Attributes:
+        init: a safetensors file to start from.
+        freeze: patterns of the names of parameters that stay as they are, such as "0.*".
+    """
+
+    init: Annotated[str | None, Flag(metavar="FILE")] = None
+    freeze: Annotated[tuple[str, ...], list_of(TEXT, "a list of patterns", empty=True), Flag(metavar="A,B")] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +227,7 @@ class Experiment:
         """The settings (or function) that build the model."""
         from coterie.models import MODELS
 
-        table = {k: v for k, v in self.model.items() if k not in ("init", "freeze")}
+        table = {k: v for k, v in self.model.items() if k not in _START}
         name = table.pop("name", MODELS.default)
         where = f"{self.where}, [model]"
         model = MODELS.find(name, where)
@@ -261,6 +282,9 @@ class Experiment:
         return replace(self, methods=tuple(methods))
 
 
+_START = tuple(key for option in options_of(ModelTable) for key in option.keys)
+
+
 def find_method(name: str) -> Callable[..., Any]:
     """A registered method, or the user's own as FILE.py:NAME."""
     if ".py:" in name:
@@ -309,13 +333,12 @@ def _filters(tables: Any, where: str) -> tuple[Filter, ...]:
 def _check_texts(tables: Mapping[str, Any], where: str) -> None:
     data = tables.get("data", {})
     require("name" in data or "folder" in data, f"{where}: [data] needs a name or a folder")
-    texts = (("data", "name"), ("data", "folder"), ("data", "label"), ("model", "name"), ("model", "init"))
+    texts = (("data", "name"), ("data", "folder"), ("data", "label"), ("model", "name"))
     for table, key in texts:
         value = tables.get(table, {}).get(key, "")
         require(isinstance(value, str), f"{where}: {table}.{key} must be a text; got {value!r}")
-    frozen = tables.get("model", {}).get("freeze", [])
-    good = isinstance(frozen, list) and all(isinstance(p, str) for p in frozen)
-    require(good, f"{where}: model.freeze must be a list of patterns; got {frozen!r}")
+    start = {k: v for k, v in tables.get("model", {}).items() if k in _START}
+    build(ModelTable, start, f"{where}, [model]", named="model")
 
 
 def _entry(table: Any, where: str) -> MethodEntry:

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, require
 from coterie.core.federation import Engine, Federation
-from coterie.core.schema import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional, options
+from coterie.core.schema import COUNT, POSITIVE, SIZE, Flag, Rule, list_of, one_of, optional, options
 from coterie.core.task import task
 from coterie.core.vector import Layout
 from coterie.core.wire import PerClient, wire_type
@@ -44,7 +44,7 @@ class Tuning:
         batch_size: rows of a step; left out: all training rows.
     """
 
-    part: Annotated[str, one_of(*PARTS)] = "bias"
+    part: Annotated[str, one_of(*PARTS), Flag("--personalise", "PART")] = "bias"
     steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
     lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (0.01, 0.1, 1.0)
     batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None

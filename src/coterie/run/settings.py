@@ -22,7 +22,7 @@ class RunSettings:
     Attributes:
         clients_per_round: clients drawn for each round; None: all.
         evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
-        metrics: beside the loss; a name, or FILE.py:FUNCTION in files.
+        metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own.
         loss: a name (`core.loss.LOSSES`), or a function (outputs, labels) -> [rows]; its `kind` says how metrics read the outputs.
         merge_validation: train on validation rows too where a method does not need them.
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).

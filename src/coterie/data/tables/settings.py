@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 from coterie.core.errors import InputError, is_number, nearest, require
+from coterie.core.schema import Flag
 from coterie.data.tables.columns import Missing, Reading, Table
 from coterie.data.tables.spelling import alike, quoted, spell
 
@@ -32,7 +33,7 @@ class TableSettings:
     """How the user wants tables to be read; `settings_of` checks it.
 
     Attributes:
-        label: column to predict; None until the tables are known.
+        label: column to predict; None: the one that is called label, target, outcome, y or class.
         task: classification, regression, or None to tell from the label.
         above: a number cuts the label into two classes, `<= above` and `> above`.
         classes: names to show instead of the label's sorted values.
@@ -45,7 +46,7 @@ class TableSettings:
         rare: a category that no client has so many training rows of is pooled with the others like it.
     """
 
-    label: str | None = None
+    label: Annotated[str | None, Flag(metavar="COLUMN")] = None
     task: str | None = None
     above: float | None = None
     classes: Sequence[str] = ()

@@ -1,0 +1,115 @@
+"""The keys of an experiment's tables, each read from the field that declares it.
+
+The flags of the command line, `--set` and `coterie show TABLE` are made from them, so that none of these can say something else than
+Python and TOML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from coterie.attacks import ATTACKS
+from coterie.core.errors import InputError
+from coterie.core.schema import Option, Registry, explanations, options_of
+from coterie.core.training import LocalSGD
+from coterie.data.split_table import Split
+from coterie.data.tables.settings import TableSettings
+from coterie.engines import ENGINES
+from coterie.models import MODELS
+from coterie.run.experiment import ModelTable, RunTable
+from coterie.run.finetune import Tuning
+
+__all__ = ["DECLARED", "Key", "keys", "keys_of"]
+
+DECLARED: Mapping[str, tuple[Any, ...]] = {
+    "data": (TableSettings,),
+    "split": (Split,),
+    "model": (MODELS, ModelTable),
+    "local": (LocalSGD,),
+    "run": (RunTable,),
+    "engine": (ENGINES,),
+    "attack": (ATTACKS,),
+    "personalise": (Tuning,),
+}
+"""What declares the keys of each table: classes, and registries for tables with a `name`."""
+
+
+class Key(NamedTuple):
+    """A key of a table.
+
+    Attributes:
+        table, name: as in TOML: `run` and `rounds`.
+        option: the field that declares it.
+        entries: the names of a registry that have this key; empty: all have it, or the table has no `name`.
+        about: what the docstring of the class says of it.
+    """
+
+    table: str
+    name: str
+    option: Option
+    entries: tuple[str, ...]
+    about: str
+
+    @property
+    def path(self) -> str:
+        """What `--set` calls it."""
+        return f"{self.table}.{self.name}"
+
+    @property
+    def flag(self) -> str:
+        """Its flag on the command line; empty if it has none."""
+        flag = self.option.flag
+        return "" if flag is None else flag.name or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def help(self) -> str:
+        """One line about it for the command line, where whatever is None in Python is left out."""
+        text = re.sub(r"\bNone\b(?=:)", "left out", self.about.replace("`", "").rstrip("."))
+        return f"{text} ({self.table} {', '.join(self.entries)})" if self.entries else text
+
+    def parse(self, text: str) -> Any:
+        """The value that a text of its flag stands for. Raises `InputError` that names the flag."""
+        try:
+            return self.option.parse(text)
+        except InputError as error:
+            raise InputError(f"{self.flag} {error}") from error
+
+
+def keys() -> Iterator[Key]:
+    """All keys of tables whose fields are declared."""
+    for table in DECLARED:
+        yield from keys_of(table)
+
+
+def keys_of(table: str) -> Iterator[Key]:
+    """The keys of one table."""
+    for declared in DECLARED[table]:
+        if isinstance(declared, Registry):
+            yield _name_of(table, declared)
+            yield from _fields_of_entries(table, declared)
+        else:
+            yield from _fields(table, declared)
+
+
+def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Key]:
+    said = explanations(cls)
+    for option in options_of(cls):
+        for name in option.keys:
+            yield Key(table, name, option, entries, said.get(option.name, ""))
+
+
+def _name_of(table: str, registry: Registry) -> Key:
+    option = Option("name", registry.default or None, (str,), flag=registry.flag)
+    return Key(table, "name", option, (), f"{', '.join(registry)} or FILE.py:NAME")
+
+
+def _fields_of_entries(table: str, registry: Registry) -> Iterator[Key]:
+    found: dict[str, list[Key]] = {}
+    for entry in registry:
+        for key in _fields(table, registry[entry], (entry,)):
+            found.setdefault(key.name, []).append(key)
+    for several in found.values():
+        shared = len(several) == len(registry)
+        yield several[0]._replace(entries=() if shared else tuple(key.entries[0] for key in several))

@@ -1,0 +1,109 @@
+"""A setting is declared once: its field, its TOML key, `--set` and its flag cannot say different things."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from coterie.cli import flags
+from coterie.cli.options import build_parser
+from coterie.cli.settings import override
+from coterie.core.errors import InputError
+from coterie.core.schema import Registry, options_of
+from coterie.run.keys import DECLARED, keys, keys_of
+
+FLAGGED = [key for key in keys() if key.flag]
+EXAMPLES = {"int": "3", "float": "0.5", "tuple[str, ...]": "b,a", "tuple[int, ...]": "7,5", "str": "some"}
+
+
+def example(key):
+    """A text for the flag, and the same for `--set`."""
+    kinds = [str(getattr(k, "__name__", k)) if k in (int, float, str) else str(k) for k in key.option.kinds]
+    text = next((EXAMPLES[kind] for kind in EXAMPLES if kind in kinds), EXAMPLES["int"])
+    listed = {"b,a": '["b", "a"]', "7,5": "[7, 5]"}
+    return text, listed.get(text, text)
+
+
+def tables_after(*argv):
+    tables = {"methods": [{"name": "fedavg", "local": {"epochs": 9, "lr": 1.0, "batch_size": 1}}]}
+    override(tables, build_parser().parse_args(["compare", "somewhere", *argv]))
+    return tables
+
+
+def test_the_flags_that_are_kept_are_those_of_the_fields():
+    assert json.loads(flags.FILE.read_text()) == flags.described(), "python -m coterie.cli.flags writes them again"
+
+
+def test_every_field_is_a_key_of_its_table():
+    for table, declared in DECLARED.items():
+        classes = [
+            cls for one in declared for cls in (map(one.__getitem__, one) if isinstance(one, Registry) else [one])
+        ]
+        fields = {key for cls in classes for option in options_of(cls) for key in option.keys}
+        assert fields <= {key.name for key in keys_of(table)}, table
+    assert all(key.about for key in keys()), [key.path for key in keys() if not key.about]
+
+
+@pytest.mark.parametrize("command", ["compare", "run"])
+def test_every_flag_is_in_the_help(coterie, command):
+    text = coterie(command, "--help").out
+    for key in FLAGGED:
+        assert f"\n  {key.flag} " in text, key.path
+
+
+@pytest.mark.parametrize("key", FLAGGED, ids=lambda key: key.path)
+def test_a_flag_and_set_write_the_same_key(key):
+    text, value = example(key)
+    typed, said = tables_after(key.flag, text), tables_after("--set", f"{key.path}={value}")
+    assert typed == said
+    assert key.name in typed[key.table]
+
+
+def test_steps_and_epochs_take_the_place_of_each_other_for_methods_too():
+    tables = tables_after("--steps", "4")
+    assert tables["local"] == {"steps": 4}
+    assert tables["methods"][0]["local"] == {"steps": 4, "lr": 1.0, "batch_size": 1}
+
+
+def test_another_name_leaves_what_belongs_to_all_names():
+    tables = {
+        "model": {"name": "mlp", "hidden": [3], "freeze": ["0.*"]},
+        "attack": {"name": "ipm", "eps": 1.0, "on": 0.5},
+    }
+    arguments = ["compare", "somewhere", "--model", "logistic", "--attack", "nan"]
+    override(tables, build_parser().parse_args(arguments))
+    assert tables["model"] == {"name": "logistic", "freeze": ["0.*"]}
+    assert tables["attack"] == {"name": "nan", "on": 0.5}
+
+
+def test_a_text_where_a_number_belongs_is_refused_with_the_flag():
+    for flag, text in (
+        ("--rounds", "many"),
+        ("--lr", "fast"),
+        ("--seeds", "five"),
+        ("--seeds", "1,x"),
+        ("--steps", ".5"),
+    ):
+        with pytest.raises(InputError, match=rf"^{flag} must be an? .*; got '{text}'$"):
+            tables_after(flag, text)
+
+
+def test_what_files_say_for_none_can_be_typed():
+    assert tables_after("--batch-size", "all")["local"]["batch_size"] == "all"
+
+
+@pytest.mark.parametrize("table", [t for t in DECLARED if t != "local"])
+def test_show_explains_each_table(coterie, table):
+    ended = coterie("show", table, "--json")
+    assert ended.status == 0, ended.err
+    told = json.loads(ended.out)
+    assert [field["name"] for field in told["fields"]] == [key.path for key in keys_of(table)]
+    assert all(key.flag in coterie("show", table).out for key in keys_of(table))
+
+
+def test_flags_of_other_commands_are_untouched():
+    args = build_parser().parse_args(["submit", "plan.toml", "--out", "there"])
+    assert isinstance(args, argparse.Namespace)
+    assert (args.out, flags.typed(args)) == ("there", {})
