@@ -554,7 +554,7 @@ def test_summary_has_a_row_per_client_and_split_with_the_models_own_numbers(case
 @each_method
 def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp_path):
     if samples_by_class(case):
-        pytest.skip("its own test in tests/laws: this problem has no classes")
+        pytest.skip("its own test in tests/methods: this problem has no classes")
     if case[1].get("server_optimiser") == "adam":
         pytest.skip("the length of its steps is bounded")
     if is_bounded(case) or case[0] == "moon":

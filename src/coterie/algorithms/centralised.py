@@ -10,9 +10,9 @@ same rounds, local steps and row gradients as FedAvg.
 
 Laws:
 - one step on all rows is that of FedAvg:
-  tests/laws/test_averaging_laws.py::test_centralised_with_one_step_on_all_rows_is_fedavg
+  tests/methods/test_centralised.py::test_centralised_with_one_step_on_all_rows_is_fedavg
 - with one client it is Local:
-  tests/laws/test_averaging_laws.py::test_centralised_with_one_client_is_local
+  tests/methods/test_centralised.py::test_centralised_with_one_client_is_local
 """
 
 from __future__ import annotations

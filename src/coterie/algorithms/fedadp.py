@@ -23,11 +23,11 @@ updates are needed, which excludes secure aggregation.
 
 Laws:
 - equal angles are FedAvg:
-  tests/laws/test_reference_weights.py::test_fedadp_with_equal_angles_is_fedavg
+  tests/methods/test_fedadp.py::test_fedadp_with_equal_angles_is_fedavg
 - a client that points away from the reference counts less, whatever its size:
-  tests/laws/test_reference_weights.py::test_fedadp_a_client_that_points_away_counts_less_whatever_its_size
+  tests/methods/test_fedadp.py::test_fedadp_a_client_that_points_away_counts_less_whatever_its_size
 - the mean goes over the rounds in which a client took part:
-  tests/laws/test_reference_weights.py::test_fedadp_takes_the_mean_over_rounds_in_which_a_client_took_part
+  tests/methods/test_fedadp.py::test_fedadp_takes_the_mean_over_rounds_in_which_a_client_took_part
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ Differences from the paper: `lr`; `Steps` beside `Epochs`.
 
 Laws:
 - one local step on all rows is gradient descent on the size-weighted loss:
-  tests/laws/test_averaging_laws.py::test_one_step_on_all_rows_is_gradient_descent_on_the_size_weighted_loss
+  tests/methods/test_fedavg.py::test_one_step_on_all_rows_is_gradient_descent_on_the_size_weighted_loss
 - FedProx without a penalty is FedAvg:
-  tests/laws/test_averaging_laws.py::test_fedprox_without_a_penalty_is_fedavg_bit_by_bit
+  tests/methods/test_fedprox.py::test_fedprox_without_a_penalty_is_fedavg_bit_by_bit
 - a client that exists twice counts twice:
-  tests/laws/test_averaging_laws.py::test_a_client_that_exists_twice_counts_twice
+  tests/methods/test_fedavg.py::test_a_client_that_exists_twice_counts_twice
 """
 
 from __future__ import annotations

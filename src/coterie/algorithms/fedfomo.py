@@ -20,11 +20,11 @@ A client without validation rows judges by its training rows, which favours its 
 
 Laws:
 - a client with the target's rows pulls it as its own does, an opposite one gets weight 0:
-  tests/laws/test_comparators_a.py::test_a_client_like_the_target_pulls_and_an_opposite_one_does_not
+  tests/methods/test_fedfomo.py::test_a_client_like_the_target_pulls_and_an_opposite_one_does_not
 - a client that exists twice pulls twice:
-  tests/laws/test_comparators_a.py::test_a_model_that_exists_twice_pulls_twice
+  tests/methods/test_fedfomo.py::test_a_model_that_exists_twice_pulls_twice
 - one client alone is local training while that lowers its loss:
-  tests/laws/test_comparators_a.py::test_fedfomo_with_one_client_is_local_training_while_that_helps
+  tests/methods/test_fedfomo.py::test_fedfomo_with_one_client_is_local_training_while_that_helps
 """
 
 from __future__ import annotations

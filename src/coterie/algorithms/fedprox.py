@@ -14,9 +14,9 @@ paper draws them by size and averages uniformly (the same in expectation).
 
 Laws:
 - mu = 0 is FedAvg, bit by bit:
-  tests/laws/test_averaging_laws.py::test_fedprox_without_a_penalty_is_fedavg_bit_by_bit
+  tests/methods/test_fedprox.py::test_fedprox_without_a_penalty_is_fedavg_bit_by_bit
 - a larger mu keeps updates shorter:
-  tests/laws/test_averaging_laws.py::test_a_larger_penalty_keeps_updates_shorter
+  tests/methods/test_fedprox.py::test_a_larger_penalty_keeps_updates_shorter
 """
 
 from __future__ import annotations

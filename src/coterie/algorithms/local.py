@@ -11,11 +11,11 @@ real federation the models of this yardstick are thereby seen by the server.
 
 Laws:
 - other clients change nothing:
-  tests/laws/test_averaging_laws.py::test_local_models_do_not_depend_on_other_clients
+  tests/methods/test_local.py::test_local_models_do_not_depend_on_other_clients
 - a federation of one client gives FedAvg's model:
-  tests/laws/test_averaging_laws.py::test_fedavg_with_one_client_is_local
+  tests/methods/test_local.py::test_fedavg_with_one_client_is_local
 - rounds of steps are one long training:
-  tests/laws/test_averaging_laws.py::test_local_rounds_of_steps_are_one_long_training
+  tests/methods/test_local.py::test_local_rounds_of_steps_are_one_long_training
 """
 
 from __future__ import annotations

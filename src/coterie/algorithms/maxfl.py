@@ -24,17 +24,17 @@ Only a weighted sum of updates is needed, so MaxFL goes with secure aggregation 
 
 Laws:
 - equal gaps are uniform averaging:
-  tests/laws/test_maxfl.py::test_equal_gaps_are_uniform_averaging
+  tests/methods/test_maxfl.py::test_equal_gaps_are_uniform_averaging
 - q is symmetric around a gap of 0:
-  tests/laws/test_maxfl.py::test_weights_are_symmetric_around_a_gap_of_zero_and_largest_there
+  tests/methods/test_maxfl.py::test_weights_are_symmetric_around_a_gap_of_zero_and_largest_there
 - a client with a gap far from 0 is ignored:
-  tests/laws/test_maxfl.py::test_a_client_far_from_its_requirement_is_ignored
+  tests/methods/test_maxfl.py::test_a_client_far_from_its_requirement_is_ignored
 - eps -> infinity freezes the model:
-  tests/laws/test_maxfl.py::test_a_large_eps_freezes_the_model_but_not_the_statistics
+  tests/methods/test_maxfl.py::test_a_large_eps_freezes_the_model_but_not_the_statistics
 - convex surrogates find the plain average on the two-client toy:
-  tests/laws/test_maxfl.py::test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not
+  tests/methods/test_maxfl.py::test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not
 - the linear one is FedAvg among clients of equal size:
-  tests/laws/test_maxfl.py::test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size
+  tests/methods/test_maxfl.py::test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size
 """
 
 from __future__ import annotations

@@ -36,15 +36,15 @@ numbers in that round.
 
 Laws:
 - md_steps = 0 is uniform averaging:
-  tests/laws/test_meritfed_laws.py::test_without_descent_it_is_uniform_averaging
+  tests/methods/test_meritfed.py::test_without_descent_it_is_uniform_averaging
 - delegated = gradient, bit by bit:
-  tests/laws/test_meritfed_laws.py::test_the_delegated_descent_is_the_gradient_descent_bit_by_bit
+  tests/methods/test_meritfed.py::test_the_delegated_descent_is_the_gradient_descent_bit_by_bit
 - all targets = each target alone:
-  tests/laws/test_meritfed_laws.py::test_all_targets_at_once_are_each_target_alone_bit_by_bit
+  tests/methods/test_meritfed.py::test_all_targets_at_once_are_each_target_alone_bit_by_bit
 - with one target `shared_uploads` changes no bit:
-  tests/laws/test_meritfed_laws.py::test_with_one_target_sharing_uploads_changes_no_bit
+  tests/methods/test_meritfed.py::test_with_one_target_sharing_uploads_changes_no_bit
 - Adam with betas = (0, 0) and lr = eps * c is SGD with lr = c as eps grows:
-  tests/laws/test_meritfed_laws.py::test_without_memory_and_with_a_large_eps_adam_is_sgd
+  tests/methods/test_meritfed.py::test_without_memory_and_with_a_large_eps_adam_is_sgd
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ and if it lost it, the global model stands in, whose two terms cancel.
 
 Laws:
 - mu = 0 is FedAvg, bit by bit:
-  tests/laws/test_comparators_a.py::test_moon_without_mu_is_fedavg_bit_by_bit
+  tests/methods/test_moon.py::test_moon_without_mu_is_fedavg_bit_by_bit
 - so is the first round of each client, to rounding:
-  tests/laws/test_comparators_a.py::test_moon_has_nothing_to_hold_away_from_in_its_first_round
+  tests/methods/test_moon.py::test_moon_has_nothing_to_hold_away_from_in_its_first_round
 - the penalty's slope vanishes as the temperature grows:
-  tests/laws/test_comparators_a.py::test_the_contrast_vanishes_as_the_temperature_grows
+  tests/methods/test_moon.py::test_the_contrast_vanishes_as_the_temperature_grows
 """
 
 from __future__ import annotations

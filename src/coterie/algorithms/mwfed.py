@@ -17,11 +17,11 @@ Steps of all participants sum to about tau n, so budgets are those of other meth
 
 Laws:
 - rate = 0 is uniform averaging with tau steps each:
-  tests/laws/test_comparators_a.py::test_mwfed_without_a_rate_is_uniform_averaging_with_equal_steps
+  tests/methods/test_mwfed.py::test_mwfed_without_a_rate_is_uniform_averaging_with_equal_steps
 - equal gaps are so too:
-  tests/laws/test_comparators_a.py::test_equal_gaps_leave_mwfed_uniform
+  tests/methods/test_mwfed.py::test_equal_gaps_leave_mwfed_uniform
 - a client whose requirement is never met ends with all the weight:
-  tests/laws/test_comparators_a.py::test_a_client_that_is_never_content_gets_all_the_weight_and_the_steps
+  tests/methods/test_mwfed.py::test_a_client_that_is_never_content_gets_all_the_weight_and_the_steps
 """
 
 from __future__ import annotations

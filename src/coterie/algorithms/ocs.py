@@ -21,9 +21,9 @@ work. With m = n everybody is drawn, so norms are not asked for. Coefficients do
 
 Laws:
 - m = n is FedAvg, bit by bit:
-  tests/laws/test_selection.py::test_ocs_with_everybody_is_fedavg_bit_by_bit
+  tests/methods/test_ocs.py::test_ocs_with_everybody_is_fedavg_bit_by_bit
 - the estimate is unbiased, by enumeration of all subsets:
-  tests/laws/test_selection.py::test_the_estimate_of_ocs_is_unbiased_over_all_subsets
+  tests/methods/test_ocs.py::test_the_estimate_of_ocs_is_unbiased_over_all_subsets
 """
 
 from __future__ import annotations

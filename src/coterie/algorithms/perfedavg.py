@@ -18,11 +18,11 @@ evaluated, saved and used for predictions, also for unseen clients. x itself rem
 
 Laws:
 - alpha = 0 with all rows in a batch is uniform averaging:
-  tests/laws/test_comparators_a.py::test_perfedavg_without_an_inner_step_is_uniform_averaging
+  tests/methods/test_perfedavg.py::test_perfedavg_without_an_inner_step_is_uniform_averaging
 - on a quadratic the Hessian-free step is the gradient of F_i:
-  tests/laws/test_comparators_a.py::test_hessian_free_steps_on_a_quadratic_are_gradients_of_the_meta_objective
+  tests/methods/test_perfedavg.py::test_hessian_free_steps_on_a_quadratic_are_gradients_of_the_meta_objective
 - the fixed point on quadratics is that of the mean of F_i:
-  tests/laws/test_comparators_a.py::test_perfedavg_ends_where_the_mean_of_its_meta_objectives_is_least
+  tests/methods/test_perfedavg.py::test_perfedavg_ends_where_the_mean_of_its_meta_objectives_is_least
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ refused, since no L follows from its rate.
 
 Laws:
 - q = 0 is uniform averaging:
-  tests/laws/test_comparators_a.py::test_qffl_without_q_is_uniform_averaging
+  tests/methods/test_qffl.py::test_qffl_without_q_is_uniform_averaging
 - equal losses and lengths are uniform averaging with a shorter step:
-  tests/laws/test_comparators_a.py::test_equal_losses_and_lengths_make_a_shorter_uniform_step
+  tests/methods/test_qffl.py::test_equal_losses_and_lengths_make_a_shorter_uniform_step
 - scaling the loss does not change the direction:
-  tests/laws/test_comparators_a.py::test_scaling_the_loss_does_not_change_the_direction_of_qffl
+  tests/methods/test_qffl.py::test_scaling_the_loss_does_not_change_the_direction_of_qffl
 """
 
 from __future__ import annotations

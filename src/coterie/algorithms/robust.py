@@ -24,11 +24,11 @@ logarithms.
 
 Laws:
 - equal updates come through whole:
-  tests/laws/test_group_averages.py::test_equal_updates_come_through_whole
+  tests/methods/test_robust.py::test_equal_updates_come_through_whole
 - trim = 0, and byzantine = 0 with all kept, is the uniform average:
-  tests/laws/test_group_averages.py::test_rules_that_suspect_nobody_are_the_mean
+  tests/methods/test_robust.py::test_rules_that_suspect_nobody_are_the_mean
 - fewer than f wild updates move the model by no more than the honest ones spread:
-  tests/laws/test_group_averages.py::test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread
+  tests/methods/test_robust.py::test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread
 - permuting clients changes nothing:
   tests/contract/test_methods.py::test_permuting_clients_permutes_models_and_weights
 """

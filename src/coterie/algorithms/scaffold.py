@@ -22,13 +22,13 @@ does not matter.
 
 Laws:
 - the first round is uniform averaging:
-  tests/laws/test_comparators_a.py::test_the_first_round_of_scaffold_is_uniform_averaging
+  tests/methods/test_scaffold.py::test_the_first_round_of_scaffold_is_uniform_averaging
 - with one step on all rows and all clients every round is FedSGD:
-  tests/laws/test_comparators_a.py::test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round
+  tests/methods/test_scaffold.py::test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round
 - the fixed point on quadratics is the optimum:
-  tests/laws/test_comparators_a.py::test_scaffold_ends_at_the_optimum_of_unlike_clients
+  tests/methods/test_scaffold.py::test_scaffold_ends_at_the_optimum_of_unlike_clients
 - also after a loss of memory:
-  tests/laws/test_comparators_a.py::test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends
+  tests/methods/test_scaffold.py::test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends
 """
 
 from __future__ import annotations

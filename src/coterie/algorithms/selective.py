@@ -21,9 +21,9 @@ also means that there is little to learn: SL prefers clients that the model serv
 
 Laws:
 - K = N is FedAvg, K = 0 FedAvg among the internal clients:
-  tests/laws/test_selection.py::test_selective_with_all_or_none_is_fedavg
+  tests/methods/test_selective.py::test_selective_with_all_or_none_is_fedavg
 - an external client with a high loss never counts:
-  tests/laws/test_selection.py::test_selective_never_keeps_a_client_with_a_high_loss
+  tests/methods/test_selective.py::test_selective_never_keeps_a_client_with_a_high_loss
 """
 
 from __future__ import annotations

@@ -18,13 +18,13 @@ not see them.
 
 Laws:
 - SGD Full is FedAvg where sizes are equal:
-  tests/laws/test_group_averages.py::test_sgd_full_is_fedavg_where_sizes_are_equal
+  tests/methods/test_sgd.py::test_sgd_full_is_fedavg_where_sizes_are_equal
 - SGD Ideal of everybody is SGD Full:
-  tests/laws/test_group_averages.py::test_the_group_of_everybody_is_everybody
+  tests/methods/test_sgd.py::test_the_group_of_everybody_is_everybody
 - of one client it is target only, and Local:
-  tests/laws/test_group_averages.py::test_target_only_is_the_group_of_one_and_local
+  tests/methods/test_sgd.py::test_target_only_is_the_group_of_one_and_local
 - the server's Adam is torch's:
-  tests/laws/test_group_averages.py::test_adam_at_the_server_is_torchs
+  tests/methods/test_sgd.py::test_adam_at_the_server_is_torchs
 """
 
 from __future__ import annotations

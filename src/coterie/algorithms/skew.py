@@ -19,11 +19,11 @@ a candidate, updates are averaged evenly, as in the paper.
 
 Laws:
 - m = n is the uniform average:
-  tests/laws/test_selection.py::test_skew_with_everybody_is_the_uniform_average
+  tests/methods/test_skew.py::test_skew_with_everybody_is_the_uniform_average
 - the chosen have the highest losses:
-  tests/laws/test_selection.py::test_skew_with_all_candidates_takes_the_highest_losses_and_with_m_candidates_none_are_left_to_choose
+  tests/methods/test_skew.py::test_skew_with_all_candidates_takes_the_highest_losses_and_with_m_candidates_none_are_left_to_choose
 - candidates follow the draw by size:
-  tests/laws/test_selection.py::test_skew_by_hand
+  tests/methods/test_skew.py::test_skew_by_hand
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ excludes secure aggregation.
 
 Laws:
 - step = 0 is the uniform average:
-  tests/laws/test_reference_weights.py::test_tawt_without_a_step_is_the_uniform_average
+  tests/methods/test_tawt.py::test_tawt_without_a_step_is_the_uniform_average
 - the logarithms of the weights are sums of the cosines:
-  tests/laws/test_reference_weights.py::test_tawt_by_hand
+  tests/methods/test_tawt.py::test_tawt_by_hand
 - all targets = each alone:
-  tests/laws/test_reference_weights.py::test_tawt_all_targets_are_each_target_alone
+  tests/methods/test_tawt.py::test_tawt_all_targets_are_each_target_alone
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ which excludes secure aggregation.
 
 Laws:
 - without external clients, or with budget 0, this is gradient descent on the internal clients:
-  tests/laws/test_varsel.py::test_without_external_clients_it_is_descent_on_the_internal_ones
+  tests/methods/test_varsel.py::test_without_external_clients_it_is_descent_on_the_internal_ones
 - copies of g_I reach the cap:
-  tests/laws/test_varsel.py::test_copies_of_the_internal_mean_reach_the_cap
+  tests/methods/test_varsel.py::test_copies_of_the_internal_mean_reach_the_cap
 - a client at a great distance gets nothing:
-  tests/laws/test_varsel.py::test_a_client_at_a_great_distance_gets_nothing
+  tests/methods/test_varsel.py::test_a_client_at_a_great_distance_gets_nothing
 - both exchanges see the same batch:
-  tests/laws/test_varsel.py::test_the_gradient_that_is_sent_is_the_one_whose_distance_was
+  tests/methods/test_varsel.py::test_the_gradient_that_is_sent_is_the_one_whose_distance_was
 - permuting clients permutes weights:
   tests/contract/test_methods.py::test_permuting_clients_permutes_models_and_weights
 """

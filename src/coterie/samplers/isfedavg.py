@@ -19,11 +19,11 @@ A client takes one more gradient of every row each time it trains, which is coun
 
 Laws:
 - FedAvg with its sampler, bit by bit:
-  tests/laws/test_row_samplers.py::test_each_is_fedavg_with_its_sampler_bit_by_bit
+  tests/methods/test_isfedavg.py::test_it_is_fedavg_with_its_sampler_bit_by_bit
 - rows with equal gradient norms are drawn evenly:
-  tests/laws/test_row_samplers.py::test_rows_with_equal_gradients_are_drawn_as_if_by_classes_with_equal_counts
+  tests/methods/test_isfedavg.py::test_rows_with_equal_gradients_are_drawn_as_if_by_classes_with_equal_counts
 - sampled frequencies are the norms:
-  tests/laws/test_row_samplers.py::test_rows_come_as_often_as_they_should
+  tests/methods/test_isfedavg.py::test_rows_come_as_often_as_they_should
 """
 
 from __future__ import annotations

@@ -18,15 +18,15 @@ of D_L, and neither rho, gamma nor q are logged.
 
 Laws:
 - FedAvg with its sampler, bit by bit:
-  tests/laws/test_isfl.py::test_isfl_is_fedavg_with_its_sampler_bit_by_bit
+  tests/methods/test_isfl.py::test_isfl_is_fedavg_with_its_sampler_bit_by_bit
 - equal L: q = p:
-  tests/laws/test_isfl.py::test_equal_constants_give_the_global_shares
+  tests/methods/test_isfl.py::test_equal_constants_give_the_global_shares
 - x_k = x: q = p:
-  tests/laws/test_isfl.py::test_a_client_whose_model_is_the_average_samples_by_the_global_shares
+  tests/methods/test_isfl.py::test_a_client_whose_model_is_the_average_samples_by_the_global_shares
 - permuting classes permutes q:
-  tests/laws/test_isfl.py::test_permuting_the_classes_permutes_q
+  tests/methods/test_isfl.py::test_permuting_the_classes_permutes_q
 - classes that a client lacks are left out in proportion:
-  tests/laws/test_isfl.py::test_a_class_that_the_client_lacks_is_left_out_and_the_others_keep_their_proportions
+  tests/methods/test_isfl.py::test_a_class_that_the_client_lacks_is_left_out_and_the_others_keep_their_proportions
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ are told p again.
 
 Laws:
 - FedAvg with its sampler, bit by bit:
-  tests/laws/test_row_samplers.py::test_each_is_fedavg_with_its_sampler_bit_by_bit
+  tests/methods/test_pj_is.py::test_it_is_fedavg_with_its_sampler_bit_by_bit
 - ISFL with equal Lipschitz constants draws the same rows, bit by bit:
-  tests/laws/test_row_samplers.py::test_pj_is_is_isfl_with_equal_constants_bit_by_bit
+  tests/methods/test_pj_is.py::test_pj_is_is_isfl_with_equal_constants_bit_by_bit
 - sampled frequencies are p:
-  tests/laws/test_row_samplers.py::test_rows_come_as_often_as_they_should
+  tests/methods/test_pj_is.py::test_rows_come_as_often_as_they_should
 """
 
 from __future__ import annotations

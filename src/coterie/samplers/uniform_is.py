@@ -14,11 +14,11 @@ Nothing is asked of anybody, and no class share leaves a client.
 
 Laws:
 - FedAvg with its sampler, bit by bit:
-  tests/laws/test_row_samplers.py::test_each_is_fedavg_with_its_sampler_bit_by_bit
+  tests/methods/test_uniform_is.py::test_it_is_fedavg_with_its_sampler_bit_by_bit
 - with equal class counts it is p_j-IS:
-  tests/laws/test_row_samplers.py::test_uniform_is_and_pj_is_with_equal_class_counts_everywhere_are_one
+  tests/methods/test_uniform_is.py::test_uniform_is_and_pj_is_with_equal_class_counts_everywhere_are_one
 - sampled frequencies are q:
-  tests/laws/test_row_samplers.py::test_rows_come_as_often_as_they_should
+  tests/methods/test_uniform_is.py::test_rows_come_as_often_as_they_should
 """
 
 from __future__ import annotations

@@ -1,21 +1,43 @@
-"""What must hold for ISFL and its sampler under any method, and what is refused."""
+"""What must hold for ISFL and its sampler under any method, what is refused, and rounds recomputed apart from the library."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from short_runs import MINI, run_with_server
+from torch import nn
 
 from coterie.algorithms import ISFL, FedAvg, Local, MeritFed
+from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, RunError
+from coterie.core.memory import Memory, MemoryView
+from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Steps
+from coterie.core.workspace import Workspace
 from coterie.run.experiment import Experiment
-from coterie.samplers.isfl import SHARES, LipschitzSampler, _solved
-from federations import Problem, assert_close, assert_same_bits, batch_norm, cohort_of, fit, logistic, seeded
-
-MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)
+from coterie.samplers.isfl import SHARES, LipschitzSampler, _solved, compare
+from coterie.solvers.waterfill import bound, closed_form, exact
+from federations import (
+    PROBLEMS,
+    SIZES,
+    Problem,
+    assert_close,
+    assert_same_bits,
+    batch_norm,
+    cohort_of,
+    dict_inputs,
+    fit,
+    logistic,
+    loss_of,
+    model_at,
+    seeded,
+    start,
+)
 
 
 def skewed(classes: int = 4, rows: int = 24, odd: tuple[int, ...] = (0,)) -> Problem:
@@ -30,12 +52,6 @@ def skewed(classes: int = 4, rows: int = 24, odd: tuple[int, ...] = (0,)) -> Pro
         x[:, :2] += torch.stack([y == 1, y == 2], 1)
         clients.append(Client(name, Part(x, y)))
     return Problem(Clients(clients), seeded(lambda: torch.nn.Linear(3, classes), torch.float64))
-
-
-def run(method, problem, rounds=3, **options):
-    held = problem.clients.pooled()
-    options = {"server": held, "evaluate": 1, "merge_validation": False, **options}
-    return fit(method, problem.clients, problem.model, rounds, **options)
 
 
 def q_of(found, client, classes=4):
@@ -55,11 +71,11 @@ def test_isfl_is_fedavg_with_its_sampler_bit_by_bit():
     problem = skewed()
     sampler = LipschitzSampler(floor=0.1, exact=True, sample_ratio=0.5)
     local = replace(MINI, steps=Epochs(2))
-    one = run(ISFL(local, floor=0.1, exact=True, sample_ratio=0.5), problem)
-    other = run(FedAvg(replace(local, sampler=sampler)), problem)
+    one = run_with_server(ISFL(local, floor=0.1, exact=True, sample_ratio=0.5), problem)
+    other = run_with_server(FedAvg(replace(local, sampler=sampler)), problem)
     assert torch.equal(one.x, other.x)
     assert one.history == other.history
-    assert not torch.equal(one.x, run(FedAvg(local), problem).x)
+    assert not torch.equal(one.x, run_with_server(FedAvg(local), problem).x)
 
 
 @pytest.mark.parametrize("best", [False, True])
@@ -87,10 +103,10 @@ def test_a_client_whose_model_is_the_average_samples_by_the_global_shares(dtype)
 def test_clients_with_one_class_distribution_and_one_model_keep_sampling_by_it():
     part = skewed().clients["b"].train
     problem = Problem(Clients([Client(n, part) for n in "ab"]), skewed().model)
-    found = run(ISFL(replace(MINI, batch_size=None, lr=1e-9)), problem, 1)
+    found = run_with_server(ISFL(replace(MINI, batch_size=None, lr=1e-9)), problem, 1)
     assert_close(sum(q_of(found, "a")), torch.tensor(1.0).double())
     # Rows that move nothing leave x_k = x up to rounding.
-    still = run(ISFL(replace(MINI, lr=1e-300)), problem, 2)
+    still = run_with_server(ISFL(replace(MINI, lr=1e-300)), problem, 2)
     for name in "ab":
         assert_close(q_of(still, name), shares(problem, name))
 
@@ -105,7 +121,7 @@ def test_permuting_the_classes_permutes_q():
         tensor = getattr(other.model, name)
         tensor.data[order] = tensor.data.clone()
     local = replace(MINI, batch_size=3)
-    one, two = run(ISFL(local), problem), run(ISFL(local), other)
+    one, two = run_with_server(ISFL(local), problem), run_with_server(ISFL(local), other)
     for name in "abcd":
         assert_close(q_of(one, name), q_of(two, name)[order], 1e-9)
         assert float((q_of(one, name) - shares(problem, name)).abs().max()) > 0.01
@@ -114,7 +130,7 @@ def test_permuting_the_classes_permutes_q():
 def test_q_keeps_its_floor_and_sums_to_one():
     problem = skewed()
     for options in ({}, {"exact": True}):
-        found = run(ISFL(MINI, floor=0.4, **options), problem)
+        found = run_with_server(ISFL(MINI, floor=0.4, **options), problem)
         for name in "abcd":
             q = q_of(found, name)
             assert float(q.sum()) == pytest.approx(1, abs=1e-9)
@@ -122,7 +138,7 @@ def test_q_keeps_its_floor_and_sums_to_one():
 
 
 def test_the_exact_optimum_is_no_worse_and_both_are_logged():
-    found = run(ISFL(MINI), skewed(), 4)
+    found = run_with_server(ISFL(MINI), skewed(), 4)
     pairs = [(dict(found.history.select("rho", n)), dict(found.history.select("rho_optimum", n))) for n in "abcd"]
     for closed, best in pairs:
         assert set(closed) == {1, 2, 3, 4}
@@ -159,32 +175,34 @@ def test_a_client_without_any_class_that_it_should_sample_draws_evenly():
 
 def test_the_clients_find_q_themselves_and_tell_nobody():
     problem = skewed()
-    found = run(ISFL(MINI, where="client"), problem)
+    found = run_with_server(ISFL(MINI, where="client"), problem)
     logged = {r.metric for r in found.history if r.client == "*" or r.split == ""}
     assert logged == {"row_gradients", "local_distance", "lipschitz_gradients"}
     assert not any("class_counts" in a.task for a in found.asks)
     assert [a.task.rpartition(":")[2] for a in found.asks if a.round == 1][1:4] == ["local_models", "compare", "solve"]
     # The server holds the rows of all clients here, so p is the same, and so is everything else.
-    assert torch.equal(found.x, run(ISFL(MINI), problem).x)
+    assert torch.equal(found.x, run_with_server(ISFL(MINI), problem).x)
 
 
 def test_each_client_tells_its_classes_once():
-    found = run(ISFL(MINI), skewed(), 4, clients_per_round=2)
+    found = run_with_server(ISFL(MINI), skewed(), 4, clients_per_round=2)
     assert [(a.round, a.clients) for a in found.asks if a.task.endswith(":class_counts")] == [(1, 4)]
 
 
 def test_a_preference_replaces_the_global_shares():
     wanted = (0.1, 0.2, 0.3, 0.4)
     preference = {"b": wanted}
-    still = run(ISFL(replace(MINI, lr=1e-300), preference=preference), skewed(), 1)
+    still = run_with_server(ISFL(replace(MINI, lr=1e-300), preference=preference), skewed(), 1)
     assert_close(q_of(still, "b"), torch.tensor(wanted).double(), 1e-6)
     assert not torch.equal(q_of(still, "c"), q_of(still, "b"))
     assert_same_bits(
-        run(ISFL(MINI, preference=preference), skewed()), run(ISFL(MINI, preference=preference), skewed(), workers=2)
+        run_with_server(ISFL(MINI, preference=preference), skewed()),
+        run_with_server(ISFL(MINI, preference=preference), skewed(), workers=2),
     )
 
 
 # ---- under any method
+
 
 METHODS = {
     "fedavg": lambda local: FedAvg(local),
@@ -200,10 +218,12 @@ METHODS = {
 def test_it_works_under_any_method_on_any_number_of_workers_and_resumes(name, where, tmp_path):
     problem = skewed()
     method = METHODS[name](replace(MINI, sampler=LipschitzSampler(where=where)))
-    one = run(method, problem, 4)
-    assert_same_bits(one, run(method, problem, 4, workers=2, strict_wire=True))
-    assert_same_bits(one, run(METHODS[name](replace(MINI, sampler=LipschitzSampler(where=where))), problem, 4))
-    plain = run(METHODS[name](MINI), problem, 4)
+    one = run_with_server(method, problem, 4)
+    assert_same_bits(one, run_with_server(method, problem, 4, workers=2, strict_wire=True))
+    assert_same_bits(
+        one, run_with_server(METHODS[name](replace(MINI, sampler=LipschitzSampler(where=where))), problem, 4)
+    )
+    plain = run_with_server(METHODS[name](MINI), problem, 4)
     assert any(not torch.equal(x, plain.models[k]) for k, x in one.models.items())
 
     class Stop(Exception):  # noqa: N818
@@ -214,15 +234,17 @@ def test_it_works_under_any_method_on_any_number_of_workers_and_resumes(name, wh
             raise Stop
 
     with pytest.raises(Stop):
-        run(method, problem, 4, checkpoint=tmp_path, callbacks=(interrupt,))
-    assert_same_bits(one, run(method, problem, 4, checkpoint=tmp_path, resume=True, workers=2))
+        run_with_server(method, problem, 4, checkpoint=tmp_path, callbacks=(interrupt,))
+    assert_same_bits(one, run_with_server(method, problem, 4, checkpoint=tmp_path, resume=True, workers=2))
 
 
 def test_the_sampler_matters_to_meritfed_from_the_second_round_on():
     problem = skewed()
     sampled = replace(MINI, sampler=LipschitzSampler())
-    even = run(MeritFed("a", sampled, validation="train"), problem, 1)
-    other = run(MeritFed("a", replace(MINI, sampler=LipschitzSampler(floor=1.0)), validation="train"), problem, 1)
+    even = run_with_server(MeritFed("a", sampled, validation="train"), problem, 1)
+    other = run_with_server(
+        MeritFed("a", replace(MINI, sampler=LipschitzSampler(floor=1.0)), validation="train"), problem, 1
+    )
     assert torch.equal(even.models["a"], other.models["a"])
     q = q_of(even, "b")
     assert float((q - shares(problem, "b")).abs().max()) > 0.01
@@ -239,7 +261,7 @@ def test_a_round_without_training_at_some_clients_goes_on(monkeypatch):
         return honest(self, cohort, client, *arguments)
 
     monkeypatch.setattr(LipschitzSampler, "rows", rows)
-    found = run(FedAvg(local), problem)
+    found = run_with_server(FedAvg(local), problem)
     assert list(found.failures) == ["c"]
     assert not found.history.select("rho", "c")
     assert len(found.history.select("rho", "a")) == 3
@@ -248,7 +270,7 @@ def test_a_round_without_training_at_some_clients_goes_on(monkeypatch):
 def test_divergence_is_named():
     problem = Problem(logistic(torch.float32).clients, logistic(torch.float32).model)
     with pytest.raises(RunError):
-        run(ISFL(replace(MINI, lr=1e30, weight_decay=1.0)), problem, 5)
+        run_with_server(ISFL(replace(MINI, lr=1e30, weight_decay=1.0)), problem, 5)
 
 
 # ---- what is refused
@@ -293,7 +315,7 @@ class TestBeforeAnyTraining:
     def refused(self, method, problem, **options):
         done = []
         with pytest.raises(InputError) as caught:
-            run(method, problem, callbacks=(done.append,), **options)
+            run_with_server(method, problem, callbacks=(done.append,), **options)
         assert done == []
         return str(caught.value)
 
@@ -314,12 +336,13 @@ class TestBeforeAnyTraining:
 
 def test_a_preference_that_fits_nobody():
     with pytest.raises(InputError, match="preference names 'bb', which is not a client; did you mean 'b'"):
-        run(ISFL(MINI, preference={"bb": [0.25] * 4}), skewed())
+        run_with_server(ISFL(MINI, preference={"bb": [0.25] * 4}), skewed())
     with pytest.raises(InputError, match="preference of 'b' has 2 shares for 4 classes"):
-        run(ISFL(MINI, preference={"b": [0.5, 0.5]}), skewed())
+        run_with_server(ISFL(MINI, preference={"b": [0.5, 0.5]}), skewed())
 
 
 # ---- TOML
+
 
 TABLES = {
     "data": {"name": "digits"},
@@ -353,3 +376,171 @@ def test_a_bad_sampler_in_toml_is_named(sampler, said):
         Experiment.from_tables({**TABLES, "local": {"sampler": sampler}}, "x.toml")
     assert "x.toml, [local]" in str(caught.value)
     assert said in str(caught.value)
+
+
+KINDS = ["logistic", "batch-norm", "dropout", "frozen", "tokens", "dict-inputs"]
+
+
+def held_rows(problem: Problem) -> Part:
+    """Rows of all clients, so that each class is among them."""
+    return problem.clients.pooled()
+
+
+def server_of(problem: Problem) -> Cohort:
+    clients = Clients.of_server(held_rows(problem))
+    workspace = Workspace(problem.model, "auto", clients[0])
+    spent = {"row_gradients": 0, "row_losses": 0}
+    return Cohort(("server",), workspace, clients, (0,), MemoryView(Memory(), ("server",)), 0, 1, spent)
+
+
+def row_gradient(problem: Problem, x: torch.Tensor, inputs: object, label: torch.Tensor) -> torch.Tensor:
+    model = model_at(problem, x).eval()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(loss_of(model(inputs), label), trained)
+    return torch.cat([g.reshape(-1) for g in grads])
+
+
+def one_row(part: Part, i: int) -> tuple[object, torch.Tensor]:
+    single = part.select(slice(i, i + 1))
+    return single.inputs, single.labels
+
+
+def plain_lipschitz(problem, x, models, classes):
+    """Eq. 8 with loops."""
+    part, dim = held_rows(problem), sum(p.numel() for p in problem.model.parameters() if p.requires_grad)
+    found = torch.zeros(len(models), classes, dtype=torch.float64)
+    for i in range(len(part)):
+        average = row_gradient(problem, x, *one_row(part, i))
+        for k, own in enumerate(models):
+            change = (row_gradient(problem, own, *one_row(part, i)) - average).norm()
+            c = int(part.labels[i])
+            found[k, c] = max(float(found[k, c]), float(change / (own - x)[:dim].norm()))
+    return found
+
+
+def nearby(problem, count=3, seed=0):
+    x = start(problem)
+    g = torch.Generator().manual_seed(seed)
+    return x, x + 0.3 * torch.rand(count, len(x), generator=g, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_lipschitz_constants_agree_with_plain_autograd_row_by_row(kind):
+    problem = PROBLEMS[kind]()
+    x, models = nearby(problem)
+    server = server_of(problem)
+    got = compare(server, x=x, models=models, clients=5)
+    expected = plain_lipschitz(problem, x, models, got.held.shape[1])
+    assert_close(got.lipschitz[0], expected, 1e-10)
+    assert float(expected.std()) > 1e-3
+    dim = server.layout.dim
+    assert_close(got.distance[0], (models - x)[:, :dim].norm(dim=1))
+    assert got.held[0].tolist() == torch.bincount(held_rows(problem).labels).tolist()
+    assert server.spent["row_gradients"] == 4 * len(held_rows(problem))
+    assert server.workspace.vectorised
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_vectorised_gradients_are_those_of_the_loop(kind):
+    problem = PROBLEMS[kind]()
+    fast, slow = server_of(problem), server_of(problem)
+    slow.workspace.vectorised = False
+    xs = torch.stack([start(problem), start(problem) + 0.1])
+    for a, b in zip(fast.sample_gradients(xs), slow.sample_gradients(xs), strict=True):
+        assert a[:2] == b[:2]
+        assert torch.equal(a[2], b[2])
+        assert_close(a[3], b[3])
+        assert a[3].shape == (len(a[2]), fast.layout.dim)
+
+
+def test_chunks_of_rows_do_not_matter(monkeypatch):
+    problem = batch_norm()
+    x, models = nearby(problem)
+    whole = compare(server_of(problem), x=x, models=models, clients=5)
+    monkeypatch.setattr("coterie.core.own_rows.BLOCK", 7 * 2 * server_of(problem).layout.dim)
+    pieces = compare(server_of(problem), x=x, models=models, clients=5)
+    assert_close(whole.lipschitz, pieces.lipschitz)
+
+
+class Branches(nn.Module):
+    """Looks at a value, which cannot be vectorised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(3, 1)
+
+    def forward(self, x):
+        return self.out(x) * (2.0 if float(x.detach().sum()) > 0 else 1.0) if len(x) == 1 else self.out(x)
+
+
+def test_a_model_that_cannot_be_vectorised_goes_row_by_row_and_says_so_once(caplog):
+    problem = Problem(logistic().clients, seeded(Branches, torch.float64))
+    x, models = nearby(problem)
+    server = server_of(problem)
+    with caplog.at_level(logging.INFO, logger="coterie"):
+        got = compare(server, x=x, models=models, clients=5)
+    assert_close(got.lipschitz[0], plain_lipschitz(problem, x, models, 2), 1e-10)
+    said = [r.getMessage() for r in caplog.records if "one by one" in r.getMessage()]
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("best", [False, True])
+@pytest.mark.parametrize("make", [logistic, dict_inputs])
+def test_two_rounds_recomputed(make, best):
+    problem = make()
+    held = held_rows(problem)
+    clients = Clients([Client(c.name, c.train) for c in problem.clients])
+    alone = Problem(clients, problem.model)
+    local = LocalSGD(lr=0.2, steps=Steps(3), batch_size=5)
+    run = fit(ISFL(local, exact=best, floor=0.1), clients, problem.model, 2, seed=4, server=held)
+
+    classes = 2 if make is logistic else 3
+    counts = {c.name: torch.bincount(c.train.labels, minlength=classes).double() for c in clients}
+    p = sum(counts.values()) / sum(SIZES.values())
+    x, q = start(alone), {}
+    for number in (1, 2):
+        models = []
+        for c in clients:
+            rng, labels = Rng.named(4, number, c.name, "train"), c.train.labels
+            share = np.full(len(labels), 1 / len(labels))
+            if c.name in q:
+                own = torch.where(counts[c.name] > 0, q[c.name], 0.0)
+                share = (own / own.sum() / counts[c.name].clamp(min=1))[labels].numpy()
+            drawn = np.array([np.flatnonzero(u < np.cumsum(share))[0] for u in rng.uniform(15)]).reshape(3, 5)
+            model = model_at(alone, x)
+            for batch in drawn:
+                part = c.train.select(torch.from_numpy(batch))
+                grads = torch.autograd.grad(loss_of(model(part.inputs), part.labels), list(model.parameters()))
+                for w, g in zip(model.parameters(), grads, strict=True):
+                    w.data -= 0.2 * g
+            models.append(torch.cat([w.detach().reshape(-1) for w in model.parameters()]))
+        x = sum(SIZES[c.name] * own for c, own in zip(clients, models, strict=True)) / sum(SIZES.values())
+        constants = plain_lipschitz(problem, x, models, classes)
+        for k, c in enumerate(clients):
+            arguments = p, counts[c.name] / counts[c.name].sum(), constants[k], 0.1
+            pair = closed_form(*arguments)[0], exact(*arguments)
+            q[c.name] = pair[best]
+            logged = {key: dict(run.history.select(key, c.name))[number] for key in ("rho", "rho_optimum", "gamma")}
+            assert logged["gamma"] == pytest.approx(closed_form(*arguments)[1], abs=1e-9)
+            assert logged["rho"] == pytest.approx(float(bound(pair[0], p, constants[k])), rel=1e-9)
+            assert logged["rho_optimum"] == pytest.approx(float(bound(pair[1], p, constants[k])), rel=1e-9)
+            assert logged["rho_optimum"] <= logged["rho"] * (1 + 1e-12)
+            for i in range(classes):
+                assert dict(run.history.select(f"q[{i}]", c.name))[number] == pytest.approx(
+                    float(q[c.name][i]), abs=1e-9
+                )
+    assert_close(run.x, x, 1e-9)
+
+
+def test_the_rows_of_a_client_follow_its_q():
+    problem = dict_inputs()
+    cohort = cohort_of(problem, "abcde")
+    cohort.memory.put(SHARES, torch.tensor([[0.7, 0.2, 0.1]] * 5, dtype=torch.float64))
+    cohort.memory.commit()
+    labels = problem.clients["c"].train.labels
+    drawn = ISFL().sampler.rows(cohort, 2, cohort.rng(2, "train"), 400, 100)
+    assert drawn.shape == (400, 100)
+    frequencies = torch.bincount(labels[torch.from_numpy(drawn).flatten()], minlength=3) / 40000
+    assert_close(frequencies.double(), torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64), 0.01)
+    inside = np.bincount(drawn.ravel(), minlength=len(labels))[(labels == 0).numpy()] / 40000
+    assert np.allclose(inside, 0.7 / (labels == 0).sum(), atol=0.01)

@@ -1,4 +1,4 @@
-"""FedAdp and TAWT: what must hold, a few rounds recomputed with numpy alone, and what is refused."""
+"""What must hold of FedAdp, and rounds recomputed with numpy alone."""
 
 from __future__ import annotations
 
@@ -7,42 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from short_runs import MINI, assert_resumes, between, descent, run, unplug
 
-from coterie.algorithms import TAWT, FedAdp, FedAvg, SGDFull
+from coterie.algorithms import FedAdp, FedAvg
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.rows import Client, Clients, Part
-from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
-from federations import SIZES, assert_close, assert_same_bits, batch_norm, fit, logistic, quadratic, start, subset
+from federations import SIZES, assert_close, batch_norm, logistic, quadratic, start, subset
 
-LR, STEPS = 0.4, 3
-FULL = LocalSGD(lr=LR, steps=Steps(STEPS), batch_size=None)
-MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)
-
-
-def run(method, problem, rounds=3, **options):
-    options = {"merge_validation": False, "evaluate": 1, **options}
-    return fit(method, problem.clients, problem.model, rounds, **options)
-
-
-def updates(problem, x):
-    """Updates of full-batch descent on the logistic loss, by client, written with numpy alone."""
-    found = {}
-    for client in problem.clients:
-        rows = np.hstack([client.train.inputs.numpy(), np.ones((len(client.train.labels), 1))])
-        y = x.copy()
-        for _ in range(STEPS):
-            y = y - LR * rows.T @ (1 / (1 + np.exp(-rows @ y)) - client.train.labels.numpy()) / len(rows)
-        found[client.name] = y - x
-    return found
-
-
-def between(a, b):
-    return math.acos(float(a @ b) / math.sqrt(float(a @ a) * float(b @ b)))
-
-
-# ---- FedAdp
+FULL = LocalSGD(lr=0.4, steps=Steps(3), batch_size=None)
 
 
 @pytest.mark.parametrize("reference", ["global", "d"])
@@ -51,7 +25,7 @@ def test_fedadp_by_hand(reference, by_size, running_mean):
     problem = logistic()
     x, past, rounds = start(problem).numpy(), {n: [] for n in SIZES}, 3
     for _ in range(rounds):
-        delta = updates(problem, x)
+        delta = {n: descent(problem, n, x, FULL) for n in SIZES}
         sizes = {n: SIZES[n] if by_size else 1 for n in SIZES}
         average = sum(sizes[n] * delta[n] for n in SIZES) / sum(sizes.values())
         axis = average if reference == "global" else delta[reference]
@@ -125,89 +99,20 @@ def test_fedadp_asks_a_reference_that_takes_no_part():
     assert asked == {number for number, names in by_round.items() if "c" not in names}
     assert 0 < len(asked) < 6
     # The update is the same wherever it comes from: with c among two clients, or beside them.
-    delta = updates(problem, start(problem).numpy())
+    delta = {n: descent(problem, n, start(problem).numpy(), FULL) for n in SIZES}
     first = {r.client: r.value for r in found.history if r.round == 1 and r.metric == "angle"}
     assert first == pytest.approx({n: 0.0 if n == "c" else between(delta[n], delta["c"]) for n in first}, abs=1e-7)
 
 
-# ---- TAWT
-
-
-def test_tawt_by_hand():
+def test_fedadp_a_lost_reference(monkeypatch):
     problem = logistic()
-    x, weights = start(problem).numpy(), dict.fromkeys(SIZES, 0.2)
-    for _ in range(3):
-        delta = updates(problem, x)
-        raw = {
-            n: w * math.exp(0.8 * math.cos(between(delta["b"], delta[n]) if n != "b" else 0))
-            for n, w in weights.items()
-        }
-        weights = {n: w / sum(raw.values()) for n, w in raw.items()}
-        x = x + 0.7 * sum(weights[n] * delta[n] for n in SIZES)
-    found = run(TAWT("b", FULL, 0.7, 0.8), problem)
-    np.testing.assert_allclose(found.models["b"].numpy(), x, atol=1e-7)
-    assert found.weights["b"] == pytest.approx(weights, abs=1e-7)
-    assert (
-        max(weights.values()) - min(weights.values()) > 0.1
-    )  # the arc cosine or the other sign would turn the order round
-    assert max(weights, key=weights.get) == "b"
-
-
-def test_tawt_without_a_step_is_the_uniform_average():
-    problem = batch_norm()
-    assert_close(run(TAWT("a", MINI, step=0.0), problem).models["a"], run(SGDFull(MINI), problem).x)
-
-
-def test_tawt_all_targets_are_each_target_alone():
-    problem = logistic()
-    together = run(TAWT(local=MINI), problem)
-    for name in SIZES:
-        alone = run(TAWT(name, MINI), problem)
-        assert_close(together.models[name], alone.models[name])
-        assert together.weights[name] == pytest.approx(alone.weights[name], abs=1e-12)
-    assert (together.models["d"] - together.models["e"]).abs().max() > 1e-3
-
-
-def test_tawt_absent_clients_keep_their_weights_and_absent_targets_are_asked():
-    problem = logistic()
-    found = run(TAWT("a", FULL), problem, 1, clients_per_round=2)
-    (drawn,) = found.weights.values()
-    weights = dict(zip(SIZES, found.state.weights[0].tolist(), strict=True))
-    assert sum(weights.values()) == pytest.approx(1, abs=1e-14)
-    for name in set(SIZES) - set(drawn):
-        assert weights[name] == 0.2
-    assert sum(weights[n] for n in drawn) == pytest.approx(0.4, abs=1e-14)
-    assert any(r.task.endswith(":own_update") for r in found.asks) == ("a" not in drawn)
-
-
-def test_tawt_and_fedadp_a_lost_target(monkeypatch):
-    honest = Task.__call__
-
-    def call(self, cohort, /, **payload):
-        if "update" in self.kinds.values() and "c" in cohort.names:
-            raise OSError("unplugged")
-        return honest(self, cohort, **payload)
-
-    problem = logistic()
-    monkeypatch.setattr(Task, "__call__", call)
-    for method in (TAWT("c", MINI), FedAdp(MINI, reference="c")):
-        with pytest.raises(QuorumError, match=r"own_update.*c \(OSError: unplugged\)"):
-            run(method, problem)
-    several = run(TAWT(("a", "c"), MINI), problem)
-    assert_close(several.models["c"], start(problem))
-    assert several.weights["c"] == pytest.approx(dict.fromkeys("abde", 0.25))
-    assert (several.models["a"] - start(problem)).abs().max() > 1e-3
+    unplug(monkeypatch, "c")
+    with pytest.raises(QuorumError, match=r"own_update.*c \(OSError: unplugged\)"):
+        run(FedAdp(MINI, reference="c"), problem)
 
 
 def test_resumed_and_repeated_runs_agree(tmp_path):
-    problem = logistic()
-    for method in (FedAdp(MINI, reference="b"), TAWT(("a", "b"), MINI)):
-        folder = tmp_path / type(method).__name__
-        run(method, problem, 2, checkpoint=folder, clients_per_round=2, evaluate=4)
-        resumed = run(method, problem, 4, checkpoint=folder, resume=True, clients_per_round=2, workers=2, evaluate=4)
-        whole = run(method, problem, 4, clients_per_round=2, evaluate=4)
-        assert all((resumed.models[k] == x).all() for k, x in whole.models.items())
-        assert_same_bits(whole, run(method, problem, 4, clients_per_round=2, evaluate=4))
+    assert_resumes(FedAdp(MINI, reference="b"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +124,6 @@ def test_resumed_and_repeated_runs_agree(tmp_path):
         (lambda: FedAdp(by_size=1), "FedAdp.by_size must be true or false; got 1"),
         (lambda: FedAdp(running_mean="no"), "FedAdp.running_mean must be true or false; got 'no'"),
         (lambda: run(FedAdp(reference="z"), logistic()), "FedAdp.reference names 'z', which is not a client"),
-        (lambda: TAWT(lr=0), "TAWT.lr must be a number > 0; got 0"),
-        (lambda: TAWT(step=-0.1), "TAWT.step must be a number >= 0; got -0.1"),
-        (lambda: TAWT(targets=()), "TAWT.targets must be"),
-        (lambda: run(TAWT("z"), logistic()), "TAWT.targets names 'z', which is not a client"),
     ],
 )
 def test_bad_fields_are_named(make, sentence):

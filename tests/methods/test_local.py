@@ -1,0 +1,54 @@
+"""What must hold of clients that train alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from short_runs import MINI, ONE, trained
+
+from coterie.algorithms import FedAvg, Local
+from coterie.core.training import Steps
+from federations import (
+    SIZES,
+    assert_close,
+    batch_norm,
+    dropout,
+    logistic,
+    subset,
+)
+
+
+@pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
+def test_local_models_do_not_depend_on_other_clients(make):
+    problem = make()
+    many = trained(Local(MINI), problem)
+    few = trained(Local(MINI), problem.with_clients(subset(problem.clients, "bd")))
+    for name in "bd":
+        assert torch.equal(many.models[name], few.models[name])
+    assert not torch.equal(many.models["b"], many.models["d"])
+
+
+@pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
+def test_fedavg_with_one_client_is_local(make):
+    problem = make()
+    alone = problem.with_clients(subset(problem.clients, "c"))
+    assert_close(trained(FedAvg(MINI), alone).x, trained(Local(MINI), alone).models["c"], 1e-14)
+
+
+def test_local_rounds_of_steps_are_one_long_training():
+    problem = logistic()
+    local = replace(ONE, steps=Steps(2))
+    short, long = trained(Local(local), problem, 3), trained(Local(replace(local, steps=Steps(6))), problem, 1)
+    for name in SIZES:
+        assert_close(short.models[name], long.models[name])
+
+
+def test_clients_that_work_alone_need_not_wait_to_be_drawn():
+    problem = logistic()
+    few, everybody = (trained(Local(MINI), problem, 3, clients_per_round=m) for m in (2, None))
+    start = trained(Local(MINI), problem, 1)
+    for name in SIZES:
+        assert torch.equal(few.models[name], everybody.models[name])
+        assert not torch.equal(few.models[name], start.models[name])
