@@ -16,7 +16,6 @@ labels).
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -33,7 +32,7 @@ from coterie.core.federation import Engine
 from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Rows
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, one_of, options
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, identity, one_of, options
 from coterie.core.task import Task
 from coterie.core.vector import Layout
 
@@ -347,7 +346,7 @@ class Attacked:
 
     def fingerprint(self) -> str:
         """A hash of the rows, the attack and the attackers: a checkpoint refuses to go on under another attack."""
-        said = re.sub(" at 0x[0-9a-f]+", "", repr((self.attack, self.attackers)))
+        said = identity((self.attack, self.attackers))
         return hashlib.blake2b(f"{self.honest.fingerprint()} {said}".encode(), digest_size=16).hexdigest()
 
     def save_memory(self) -> dict[str, Tensor]:

@@ -380,6 +380,10 @@ DAMAGE = {
     "half a recipe": ("predict", "preprocess.json", '{"0": ', "preprocess.json"),
     "no model": ("predict", "models/local-0-a.safetensors", None, "has no model of 'local' for 'a'"),
     "half a model": ("predict", "models/local-0-a.safetensors", "xyz", "is not a safetensors file"),
+    "another format": ("report", "format.json", '{"format": 9, "coterie": "3.0"}', "written by coterie 3.0 in format 9"),
+    "an older format": ("predict", "format.json", None, "written by coterie of an older version in format 1"),
+    "a format to resume": ("resume", "format.json", "{}", "repeat the run in another folder"),
+    "half a format": ("report", "format.json", "{", "format.json cannot be read"),
     "half a checkpoint": ("resume", "checkpoint/local-0/done.json", '{"mark', "done.json"),
 }  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -12,11 +13,14 @@ from torch import Tensor
 from coterie import task
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
+from coterie.core.state import read_checkpoint, write_checkpoint
 from coterie.core.task import Update
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
 from coterie.core.wire import PerClient
 from coterie.run import checkpoint
+from coterie.run.fit import fit as fitted
+from coterie.run.settings import RunSettings
 from federations import assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)
@@ -137,11 +141,11 @@ def test_resume_restores_memory_and_drops_what_the_broken_round_wrote(tmp_path, 
 
 
 class Unbroken(ClientMomentum):
-    def __repr__(self):
-        return super().__repr__().replace("Unbroken", "ClientMomentum")
-
     def round(self, state, federation, rng):
         return ClientMomentum(self.local).round(state, federation, rng)
+
+
+Unbroken.__name__ = Unbroken.__qualname__ = "ClientMomentum"
 
 
 class Note(NamedTuple):
@@ -391,6 +395,30 @@ def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
         with pytest.raises(InputError, match="was written with other data, model or settings"):
             run(method, checkpoint=tmp_path, resume=True, **options)
     run(ClientMomentum(LocalSGD(lr=0.3)), checkpoint=tmp_path)  # without resume it starts again
+
+
+def test_another_loss_and_another_bound_are_other_settings(tmp_path):
+    problem = logistic()
+    usual = RunSettings(loss="binary", max_norm=100.0)
+    run_once = partial(fitted, ClientMomentum(), problem.clients, problem.model, 2, checkpoint=tmp_path)
+    run_once(settings=usual)
+    run_once(settings=replace(usual, resume=True))
+    for other in ({"loss": "auto"}, {"max_norm": 10.0}):
+        with pytest.raises(InputError, match="was written with other data, model or settings"):
+            run_once(settings=replace(usual, resume=True, **other))
+
+
+@pytest.mark.parametrize(
+    ("about", "words"), [({}, "of an older version in format 1"), ({"coterie": "9.1", "format": 7}, "9.1 in format 7")]
+)
+def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(about, words, tmp_path):
+    run(ClientMomentum(), checkpoint=tmp_path)
+    path = tmp_path / "checkpoint.safetensors"
+    saved = read_checkpoint(path)
+    meta = {k: v for k, v in saved.meta.items() if k not in ("counted", "format", "coterie")} | about
+    write_checkpoint(path, State(**saved.values), saved.memory, meta)
+    with pytest.raises(InputError, match=f"was written by coterie {words}, but this version reads format 2"):
+        run(ClientMomentum(), checkpoint=tmp_path, resume=True)
 
 
 class Bare:

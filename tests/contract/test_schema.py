@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
+import torch
 
 from coterie.core.errors import InputError
 from coterie.core.schema import (
@@ -16,6 +18,7 @@ from coterie.core.schema import (
     Registry,
     Units,
     build,
+    identity,
     list_of,
     one_of,
     optional,
@@ -215,6 +218,28 @@ def test_a_registry_finds_by_name_file_and_place(tmp_path):
     assert type(lazy.build({}, "t")) is lazy["flag"]
     with pytest.raises(InputError, match="a vehicle of class Fare has no name in files"):
         VEHICLES.spell(Fare(1.0))
+
+
+def test_the_identity_of_a_setting_is_what_it_holds_and_not_where_it_lies():
+    class Plain:
+        def __init__(self, speed):
+            self.speed, self.me = speed, self
+
+    class Told(Plain):
+        def __repr__(self):
+            return "always the same"
+
+    assert identity(Plain(1)) == identity(Plain(1)) != identity(Plain(2))
+    assert identity(Told(1)) != identity(Told(2))
+    assert identity(Journey("x", told=(Plain(1),))) != identity(Journey("x", told=(Plain(2),)))
+    long = torch.arange(2000.0)
+    other = long.clone()
+    other[1000] = 0  # repr() leaves the middle out
+    assert repr(long) == repr(other)
+    assert identity(long) == identity(long.clone()) != identity(other)
+    assert identity(partial(max, 1)) != identity(partial(max, 2))
+    assert identity({"b", "a"}) == identity({"a", "b"})
+    assert identity(Boat) != identity(Rocket)
 
 
 def test_options_know_their_keys():

@@ -203,6 +203,7 @@ def _settings(folder: Path, name: str, truth: Truth, algorithms: Any, seeds: Any
         lines += ["[[methods]]", f"name = {json.dumps(algorithms[method])}", f"label = {json.dumps(method)}", ""]
     lines += ["[run]", f"rounds = {rounds}", f"seeds = {list(seeds)}", ""]
     (folder / "experiment.toml").write_text("\n".join(lines))
+    (folder / "format.json").write_text('{"format": 2}')
     (folder / "notes.json").write_text(json.dumps(list(notes)))
     environment = {
         "command": f"coterie compare {name} --seeds {len(seeds)}",

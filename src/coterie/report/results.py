@@ -19,7 +19,7 @@ from coterie.report.comparisons import Comparisons
 from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, printable, shortened
-from coterie.run.files import METRICS, SUMMARY
+from coterie.run.files import METRICS, SUMMARY, require_readable
 
 __all__ = ["Curve", "Results", "Vector", "Weights"]
 
@@ -96,6 +96,7 @@ class Results:
             raise InputError(
                 f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
             )
+        require_readable(folder)
         rows = list(summary_rows(folder / "summary.json"))
         require(bool(rows), f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
         experiment = read(folder / "experiment.toml", tomllib.loads)

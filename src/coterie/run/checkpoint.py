@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ import torch
 
 from coterie.core.errors import require
 from coterie.core.federation import Engine, Session
+from coterie.core.schema import identity
 from coterie.core.state import Checkpoint, read_checkpoint, write_checkpoint
+from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 
 __all__ = ["RoundFiles", "fingerprint"]
@@ -21,9 +22,7 @@ __all__ = ["RoundFiles", "fingerprint"]
 
 def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
     """A short hash of method, settings, initial model and every row: what must be equal where a run is resumed."""
-    fields = vars(method)  # of a method that is not a dataclass
-    text = repr((method, fields, *settings, str(engine.layout)))
-    text = re.sub(" at 0x[0-9a-f]+", "", text)  # where an object lies differs between processes
+    text = json.dumps(identity((method, *settings, engine.layout)), sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     digest.update(engine.fingerprint().encode())
     digest.update(engine.x.detach().cpu().view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
@@ -57,6 +56,7 @@ class RoundFiles:
         """Save round `number`: it counts from the moment when its checkpoint is renamed into place."""
         length = self._append(record, session)
         meta = {
+            **WRITER,
             "round": number,
             "fingerprint": self._mark,
             "history_bytes": length,
@@ -88,8 +88,9 @@ class RoundFiles:
             return file.tell()
 
     def read(self, rounds: int) -> Checkpoint:
-        """The last complete round. Raises `InputError` if it is of another run, or beyond `rounds`."""
+        """The last complete round. Raises `InputError` if it is of another run or version, or beyond `rounds`."""
         saved = read_checkpoint(self._path)
+        require_format(saved.meta, self._path)
         require(
             saved.meta["fingerprint"] == self._mark,
             f"{self._path} was written with other data, model or settings; resume with the same ones, or choose another --out",

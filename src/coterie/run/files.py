@@ -11,9 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie import __version__
+from coterie.core.errors import InputError, require
 from coterie.core.state import write_atomically
 
-__all__ = ["METRICS", "SUMMARY", "SummaryRow", "safe_name", "write_csv", "write_json"]
+__all__ = [
+    "METRICS",
+    "SUMMARY",
+    "WRITER",
+    "SummaryRow",
+    "require_format",
+    "require_readable",
+    "safe_name",
+    "write_csv",
+    "write_json",
+]
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,30 @@ WEIGHTS = ("method", "seed", "round", "target", "client", "weight")
 TIMING = ("method", "seed", "round", "seconds", "own")
 ASKS = ("method", "seed", "round", "ask", "task")
 """Columns of the CSV files; those of asks.csv are followed by the fields of `core.federation.ClientCost`."""
+
+
+WRITER: Mapping[str, Any] = {"format": 2, "coterie": __version__}
+"""What says who wrote a run directory (`format.json`) and a checkpoint. The number goes up where another version would misread them."""
+
+
+def require_format(written: Mapping[str, Any], path: Path) -> None:
+    """Raise `InputError` unless `written`, read from `path`, says that this version of coterie reads the files."""
+    version, number = written.get("coterie", "of an older version"), written.get("format", 1)
+    require(
+        number == WRITER["format"],
+        f"{path} was written by coterie {version} in format {number}, but this version reads format {WRITER['format']}; "
+        "repeat the run in another folder, or use the version that wrote it",
+    )
+
+
+def require_readable(folder: Path) -> None:
+    """Raise `InputError` for a run directory of another format."""
+    path = folder / "format.json"
+    try:
+        written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
+    require_format(written if isinstance(written, dict) else {}, folder)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -45,7 +45,7 @@ def refuse_others(folder: Path, resume: bool) -> None:
     if is_run(folder):
         require(resume, f"{folder} already holds a run; go on with --resume, or choose another --out")
     elif folder.is_dir():
-        begun = {CHECKPOINTS, "tuning.csv"}  # a run that was killed before its first file
+        begun = {CHECKPOINTS, "format.json", "tuning.csv"}  # a run that was killed before its first file
         other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
         require(other is None, f"{folder} holds {other} and is not a run directory; choose another --out")
 

@@ -120,8 +120,9 @@ class _Loop:
     def _files(self, folder: Path | None) -> RoundFiles | None:
         if folder is None:
             return None
-        given = (self.seed, self.per_round, self.every, ",".join(self.settings.metrics), self.training.filters)
-        return RoundFiles(folder, fingerprint(self.method, self.engine, *given))
+        settings = self.settings
+        given = (self.seed, self.per_round, self.every, settings.metrics, settings.loss, settings.max_norm)
+        return RoundFiles(folder, fingerprint(self.method, self.engine, *given, self.training.filters))
 
     def _call_back(self, number: int) -> None:
         for callback in self.settings.callbacks:

@@ -15,7 +15,7 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind, probabilities
 from coterie.core.rows import LabelScale
 from coterie.models import build_shape
-from coterie.run.files import safe_name
+from coterie.run.files import require_readable, safe_name
 from coterie.run.models import open_model_file
 from coterie.run.tables import read_experiment
 
@@ -74,6 +74,7 @@ def predict(run: Path, data: Path, *, client: str, method: str, seed: int | None
     """
     from coterie.data import apply_recipe
 
+    require_readable(run)
     experiment = read_experiment(run / "experiment.toml")
     known = {row["client"] for row in _json(run / "summary.json")}
     require(client in known, f"the run has no client {client!r}; {nearest(client, known)}")

@@ -24,7 +24,19 @@ from coterie.core.modules import load_object
 from coterie.core.rows import Clients
 from coterie.models import build_model
 from coterie.run.experiment import Experiment, MethodEntry
-from coterie.run.files import ASKS, HISTORY, METRICS, SUMMARY, TIMING, WEIGHTS, safe_name, write_csv, write_json
+from coterie.run.files import (
+    ASKS,
+    HISTORY,
+    METRICS,
+    SUMMARY,
+    TIMING,
+    WEIGHTS,
+    WRITER,
+    require_readable,
+    safe_name,
+    write_csv,
+    write_json,
+)
 from coterie.run.finetune import tunable
 from coterie.run.fit import fit, personalise
 from coterie.run.folder import Pair, is_run, opened, refuse_others
@@ -132,11 +144,13 @@ def run_experiment(
     check_everything(experiment, first)
     refuse_others(folder, resume)
     if is_run(folder):
+        require_readable(folder)
         _refuse_other_settings(experiment, folder, first)
     pairs = [Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
     status = Status([(p.entry.label, p.seed) for p in pairs], experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
     with experiment.engine.kept_open(), opened(folder):
+        write_json(folder / "format.json", WRITER)
         write_experiment(folder / "experiment.toml", experiment)
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
