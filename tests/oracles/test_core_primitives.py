@@ -11,7 +11,7 @@ from coterie.core import own_rows
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
-from coterie.core.vector import Layout, dot, export, flatten, move, unflatten
+from coterie.core.vector import Layout, Sum, average, dot, export, flatten, move, unflatten
 from federations import (
     HELD,
     PROBLEMS,
@@ -370,6 +370,28 @@ def test_move_equals_a_plain_loop():
                 for j in range(d, d + b):
                     expected[j] += weights[k] / weights.sum() * updates[k, j]
             assert_close(move(x, weights, updates, lr, d), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1,), (7,), (64,), (1001,), (3, 65)])
+def test_a_sum_has_the_same_bits_however_many_vectors_come_at_a_time(shape, dtype):
+    g = torch.Generator().manual_seed(len(shape) * shape[-1])
+    vectors = torch.randn(40, *shape, generator=g).to(dtype)
+    weights = torch.randint(1, 1000, (40,), generator=g, dtype=torch.float64)
+    whole = average(weights, vectors)
+    assert (whole.shape, whole.dtype) == (shape, dtype)
+    exact = torch.einsum("k,k...->...", weights / weights.sum(), vectors.double())
+    assert torch.allclose(whole.double(), exact, rtol=0, atol=4 * torch.finfo(dtype).eps)
+    for size in (1, 3, 39):
+        total = Sum()
+        for low in range(0, 40, size):
+            total.add(weights[low : low + size], vectors[low : low + size].clone())
+        assert torch.equal(total.divided_by(float(weights.sum())), whole)
+
+
+def test_a_sum_of_nothing_is_an_error():
+    with pytest.raises(ValueError, match="no vector to add"):
+        Sum().divided_by(1.0)
 
 
 def test_buffers_stay_where_no_weight_is_left():

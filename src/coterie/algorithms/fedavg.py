@@ -34,7 +34,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 
 __all__ = ["FedAvg", "State"]
 
@@ -77,7 +77,7 @@ class FedAvg(Method[State]):
         """One round with `federation.clients`."""
         replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
         weights = replies.sizes / replies.sizes.sum()  # n_k / n
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
         return State(x), {"weights": replies.named(weights)}
 
     def models(self, state: State) -> Tensor:

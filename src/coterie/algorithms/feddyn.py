@@ -42,7 +42,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import task
 from coterie.core.tasks import OwnUpdate
 from coterie.core.training import LocalSGD, Quadratic
-from coterie.core.vector import move
+from coterie.core.vector import average
 
 __all__ = ["FedDyn", "State"]
 
@@ -106,9 +106,9 @@ class FedDyn(Method[State]):
         """One round with `federation.clients`."""
         d = federation.dim
         replies = federation.ask(federation.clients, dynamic_update, x=state.x, local=self.local, alpha=self.alpha)
-        weights = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
-        log: Log = {"weights": replies.named(weights)}
-        mean = move(torch.zeros_like(state.x), weights, replies.delta, 1.0, d)
+        equal = torch.ones(len(replies), dtype=torch.float64)
+        log: Log = {"weights": replies.named(equal / len(replies))}
+        mean = average(equal, replies.delta)
         if replies.forgot:
             for name in replies.forgot:
                 federation.report(name, "its dual variable was lost, so all start again at 0", dynamic_update)

@@ -34,7 +34,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import task
 from coterie.core.tasks import LocalUpdate
 from coterie.core.training import LocalSGD, Quadratic
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 
 __all__ = ["FedProx", "State"]
 
@@ -88,7 +88,7 @@ class FedProx(Method[State]):
         """One round with `federation.clients`."""
         replies = federation.ask(federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu)
         weights = replies.sizes / replies.sizes.sum()
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
         return State(x), {"weights": replies.named(weights)}
 
     def models(self, state: State) -> Tensor:

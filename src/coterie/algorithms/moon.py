@@ -43,7 +43,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Step
-from coterie.core.vector import move, unflatten
+from coterie.core.vector import average, shift, unflatten
 
 __all__ = ["MOON", "State"]
 
@@ -157,7 +157,7 @@ class MOON(Method[State]):
             temperature=self.temperature,
         )  # fmt: skip
         weights = replies.sizes / replies.sizes.sum()
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)  # line 8
+        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)  # line 8
         return State(x), {"weights": replies.named(weights), "with_previous": float(replies.had.sum())}
 
     def models(self, state: State) -> Tensor:

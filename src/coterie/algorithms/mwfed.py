@@ -49,7 +49,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 from coterie.core.wire import PerClient
 
 __all__ = ["MWFed", "State"]
@@ -138,7 +138,7 @@ class MWFed(Method[State]):
         steps = (self.local.steps.count * len(here) * share).round().clamp(min=1).long()
         replies = federation.ask(asked.clients, local_update, x=state.x, local=self.local, steps=PerClient(steps))
         weights = log_weights[federation.positions(replies.clients)].softmax(0)
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        x = shift(state.x, average(weights, replies.delta), self.lr, federation.dim)
         log: Log = {"weights": replies.named(weights), "gap": asked.named(asked.gap), "steps": asked.named(steps)}
         federation.discard(KEPT, (*asked.failed, *replies.failed))
         return State(x, state.start, log_weights), log

@@ -41,7 +41,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 from coterie.solvers.sampling import inclusion_probabilities
 
 __all__ = ["OCS", "State"]
@@ -119,7 +119,7 @@ class OCS(Method[State]):
         if m >= len(everyone):
             replies = federation.ask(everyone, local_update, x=state.x, local=self.local)
             weights = replies.sizes / replies.sizes.sum()
-            x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+            x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
             return State(x), {"weights": replies.named(weights), "selected": len(replies)}
         told = federation.ask(everyone, norms, x=state.x, local=self.local)
         shares = told.sizes / told.sizes.sum()  # w_k
@@ -133,9 +133,10 @@ class OCS(Method[State]):
             return state, log
         replies = federation.ask(tuple(coefficients), local_update, x=state.x, local=self.local)
         weights = torch.tensor([coefficients[n] for n in replies.clients], dtype=torch.float64)
-        weights = weights * (sum(coefficients.values()) / weights.sum()) if replies.failed else weights
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)  # line 7
-        return State(x), {**log, "weights": replies.named(weights), "sum_weights": float(weights.sum())}
+        whole = sum(coefficients.values())  # of those, too, who have failed
+        x = shift(state.x, average(weights, replies.delta), self.lr * whole, federation.dim)  # line 7
+        log.update(weights=replies.named(weights * (whole / weights.sum())), sum_weights=whole)
+        return State(x), log
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

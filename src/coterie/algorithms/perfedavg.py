@@ -41,7 +41,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 
 __all__ = ["PerFedAvg", "State"]
 
@@ -131,9 +131,9 @@ class PerFedAvg(Method[State]):
         replies = federation.ask(
             federation.clients, meta_update, x=state.x, local=self.local, alpha=self._alpha(federation), radius=radius
         )
-        weights = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
-        x = move(state.x, weights, replies.delta, dim=federation.dim)  # line 11
-        return State(x), {"weights": replies.named(weights)}
+        equal = torch.ones(len(replies), dtype=torch.float64)
+        x = shift(state.x, average(equal, replies.delta))  # line 11
+        return State(x), {"weights": replies.named(equal / len(replies))}
 
     def _alpha(self, federation: Federation) -> float:
         return self.local.rate(federation.round) if self.alpha is None else self.alpha

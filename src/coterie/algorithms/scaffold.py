@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
@@ -46,7 +47,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Update, task
 from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 
 __all__ = ["Scaffold", "State"]
 
@@ -55,10 +56,10 @@ CONTROL = "control"
 
 
 class ControlledUpdate(NamedTuple):
-    """delta [n, d + b] and change of the client's control [n, d]."""
+    """delta and change of the client's control, both [n, d + b]; the change is 0 at buffers, which have no control."""
 
     delta: Update
-    change: Tensor
+    change: Update
 
 
 @task
@@ -70,7 +71,7 @@ def controlled_update(cohort: Cohort, *, x: Tensor, control: Tensor, local: Loca
     moved = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     change = -control - delta[:, : cohort.layout.dim] / moved[:, None]  # line 12, option II: c_i+ - c_i
     cohort.keep(CONTROL, own + change)
-    return ControlledUpdate(delta, change)
+    return ControlledUpdate(delta, pad(change, (0, cohort.layout.size - cohort.layout.dim)))
 
 
 class State(NamedTuple):
@@ -128,16 +129,17 @@ class Scaffold(Method[State]):
         replies = federation.ask(
             federation.clients, controlled_update, x=state.x, control=state.control, local=self.local
         )
-        weights = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)  # line 16
-        log: Log = {"weights": replies.named(weights)}
+        equal = torch.ones(len(replies), dtype=torch.float64)
+        x = shift(state.x, average(equal, replies.delta), self.lr, federation.dim)  # line 16
+        log: Log = {"weights": replies.named(equal / len(replies))}
         if replies.forgot:
             for name in replies.forgot:
                 federation.report(name, "its control was lost, so all start again at 0", controlled_update)
             log["control_lost"] = dict.fromkeys(replies.forgot, 1.0)
             federation.discard(CONTROL)
             return State(x, torch.zeros_like(state.control)), log
-        control = state.control + replies.change.sum(0) / len(federation.everyone)  # line 17: |S| / N times their mean
+        share = len(replies) / len(federation.everyone)
+        control = state.control + share * average(equal, replies.change)[: federation.dim]  # line 17
         log["control_norm"] = float(control.norm())
         return State(x, control), log
 

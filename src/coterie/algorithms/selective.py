@@ -41,7 +41,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import task
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 
 __all__ = ["SelectiveLearning", "State"]
 
@@ -125,7 +125,7 @@ class SelectiveLearning(Method[State]):
             log["external_loss"] = asked.named(asked.loss)
         replies = federation.ask((*state.internal, *kept), local_update, need="all", x=state.x, local=self.local)
         weights = replies.sizes / replies.sizes.sum()
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
+        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
         named = replies.named(weights)
         log["weights"] = {target: dict(named) for target in state.internal}
         return State(state.internal, x), log

@@ -43,7 +43,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 from coterie.solvers import adam
 
 __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
@@ -70,16 +70,15 @@ def _round(
     owner: Any, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5
 ) -> tuple[State, Log]:
     replies = federation.ask(clients, own_update, need=need, x=state.x, local=owner.local)
-    weights = torch.full((len(replies.clients),), 1 / len(replies.clients), dtype=torch.float64)
-    log: Log = {"weights": replies.named(weights)}
+    equal = torch.ones(len(replies), dtype=torch.float64)
+    mean = average(equal, replies.delta)
+    log: Log = {"weights": replies.named(equal / len(replies))}
     if owner.server_optimiser == "sgd":
-        return state._replace(x=move(state.x, weights, replies.delta, owner.lr, federation.dim)), log
-    mean = move(torch.zeros_like(state.x), weights, replies.delta, 1.0, federation.dim)
+        return state._replace(x=shift(state.x, mean, owner.lr, federation.dim)), log
     uphill = -mean[: federation.dim].double()
     step = adam.step(uphill, state.moments, state.steps, lr=owner.lr, betas=tuple(owner.betas), eps=owner.eps)
     change = torch.cat([step.change.to(mean.dtype), mean[federation.dim :]])
-    x = move(state.x, torch.ones(1), change[None], 1.0, federation.dim)
-    return State(x, step.moments.cpu(), state.steps + 1), log
+    return State(state.x + change, step.moments.cpu(), state.steps + 1), log
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from coterie.core.rng import Rng
 from coterie.core.task import task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.core.vector import average, shift
 from coterie.solvers.sampling import without_replacement
 
 __all__ = ["Skew", "State"]
@@ -139,9 +139,9 @@ class Skew(Method[State]):
             chosen = tuple(asked.clients[i] for i in highest)
             log = {"candidates": len(names), "candidate_loss": asked.named(asked.loss)}
         replies = federation.ask(chosen, own_update, x=state.x, local=self.local)
-        weights = torch.full((len(replies.clients),), 1 / len(replies.clients), dtype=torch.float64)
-        x = move(state.x, weights, replies.delta, self.lr, federation.dim)
-        return State(x, state.sizes), {**log, "weights": replies.named(weights)}
+        equal = torch.ones(len(replies), dtype=torch.float64)
+        x = shift(state.x, average(equal, replies.delta), self.lr, federation.dim)
+        return State(x, state.sizes), {**log, "weights": replies.named(equal / len(replies))}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import InputError, require
 
-__all__ = ["Layout", "dot", "flatten", "keeps_statistics", "move", "unflatten"]
+__all__ = ["Layout", "Sum", "average", "dot", "flatten", "keeps_statistics", "move", "shift", "unflatten"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +98,58 @@ def dot(a: Tensor, b: Tensor, dim: int | None = None) -> Tensor:
     return (a[..., :dim] * b[..., :dim]).sum(-1)
 
 
-def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int | None = None) -> Tensor:
-    """The only way a model moves: parameters by `lr * weights @ updates`, buffers to their weighted mean.
+class Sum:
+    """A weighted sum of vectors, added one after the other.
 
+    There is one order of summation, and it has nothing to do with how many vectors come at a time: a sum of vectors that come in
+    blocks has the bits of a sum over all of them. Numbers of 16 bits are added up in 32.
+    """
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._dtype = torch.float32
+
+    def add(self, weights: Tensor, vectors: Tensor) -> None:
+        """Add `weights[k] * vectors[k]` for each of the vectors [n, ...]; weights [n]."""
+        if self._total is None:
+            self._dtype = vectors.dtype
+            self._total = vectors.new_zeros(vectors.shape[1:], dtype=torch.promote_types(self._dtype, torch.float32))
+        for weight, vector in zip(weights.tolist(), vectors, strict=True):
+            self._total.add_(vector, alpha=weight)
+
+    def divided_by(self, number: float) -> Tensor:
+        """The sum divided by a number, [...]. Raises `ValueError` if nothing was added."""
+        if self._total is None:
+            raise ValueError("there is no vector to add")
+        return (self._total / number).to(self._dtype)
+
+
+def average(weights: Tensor, vectors: Tensor) -> Tensor:
+    """The weighted mean of vectors [n, ...], n > 0: their `Sum`, divided once by the sum of the weights [n].
+
+    >>> average(torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 0], [0, 1]])).tolist()
+    [0.25, 0.75]
+    """
+    total = Sum()
+    total.add(weights, vectors)
+    return total.divided_by(float(weights.double().sum()))
+
+
+def shift(x: Tensor, mean: Tensor, lr: float = 1.0, dim: int | None = None) -> Tensor:
+    """A model x [d + b] moved by a mean update [d + b]: parameters by `lr` times it, buffers, which are statistics, by all of it.
+
+    >>> shift(torch.zeros(3), torch.tensor([2.0, 4, 7]), lr=0.5, dim=2).tolist()
+    [1.0, 2.0, 7.0]
+    """
+    step = mean.clone()  # and then in place, since fresh memory for each term took as long as the sum
+    step[:dim].mul_(lr)
+    return step.add_(x)
+
+
+def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int | None = None) -> Tensor:
+    """A model moved by updates with any weights: parameters by `lr * weights @ updates`, buffers to their weighted mean.
+
+    For methods that hold all updates: a product takes half the time of an `average`, and less where vectors are short.
     Buffers are statistics, so they follow `weights / weights.sum()` without a learning rate; they stay if the weights sum to 0.
 
     Args:
@@ -113,13 +162,11 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
     >>> move(torch.zeros(3), torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 0, 4], [0, 1, 8]]), lr=0.5, dim=2).tolist()
     [0.5, 1.5, 7.0]
     """
-    # In place, since fresh memory for each term took as long as the product.
     step = weights.to(updates) @ updates
-    step[:dim].mul_(lr)
     if dim is not None and dim < x.shape[-1]:
         total = float(weights.sum())
         step[dim:].copy_(step[dim:] / total if total != 0 else torch.zeros_like(step[dim:]))
-    return step.add_(x)
+    return shift(x, step, lr, dim)
 
 
 def export(x: Tensor, model: nn.Module, layout: Layout) -> Mapping[str, Tensor]:
