@@ -119,7 +119,7 @@ def test_regression_has_a_loss_only(tmp_path: Path) -> None:
     assert text.startswith("loss on test rows (lower is better")
     assert "accuracy" not in text
     assert "shares" not in text
-    assert re.search(r"^a +1\.\d{3} ± \.\d{3} +1\.\d{3} ± \.\d{3}\*\+$", text, re.MULTILINE)
+    assert re.search(r"^a +1\.\d{3} ± \.\d{3} +1\.\d{3} ± \.\d{3}\*\+ +\.650$", text, re.MULTILINE)
 
 
 def test_undefined_metrics_are_a_dash(tmp_path: Path) -> None:

@@ -336,7 +336,49 @@ def test_the_answer_comes_first(tmp_path: Path) -> None:
     assert "    fedavg: log-loss +.2" in "\n".join(lines)
 
 
-def test_a_headline_has_at_most_fifteen_words(tmp_path: Path) -> None:
-    results = Results.load(fake_run.heart(tmp_path))
-    for client in words.tell(results).clients:
-        assert len(client.headline.split()) <= 15
+def test_methods_of_which_the_same_is_said_share_a_clause(tmp_path: Path) -> None:
+    results = load(tmp_path, {"local": ALONE, "fedavg": WORSE, "fedprox": (0.7, 0.7, 0.701, 0.601), "meritfed": ALONE})
+    assert (
+        words.headline(results, verdict(results, "a"))
+        == "No gain shown: fedavg and fedprox are clearly worse in AUC and log-loss."
+    )
+
+
+SEVERAL: dict[str, dict[str, dict[str, Numbers]]] = {
+    "heart": fake_run.STORY,
+    "worse in ways of their own": {
+        "local": {"a": ALONE},
+        "fedavg": {"a": WORSE},
+        "fedprox": {"a": (0.7, 0.7, 0.8, 0.6)},
+        "scaffold": {"a": (0.7, 0.7, 0.7, 0.45)},
+        "meritfed": {"a": ALONE},
+    },
+    "mixed": {
+        "local": {"a": ALONE},
+        "fedavg": {"a": (0.7, 0.7, 0.9, 0.6)},
+        "scaffold": {"a": (0.7, 0.7, 0.7, 0.3)},
+    },
+    "no better than a constant, with partners": {
+        "local": {f"Sainte Anne {i}": (0.5, 0.5, 0.6, 0.9) for i in range(6)},
+        "meritfed": {f"Sainte Anne {i}": (0.6, 0.6, 0.7, 0.66) for i in range(6)},
+    },
+    "too few rows": {"local": {"a": ALONE}, "fedavg": {"a": WORSE}},
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_a_headline_has_at_most_fifteen_words(tmp_path: Path, case: str) -> None:
+    truth = SEVERAL[case]
+    clients = list(next(iter(truth.values())))
+    weights = {"meritfed": {c: [0.5 / max(1, len(clients) - 2)] * (len(clients) - 2) + [0.25, 0.25] for c in clients}}
+    settings: dict[str, Any] = {"weights": weights} if case.startswith("no better") else {}
+    settings |= {"n_test": 12} if case.startswith("too") else {}
+    story = words.tell(Results.load(fake_run.write(tmp_path, truth, noise=0.0002, **settings)))
+    kinds = {"worse in ways of their own": "no gain shown", "mixed": "mixed", "too few rows": "too few rows to tell"}
+    if case in kinds:
+        assert story.clients[0].verdict.kind == kinds[case]
+    if case.startswith("no better"):
+        assert any(c.verdict.partners for c in story.clients)
+        assert all(c.headline.endswith("not shown to beat a constant.") for c in story.clients)
+    for client in story.clients:
+        assert 2 <= len(client.headline.split()) <= 15, client.headline

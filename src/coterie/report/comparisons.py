@@ -158,6 +158,37 @@ class Comparisons:
         from_summary = self.results.constant(client, "majority_loss")
         return np.where(np.isfinite(from_summary), from_summary, known)
 
+    def trivial(self, client: str | None, metric: str) -> tuple[str, Vector]:
+        """A prediction without any model, in two words, and what it scores in this metric, one value per seed [seeds]: the
+        largest class, or the shares or the mean of the client's own training rows. NaN where that is not known.
+        """
+        if client is None:
+            names, columns = zip(*(self.trivial(c, metric) for c in self.results.clients), strict=True)
+            table = np.stack(columns)
+            known = np.isfinite(table)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return names[0], np.where(known, table, 0).sum(axis=0) / known.sum(axis=0)
+        if self.results.classification:
+            if metric == "accuracy":
+                return "largest class", self.results.constant(client, "majority")
+            return "training shares", self.constant(client) if metric == "loss" else self._unknown
+        return "training mean", self.constant(client) if metric == "loss" else self._trivial_errors(client, metric)
+
+    @property
+    def _unknown(self) -> Vector:
+        return np.full(len(self.results.seeds), math.nan)
+
+    def _trivial_errors(self, client: str, metric: str) -> Vector:
+        """MAE or RMSE of the training mean in the label's unit; what is saved are squares of the standardised label."""
+        scores = self._unknown
+        rows = self.outcomes.rows(self.results.against or "", client)
+        for i, seed in enumerate(self.results.seeds):
+            if seed in rows and metric in ("mae", "rmse"):
+                squares = rows[seed].constant
+                error = np.sqrt(squares).mean() if metric == "mae" else math.sqrt(squares.mean())
+                scores[i] = self.results.label(seed).get("scale", 1.0) * error
+        return scores
+
     def _paired(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
         rows = self._row_error(method, other, client, metric) if self._decisive(metric) else None
         one, two = (self._values(m, client, metric) for m in (method, other))

@@ -30,7 +30,12 @@ def data(results: Results) -> dict[str, Any]:
         "other": results.against and printable(results.against),
         "methods": _methods(results),
         "metrics": [
-            {"key": m, "name": results.metric_name(m), "sign": 1 if results.higher_is_better(m) else -1}
+            {
+                "key": m,
+                "name": results.metric_name(m),
+                "title": results.metric_title(m),
+                "sign": 1 if results.higher_is_better(m) else -1,
+            }
             for m in results.metrics
         ],
         "points": {m: _points(results, m) for m in results.metrics},
@@ -88,10 +93,8 @@ def _points(results: Results, metric: str) -> dict[str, Any]:
         means = [float(v.mean()) if v.size else math.nan for v in known]
         spreads = [float(v.std(ddof=1)) if v.size > 1 else math.nan for v in known]
         rows.append({"mean": _numbers(means), "std": _numbers(spreads)})
-    key, name = {"accuracy": ("majority", "largest class"), "loss": ("majority_loss", "training shares")}.get(
-        metric, ("", "")
-    )
-    constants = [results.constant(c, key) if key else np.full(1, math.nan) for c in clients]
+    named = [results.compared.trivial(c, metric) for c in clients]
+    name, constants = named[0][0], [scores for _, scores in named]
     values = _numbers([float(v[np.isfinite(v)].mean()) if np.isfinite(v).any() else math.nan for v in constants])
     constant = {"name": name, "values": values} if any(v is not None for v in values) else None
     return {"clients": [_name(results, c) for c in clients], "rows": rows, "constant": constant}

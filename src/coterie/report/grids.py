@@ -67,9 +67,8 @@ class Grid(NamedTuple):
 def grid(results: Results, metric: str, clients: Sequence[str] | None = None, *, cost: bool = False) -> Grid:
     """The table of one metric: `clients` (default: all), then rows about all of them; methods, then the baseline."""
     shown = results.clients if clients is None else clients
-    extra = {"accuracy": ("majority", "largest class"), "loss": ("majority_loss", "training shares")}
-    constant, heading = extra.get(metric, ("", ""))
-    constant = constant if constant and np.isfinite(results.constant(None, constant)).any() else ""
+    heading, scores = results.compared.trivial(None, metric)
+    constant = bool(np.isfinite(scores).any())
     rows = [(results.names[c], client_row(results, c, metric, constant)) for c in shown]
     summary = len(rows)
     if len(results.clients) > 1:
@@ -80,7 +79,7 @@ def grid(results: Results, metric: str, clients: Sequence[str] | None = None, *,
             )
         )
     if len(results.clients) > MANY:
-        rows += _standing(results, metric, bool(constant))
+        rows += _standing(results, metric, constant)
     if cost and results.cost_unit:
         rows.append((BUDGET, (*budget(results), *([Cell(note="")] if constant else []))))
     columns = (*(printable(m) for m in results.methods), *([heading] if constant else []))
@@ -88,17 +87,16 @@ def grid(results: Results, metric: str, clients: Sequence[str] | None = None, *,
     return Grid(_title(results, metric), tuple(labels), columns, tuple(cells), summary)
 
 
-def client_row(results: Results, client: str | None, metric: str, constant: str) -> tuple[Cell, ...]:
-    """One client (None: the mean over all) under every method, and the baseline called `constant`."""
+def client_row(results: Results, client: str | None, metric: str, constant: bool) -> tuple[Cell, ...]:
+    """One client (None: the mean over all) under every method and, with `constant`, under a prediction without any model."""
     sign = 1 if results.higher_is_better(metric) else -1
     cells = [_measured(results, m, client, metric) for m in results.methods]
     choices = [sign * c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
     top = number(sign * max(choices)) if len(choices) > 1 else None
     marked = [c._replace(best=not c.quiet and number(c.mean) == top) for c in cells]
-    return (
-        *marked,
-        *([_spread(results.constant(client, constant), quiet=True)._replace(std=math.nan)] if constant else []),
-    )
+    if not constant:
+        return tuple(marked)
+    return (*marked, _spread(results.compared.trivial(client, metric)[1], quiet=True)._replace(std=math.nan))
 
 
 def _measured(results: Results, method: str, client: str | None, metric: str) -> Cell:
@@ -146,4 +144,4 @@ def budget(results: Results) -> tuple[Cell, ...]:
 def _title(results: Results, metric: str) -> str:
     better = "higher" if results.higher_is_better(metric) else "lower"
     over = f"mean ± std over {len(results.seeds)} seeds" if len(results.seeds) > 1 else "one seed"
-    return f"{results.metric_name(metric)} on {results.split} rows ({better} is better; {over})"
+    return f"{results.metric_title(metric)} on {results.split} rows ({better} is better; {over})"

@@ -143,7 +143,7 @@ def _table(results: Results, metric: str) -> dict[str, Any]:
     quiet = [m in results.references for m in results.methods] + [True] * extra
     return {
         "metric": metric,
-        "name": results.metric_name(metric),
+        "name": results.metric_title(metric),
         "better": "higher" if results.higher_is_better(metric) else "lower",
         "columns": list(zip(whole.columns, quiet, strict=True)),
         "rows": rows,

@@ -34,6 +34,17 @@ FILES = (
     "notes.json",
     "experiment.toml",
 )
+METRIC_NAMES = {
+    "auc": "AUC",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "r2": "R²",
+    "f1": "F1",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "brier": "Brier score",
+    "ece": "calibration error",
+}
 REFERENCES = ("centralised", "centralized")
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 
@@ -183,17 +194,37 @@ class Results:
         return str(data.get("name") or (Path(str(folder)).name if folder else self.folder.name))
 
     @cached_property
+    def _recipes(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / "preprocess.json"
+        recipes: dict[str, dict[str, Any]] = read(path, json.loads) if path.is_file() else {}
+        return recipes
+
+    def label(self, seed: int | None = None) -> dict[str, Any]:
+        """What the recipe of a seed (None: the first) says of the label; empty if rows are not those of tables."""
+        recipe = self._recipes.get(str(seed)) or next(iter(self._recipes.values()), {})
+        label: dict[str, Any] = recipe.get("label", {})
+        return label
+
+    @cached_property
     def predicts(self) -> str:
         """What is predicted, in words: `num > 0, 1 = disease`; empty if the run does not say."""
-        path = self.folder / "preprocess.json"
-        recipes = read(path, json.loads) if path.is_file() else {}
-        label = next(iter(recipes.values())).get("label", {}) if recipes else {}
-        return printable(_label_in_words(label)) if label else ""
+        return printable(_label_in_words(self.label())) if self.label() else ""
+
+    def unit(self, metric: str) -> str:
+        """The unit of a metric, if it has one that is known: that of the label."""
+        return printable(str(self.label().get("unit", ""))) if metric in ("mae", "rmse") else ""
 
     def metric_name(self, metric: str) -> str:
         """How people call a metric."""
-        known = {"auc": "AUC", "loss": "log-loss" if self.classification else "loss"}
-        return known.get(metric, metric.replace("_", " "))
+        if metric == "loss":
+            return "log-loss" if self.classification else "loss"
+        return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+    def metric_title(self, metric: str) -> str:
+        """The same for a heading: with the label and its unit where the metric has one."""
+        of = f" of {printable(str(self.label()['column']))}" if metric in ("mae", "rmse") and self.label() else ""
+        unit = self.unit(metric)
+        return f"{self.metric_name(metric)}{of}{f' in {unit}' if unit else ''}"
 
     @staticmethod
     def higher_is_better(metric: str) -> bool:

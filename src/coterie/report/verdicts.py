@@ -128,15 +128,12 @@ def _weigh(results: Results, client: str, compared: Comparisons) -> Verdict:
     if all(worse.values()) and not any(better.values()):
         who = "every federated method is" if len(compared) > 1 else f"{printable(next(iter(compared)))} is"
         return Verdict("stay alone", f"{who} worse")
-    both = [m for m in compared if better[m]]
+    both = {m: f"{_said(results, row, 1)} but {_said(results, row, -1)}" for m, row in compared.items() if better[m]}
     if both:
-        texts = [
-            f"{printable(m)} is {_said(results, compared[m], 1)} but {_said(results, compared[m], -1)}" for m in both
-        ]
-        return Verdict("mixed", "; ".join(texts))
-    harms = [f"{printable(m)} is {_said(results, row, -1)}" for m, row in compared.items() if _metrics(row, -1)]
+        return Verdict("mixed", _together(both))
+    harms = {m: _said(results, row, -1) for m, row in compared.items() if worse[m]}
     if harms:
-        return Verdict("no gain shown", "; ".join(harms))
+        return Verdict("no gain shown", _together(harms))
     return Verdict("no difference shown", "no method is shown to help or harm")
 
 
@@ -151,6 +148,14 @@ def _said(results: Results, row: Mapping[str, Difference], sign: int) -> str:
     for metric in _metrics(row, sign):
         words.setdefault(row[metric].words, []).append(results.metric_name(metric))
     return listing([f"{word} in {listing(metrics)}" for word, metrics in words.items()])
+
+
+def _together(said: Mapping[str, str]) -> str:
+    """What each method is; those of which the same is said share a clause: `fedavg and fedprox are clearly worse in AUC`."""
+    methods: dict[str, list[str]] = {}
+    for method, text in said.items():
+        methods.setdefault(text, []).append(printable(method))
+    return "; ".join(f"{listing(who)} {'is' if len(who) == 1 else 'are'} {text}" for text, who in methods.items())
 
 
 def _join(results: Results, client: str, compared: Comparisons, winners: Sequence[str]) -> Verdict:

@@ -37,6 +37,7 @@ RULE = (
     "±: 95 % interval of the difference to training alone, over seeds and patients. Likely: it excludes 0; clear: also after"
     " correction for all comparisons."
 )
+HEADLINE = 15
 SHOWN = 6
 NAMED = 6
 PARTNERS = 1
@@ -109,6 +110,11 @@ def facts(results: Results) -> list[str]:
 
 def headline(results: Results, found: Verdict) -> str:
     """A verdict in at most about 15 words: `Join with Hungary (meritfed): clearly better in AUC.`"""
+    forms = (_in_full(results, found), _in_short(results, found))
+    return next((text for text in forms if len(text.split()) <= HEADLINE), forms[-1])
+
+
+def _in_full(results: Results, found: Verdict) -> str:
     method = f" ({printable(found.method)})" if found.method else ""
     if found.joins:
         strength = "clearly better" if found.sure else "likely better"
@@ -120,6 +126,17 @@ def headline(results: Results, found: Verdict) -> str:
     if found.kind == "no difference shown":
         return f"{badge(results, found)}."
     return f"{badge(results, found)}: {found.reason}."
+
+
+def _in_short(results: Results, found: Verdict) -> str:
+    if found.joins:
+        kind: Kind = "join" if found.kind == "join with" else found.kind
+        return _in_full(results, found._replace(kind=kind, partners=()))
+    if found.kind == "mixed":
+        return "Mixed: what is better in one metric is worse in another."
+    if found.kind == "no gain shown":
+        return "No gain shown: some methods are worse, and none is better."
+    return f"{badge(results, found)}."
 
 
 def badge(results: Results, found: Verdict) -> str:
@@ -152,12 +169,13 @@ def numbers(results: Results, method: str, client: str | None, *, judged: bool =
     """Differences to training alone in what decides: `AUC +.032 ± .024, log-loss −.025 ± .028`; what they show if `judged`."""
     family = results.compared.family(client)
     found = {k: d for (m, k), d in family.items() if m == method}
-    return ", ".join(f"{results.metric_name(k)} {_difference(d, judged)}" for k, d in found.items())
+    return ", ".join(f"{results.metric_name(k)} {_difference(d, results.unit(k), judged)}" for k, d in found.items())
 
 
-def _difference(found: Difference, judged: bool) -> str:
+def _difference(found: Difference, unit: str, judged: bool) -> str:
     spread = "" if found.half_width is None else f" ± {number(found.half_width)}"
-    return f"{signed(found.mean)}{spread}" + (f" ({found.words})" if judged and found.sign else "")
+    words = f" ({found.words})" if judged and found.sign else ""
+    return f"{signed(found.mean)}{spread}{' ' if unit else ''}{unit}{words}"
 
 
 def takes(results: Results, client: str, method: str) -> str:

@@ -204,7 +204,7 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
         "classes": [],
         **({"spellings": dict(settings.spellings)} if settings.spellings else {}),
         **({"signs": signs} if signs else {}),
-        **({"meaning": settings.meaning} if settings.meaning else {}),
+        **{key: text for key, text in (("meaning", settings.meaning), ("unit", settings.unit)) if text},
     }
     if settings.above is not None:
         require(kind == "number", f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")

@@ -57,6 +57,7 @@ def from_folder(
     rename: Mapping[str, Any] | None = None,
     rare: int = 0,
     meaning: str | None = None,
+    unit: str | None = None,
     unlabelled: str = "refuse",
     split_column: str | None = None,
     server_file: str | None = None,
@@ -91,6 +92,7 @@ def from_folder(
         rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
             nobody trained with; 0 pools nothing.
         meaning: of the label, in words for reports.
+        unit: of a label that is a number, for reports.
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
@@ -110,6 +112,7 @@ def from_folder(
         "rename": rename,
         "rare": rare,
         "meaning": meaning,
+        "unit": unit,
     }
     rest: dict[str, Any] = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file}
     if Path(path).is_file():

@@ -43,6 +43,7 @@ class TableSettings:
         missing: per column the values that stand for "missing".
         rename: {name in the file: name to use}, by client; those of `*` at every client.
         meaning: of the label, in words for people.
+        unit: of a label that is a number.
         rare: a category that no client has so many training rows of is pooled with the others like it.
     """
 
@@ -57,6 +58,7 @@ class TableSettings:
     rename: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rare: int = 0
     meaning: str | None = None
+    unit: str | None = None
 
     @property
     def dropped(self) -> Sequence[str]:
@@ -121,6 +123,7 @@ def settings_of(
     rename: Mapping[str, Any] | None = None,
     rare: int = 0,
     meaning: str | None = None,
+    unit: str | None = None,
 ) -> TableSettings:
     """The user's word on tables, checked as far as it can be without them. Raises `InputError` that names the setting."""
     _require_names("categorical", categorical)
@@ -129,7 +132,8 @@ def settings_of(
         raise InputError(f"task is {task!r}; {nearest(str(task), _TASKS)}")
     require(task != "regression" or above is None, "above makes classes of the label; drop it or task = 'regression'")
     require(type(rare) is int and rare >= 0, f"rare = {rare!r} must be a number of rows, 0 for no pooling")
-    require(meaning is None or isinstance(meaning, str), f"meaning = {meaning!r} must be a text")
+    for key, text in (("meaning", meaning), ("unit", unit)):
+        require(text is None or isinstance(text, str), f"{key} = {text!r} must be a text")
     spellings: dict[str, str] = {}
     if isinstance(classes, Mapping):
         require(above is None, "classes maps values of the label, and above cuts it; drop one of them")
@@ -142,7 +146,7 @@ def settings_of(
     return TableSettings(
         label, task, above, tuple(classes), spellings, tuple(categorical),
         {client: tuple(names) for client, names in dropped.items() if names}, codes_of(missing), _renames(rename),
-        rare, meaning,
+        rare, meaning, unit,
     )  # fmt: skip
 
 
