@@ -102,3 +102,25 @@ def test_numbers_stay_with_their_clients() -> None:
     assert held.test is not None
     assert held.test_numbers is not None
     assert len(np.unique(held.test_numbers)) == len(held.test)
+
+
+def test_a_threshold_is_chosen_on_validation_rows_that_no_method_trained_on(tmp_path: Path, folder: Path) -> None:
+    assert np.isnan(read(folder, "fedavg", 0)[1]["thresholds"]).all()  # its validation rows were trained on
+    clients = ct.data.load("heart-disease", seed=0)
+    run = ct.fit(
+        ct.FedAvg(), clients, ct.models.build_model(ct.models.Logistic(), clients, 0), rounds=3,
+        settings=ct.RunSettings(merge_validation=False),
+    )  # fmt: skip
+    names, tensors = outcomes(run, clients)
+    for name, threshold in zip(names, tensors["thresholds"].tolist(), strict=True):
+        held = clients[name].validation
+        assert held is not None
+        logits = run.module.eval()(held.inputs).detach().reshape(-1)
+        risks, labels = torch.sigmoid(logits.double()).numpy(), held.labels.numpy()
+        gains = [_youden(risks, labels, cut) for cut in (*np.sort(risks), 1.1)]
+        assert _youden(risks, labels, threshold) == pytest.approx(max(gains))
+
+
+def _youden(risks: Any, labels: Any, cut: float) -> float:
+    called = risks >= cut
+    return float(called[labels == 1].mean() - called[labels == 0].mean())

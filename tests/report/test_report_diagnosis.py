@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
 import fake_run
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, precision_score, recall_score
 
-from coterie.report.diagnosis import calibration_error, diagnose, table
+from coterie.report.diagnosis import calibration_error, diagnose, table, thresholds
 from coterie.report.drawings import forest, network
 from coterie.report.results import Results
 
@@ -55,6 +58,36 @@ def test_the_table_of_a_client_is_the_mean_over_seeds(tmp_path: Path) -> None:
     assert float(rows[1]["cells"][0]) == pytest.approx(np.mean(sensitivities), abs=5e-4)
     plain = fake_run.write(tmp_path / "number", {"local": {"a": (1.0,)}}, metrics=("loss",), majority=None)
     assert table(Results.load(plain), "a") == []
+
+
+def test_the_threshold_is_the_one_that_was_said(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    low, high = (table(Results.load(folder, threshold), "cleveland")[0] for threshold in (0.1, 0.9))
+    assert (low["threshold"], high["threshold"]) == (".100", ".900")
+    assert float(low["cells"][0]) > float(high["cells"][0])  # sensitivity
+    assert float(low["cells"][1]) < float(high["cells"][1])  # specificity
+    assert low["cells"][5:] == high["cells"][5:]  # Brier score and calibration need no threshold
+    (folder / "experiment.toml").write_text((folder / "experiment.toml").read_text() + "\n[report]\nthreshold = 0.1\n")
+    assert table(Results.load(folder), "cleveland")[0] == low
+
+
+def test_a_threshold_from_validation_rows_is_that_of_each_seed(tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    for path in (folder / "outcomes").iterdir():
+        with safe_open(path, framework="numpy") as file:
+            about = file.metadata()
+        tensors = load_file(path)
+        known = json.loads(about["coterie"])
+        local = known["method"] == "local"
+        tensors["thresholds"] = np.full(4, 0.3 if local and known["seed"] else 0.7 if local else np.nan)
+        save_file(tensors, path, metadata=about)
+    results = Results.load(folder, "validation")
+    assert thresholds(results, "local", "hungary") == {0: 0.7, 1: 0.3, 2: 0.3, 3: 0.3, 4: 0.3}
+    rows = table(results, "hungary")
+    assert rows[0]["threshold"] == ".380"
+    assert rows[1]["threshold"] == "-"  # fedavg trained on its validation rows
+    assert rows[1]["cells"][:5] == ["-"] * 5
+    assert "-" not in rows[1]["cells"][5:]
 
 
 def test_a_forest_shows_every_method_with_its_interval(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,31 @@ def test_without_the_extra_one_sentence_says_what_to_install(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=r'needs plotly and jinja2: pip install "coterie\[report\]"'):
         html.write(fake_run.heart(tmp_path))
+
+
+AXE = Path(__file__).parents[2] / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+RULES = """<script>
+document.querySelectorAll("details").forEach((d) => { d.open = true; });
+axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] }).then((found) => {
+  const told = found.violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html).slice(0, 3).join(" ")}`);
+  document.documentElement.dataset.axe = JSON.stringify({ passed: found.passes.length, told });
+});
+</script></body>"""
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+@pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: npm install --prefix build/axe axe-core")
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_violates_the_accessibility_rules_of_level_a_and_aa(tmp_path: Path, dark: bool) -> None:
+    path = html.write(fake_run.heart(tmp_path / "run"))
+    text = path.read_text().replace("</body>", f"<script>{AXE.read_text()}</script>{RULES}")
+    path.write_text(text.replace("(prefers-color-scheme: dark)", "(min-width: 1px)") if dark else text)
+    document, _ = browse(path, folder=tmp_path / "profile")
+    said = re.search(r'data-axe="([^"]*)"', document)
+    assert said
+    found = json.loads(unescape(said[1]))
+    assert found["told"] == []
+    assert found["passed"] > 10
 
 
 CLICKS = """<script>

@@ -155,3 +155,13 @@ def test_what_is_predicted_comes_from_the_recipe(tmp_path: Path) -> None:
     assert Results.load(folder).predicts == "num > 0 (narrowed artery), 1 = ill"
     (folder / "preprocess.json").write_text(json.dumps({"0": {"label": {"column": "price", "classes": []}}}))
     assert Results.load(folder).predicts == "price, a number"
+
+
+@pytest.mark.parametrize("said", [0, 1, "half", True, -0.2])
+def test_a_threshold_is_a_risk_or_validation(tmp_path: Path, said: object) -> None:
+    folder = fake_run.heart(tmp_path)
+    assert Results.load(folder).threshold == 0.5
+    assert Results.load(folder, "validation").threshold == "validation"
+    assert Results.load(folder, "0.25").threshold == 0.25
+    with pytest.raises(InputError, match=r"threshold is .*; give a risk between 0 and 1, say 0\.3, or validation"):
+        Results.load(folder, said)  # type: ignore[arg-type]

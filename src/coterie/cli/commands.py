@@ -108,20 +108,22 @@ def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progres
     return chosen
 
 
-def _present(folder: Path, args: argparse.Namespace, html: bool, insist: bool = False) -> int:
+def _present(
+    folder: Path, args: argparse.Namespace, html: bool, insist: bool = False, threshold: float | str | None = None
+) -> int:
     from coterie.report.answer import answer_lines
     from coterie.report.results import Results
     from coterie.report.table import render
     from coterie.report.verdicts import verdict
 
-    results = Results.load(folder)
+    results = Results.load(folder, threshold)
     page: Path | None = None
     missing = ""
     if html:
         from coterie.report.html import write
 
         try:
-            page = write(folder)
+            page = write(folder, threshold)
         except InputError as error:  # after hours of training, a report that cannot be made is no failure
             if insist:
                 raise
@@ -261,7 +263,7 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    return _present(Path(args.folder), args, html=not args.no_html, insist=True)
+    return _present(Path(args.folder), args, html=not args.no_html, insist=True, threshold=args.threshold)
 
 
 def _predict(args: argparse.Namespace) -> int:

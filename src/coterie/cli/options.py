@@ -160,6 +160,11 @@ def _add_results(commands: Any) -> None:
     report.add_argument("folder")
     report.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON")
     report.add_argument("--no-html", action="store_true", help="print the answer only")
+    report.add_argument(
+        "--threshold",
+        metavar="P",
+        help="call a row positive from this risk on; validation: as its validation rows suit",
+    )
     _add_tables_flag(report)
 
     predict = _add(commands, "predict", "predict new rows with a client's model of a finished run")

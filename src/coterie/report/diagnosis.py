@@ -6,14 +6,13 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from coterie.report.results import Results
+from coterie.report.results import THRESHOLD, Results
 from coterie.report.text import number, printable
 
-__all__ = ["THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "table"]
+__all__ = ["THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "table", "thresholds"]
 
-THRESHOLD = 0.5
 BINS = 10
 
 
@@ -64,23 +63,38 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 
+def thresholds(results: Results, method: str, client: str) -> dict[int, float]:
+    """From which risk a row is called positive, by seed; NaN where none could be chosen on validation rows."""
+    said = results.threshold
+    return {
+        seed: rows.threshold if said == "validation" else float(said)
+        for seed, rows in results.compared.outcomes.rows(method, client).items()
+    }
+
+
 def table(results: Results, client: str) -> list[dict[str, Any]]:
     """A row for each method with the measures of a client's test rows, mean over seeds; empty without rows of two classes."""
     rows = []
     for method in results.methods:
+        tested = results.compared.outcomes.rows(method, client)
+        cuts = thresholds(results, method, client)
         found = [
-            diagnose(_risks(seed.outputs), seed.labels)
-            for seed in results.compared.outcomes.rows(method, client).values()
-            if seed.classes and seed.labels is not None and seed.outputs is not None and seed.outputs.shape[1] == 1
+            _at(diagnose(one.risks, one.labels, cuts[seed]), cuts[seed])
+            for seed, one in tested.items()
+            if one.risks is not None and one.labels is not None
         ]
         if found:
             cells = [number(_mean([one[i] for one in found])) for i in range(len(Diagnosis._fields))]
-            rows.append({"method": printable(method), "quiet": method in results.references, "cells": cells})
+            row = {"method": printable(method), "quiet": method in results.references, "cells": cells}
+            rows.append({**row, "threshold": number(_mean(list(cuts.values())))})
     return rows
 
 
-def _risks(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(1 / (1 + np.exp(-np.clip(logits[:, 0].astype(float), -700, 700))))
+def _at(found: Diagnosis, threshold: float) -> Diagnosis:
+    """Without a threshold nobody is called anything; only the risks themselves can be judged."""
+    if math.isfinite(threshold):
+        return found
+    return Diagnosis(math.nan, math.nan, math.nan, math.nan, math.nan, found.brier, found.calibration)
 
 
 def _mean(values: list[float]) -> float:

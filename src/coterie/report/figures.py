@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.report.groups import order_of
+from coterie.report.operating import GRID, Reliability, Roc, reliability, roc
 from coterie.report.results import Curve, Results, Vector
 from coterie.report.text import printable
 
@@ -22,8 +23,8 @@ POINTS = 120
 MEAN = "mean of all"
 
 
-def data(results: Results) -> dict[str, Any]:
-    """All figures; every number is finite or None."""
+def data(results: Results, tested: Sequence[str] = ()) -> dict[str, Any]:
+    """All figures, with curves of their rows for the clients `tested`; every number is finite or None."""
     return {
         "split": results.split,
         "baseline": results.baseline and printable(results.baseline),
@@ -42,6 +43,7 @@ def data(results: Results) -> dict[str, Any]:
         "gaps": {m: _gaps(results, m) for m in results.metrics},
         "curves": {m: panels for m in results.metrics if (panels := _curves(results, m))},
         "weights": _weights(results),
+        "tests": _tests(results, tested),
     }
 
 
@@ -153,6 +155,27 @@ def _curve(curve: Curve | None) -> dict[str, Any] | None:
         spread = np.sqrt(np.where(known, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1))
     rounds = [int(curve.rounds[i]) for i in at]
     return {"rounds": rounds, "mean": _numbers(mean[at]), "std": _numbers(spread[at])}
+
+
+def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
+    """ROC and reliability by client and method, and the federated method with the lowest loss, which is shown first."""
+    panels = []
+    for client in clients:
+        tested = [results.compared.outcomes.rows(m, client) for m in results.methods]
+        curves, bins = [roc(rows) for rows in tested], [reliability(rows) for rows in tested]
+        if any(bins):
+            told = {"roc": [_columns(one) for one in curves], "bins": [_columns(one) for one in bins]}
+            panels.append({"client": results.names[client], **told})
+    order = {m: results.mean(m, None, "loss") for m in results.federated}
+    best = min(order, key=lambda m: order[m] if math.isfinite(order[m]) else math.inf, default=None)
+    first = 0 if best is None else results.methods.index(best)
+    return {"grid": _numbers(GRID), "clients": panels, "first": first}
+
+
+def _columns(found: Roc | Reliability | None) -> dict[str, list[float | None] | None] | None:
+    if found is None:
+        return None
+    return {k: None if v is None else [_number(round(float(x), 4)) for x in v] for k, v in found._asdict().items()}
 
 
 def _weights(results: Results) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ from typing import Any
 from coterie.core.errors import InputError
 from coterie.core.state import write_atomically
 from coterie.report import figures, words
-from coterie.report.diagnosis import THRESHOLD
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network
 from coterie.report.files import Columns, csv_columns
 from coterie.report.grids import budget, grid
+from coterie.report.pictures import forest_picture, link, network_picture
 from coterie.report.results import Results
 from coterie.report.text import number, percent, printable
 from coterie.report.verdicts import Verdict
@@ -37,8 +37,10 @@ BADGES = {
 }
 
 
-def write(folder: str | Path) -> Path:
+def write(folder: str | Path, threshold: float | str | None = None) -> Path:
     """Write `report.html` of a run directory from its files alone; the path of the report.
+
+    `threshold` is as in `Results.load`.
 
     Raises:
         InputError: a file of the run is missing or broken, or plotly or jinja2 is not installed.
@@ -50,7 +52,7 @@ def write(folder: str | Path) -> Path:
     except ImportError as error:
         raise InputError('the HTML report needs plotly and jinja2: pip install "coterie[report]"') from error
 
-    results = Results.load(folder)
+    results = Results.load(folder, threshold)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -64,8 +66,9 @@ def write(folder: str | Path) -> Path:
         "kept": _kept,
         "labelled": lambda text: _labelled(_kept(text), labels, markupsafe.Markup("<b>{}</b>{}")),
     }
+    context = _context(results)
     page = environment.get_template(TEMPLATE).render(
-        **_context(results), plotly=get_plotlyjs(), data=_embedded(figures.data(results))
+        **context, plotly=get_plotlyjs(), data=_embedded(figures.data(results, [t["client"] for t in context["tests"]]))
     )
     path = results.folder / "report.html"
     write_atomically(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
@@ -80,6 +83,8 @@ def _embedded(data: dict[str, Any]) -> str:
 
 def _context(results: Results) -> dict[str, Any]:
     story = words.tell(results)
+    forests = {c.client: forest(results, c.client) for c in story.clients}
+    drawn = network(results)
     return {
         "title": printable(results.title),
         "facts": words.facts(results),
@@ -87,10 +92,19 @@ def _context(results: Results) -> dict[str, Any]:
         "badges": BADGES,
         "predicts": results.predicts,
         "rule": words.RULE,
-        "forests": {c.client: forest(results, c.client) for c in story.clients},
-        "network": network(results),
-        "tests": [{"name": c.name, "rows": rows} for c in story.clients if (rows := table_of_tests(results, c.client))],
-        "threshold": number(THRESHOLD),
+        "forests": forests,
+        "pictures": {
+            c.client: link(forest_picture(c.name, c.headline, plot))
+            for c in story.clients
+            if (plot := forests[c.client])
+        },
+        "network": drawn and {**drawn, "svg": network_picture(drawn), "link": link(network_picture(drawn))},
+        "tests": [
+            {"client": c.client, "name": c.name, "rows": rows}
+            for c in story.clients
+            if (rows := table_of_tests(results, c.client))
+        ],
+        "threshold": None if results.threshold == "validation" else number(float(results.threshold)),
         "constants": {c.client: words.constant(results, c.client) for c in story.clients},
         "sizes": {c.client: _size(results, c.client) for c in story.clients},
         "standing": _standing(results, story.verdicts) if len(results.clients) > len(story.clients) else [],

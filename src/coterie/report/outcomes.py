@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,7 @@ class Rows(NamedTuple):
         numbers: [R] which rows of the client they are.
         loss, constant: [R] loss of the model and of the constant prediction.
         labels, outputs: [R] and [R, C]; None where a row has more than one label.
+        threshold: the risk of class 1 that suits the client's validation rows best; NaN where none was chosen.
     """
 
     numbers: NDArray[np.int64]
@@ -42,6 +44,14 @@ class Rows(NamedTuple):
     constant: NDArray[np.float64]
     labels: NDArray[Any] | None
     outputs: NDArray[np.float64] | None
+    threshold: float = math.nan
+
+    @property
+    def risks(self) -> NDArray[np.float64] | None:
+        """The predicted probability of class 1 [R]; None unless there are two classes and one logit."""
+        if not self.classes or self.outputs is None or self.outputs.shape[1] != 1:
+            return None
+        return np.asarray(1 / (1 + np.exp(-np.clip(self.outputs[:, 0].astype(float), -700, 700))))
 
     @property
     def classes(self) -> bool:
@@ -121,10 +131,11 @@ class Outcomes:
         try:
             spans = zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True)
             found = {}
-            for client, (low, high) in zip(clients, spans, strict=True):
+            chosen = tensors.get("thresholds", np.full(len(clients), math.nan))
+            for client, (low, high), threshold in zip(clients, spans, chosen, strict=True):
                 numbers, loss, constant = (tensors[key][low:high] for key in ("numbers", "loss", "constant_loss"))
                 labels, outputs = (tensors[k][low:high] if k in tensors else None for k in ("labels", "outputs"))
-                found[client] = Rows(numbers, loss, constant, labels, outputs)
+                found[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold))
             return found
         except (KeyError, ValueError) as error:
             raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error

@@ -21,7 +21,7 @@ from coterie.report.statistics import Difference
 from coterie.report.text import display_names, printable, shortened
 from coterie.run.files import METRICS, SUMMARY, require_readable
 
-__all__ = ["Curve", "Results", "Vector", "Weights"]
+__all__ = ["THRESHOLD", "Curve", "Results", "Vector", "Weights", "threshold_of"]
 
 Vector = NDArray[np.float64]
 
@@ -34,6 +34,7 @@ FILES = (
     "notes.json",
     "experiment.toml",
 )
+THRESHOLD = 0.5
 METRIC_NAMES = {
     "auc": "AUC",
     "mae": "MAE",
@@ -84,6 +85,7 @@ class Results:
         seeds: all seeds that some method finished, sorted. Every array "[seeds]" is in this order.
         clients: names, in the order of the summary.
         experiment, environment, notes: content of the files of these names.
+        threshold: the risk of class 1 from which a row is called positive, or "validation": chosen by client and seed.
     """
 
     folder: Path
@@ -96,10 +98,14 @@ class Results:
     notes: tuple[str, ...]
     cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = field(repr=False)
     coincide: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    threshold: float | str = THRESHOLD
 
     @classmethod
-    def load(cls, folder: str | Path) -> Results:
-        """Read a run directory; an `InputError` names the file that is missing or broken, and the cure."""
+    def load(cls, folder: str | Path, threshold: float | str | None = None) -> Results:
+        """Read a run directory; an `InputError` names the file that is missing or broken, and the cure.
+
+        Without a `threshold` that of the experiment's [report] is taken, and .5 if it says none.
+        """
         folder = Path(folder)
         require(folder.is_dir(), f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
         missing = [f for f in FILES if not (folder / f).is_file()]
@@ -115,6 +121,9 @@ class Results:
         for row in rows:
             cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
         algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
+        if threshold is None:
+            report = experiment.get("report")
+            threshold = report.get("threshold", THRESHOLD) if isinstance(report, dict) else THRESHOLD
         notes = read(folder / "notes.json", json.loads)
         environment = read(folder / "environment.json", json.loads)
         ordered = _in_order(algorithms, experiment)
@@ -131,6 +140,7 @@ class Results:
             environment=environment if isinstance(environment, dict) else {},
             notes=tuple(str(n) for n in notes) if isinstance(notes, list) else (),
             cells=cells,
+            threshold=threshold_of(threshold),
         )
 
     # Who takes part
@@ -459,6 +469,21 @@ class Results:
             runs = total.setdefault(method, {})
             runs[seed] = runs.get(seed, 0.0) + seconds
         return {m: np.array([v for _, v in sorted(total[m].items())]) for m in self.methods if m in total}
+
+
+def threshold_of(said: object) -> float | str:
+    """The risk from which a row is called positive, as it is said in a file or typed; "validation" stays.
+
+    Raises:
+        InputError: it is neither "validation" nor between 0 and 1.
+    """
+    try:
+        value = said if said == "validation" else float(str(said))
+    except ValueError:
+        value = math.nan
+    if value == "validation" or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise InputError(f"threshold is {said!r}; give a risk between 0 and 1, say 0.3, or validation")
 
 
 def _finite(value: object) -> bool:

@@ -5,6 +5,8 @@ One file per method and seed, safetensors, of all clients that have test rows be
 - `offsets` int64 [n + 1]: client i of the metadata's `clients` has the rows offsets[i]:offsets[i + 1];
 - `numbers` int64 [R]: which row of the client it is, the same number in every seed;
 - `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows;
+- `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
+  validation rows; NaN where there are none, or the method trained on them;
 - `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts); those of a regression are in the
   unit of the label, while its losses are squared errors of the standardised label.
 """
@@ -50,6 +52,7 @@ def outcomes(run: Run, clients: Clients) -> tuple[list[str], dict[str, Tensor]]:
     trained_on = {row["client"]: row["n_train"] for row in run.summary}
     names: list[str] = []
     found: dict[str, list[Tensor]] = {}
+    thresholds: list[float] = []
     for client in (*clients, *(clients.unseen or ())):
         name, model = client.name, run.models.get(client.name, run.models.get("*"))
         if client.test is None or model is None:
@@ -57,10 +60,13 @@ def outcomes(run: Run, clients: Clients) -> tuple[list[str], dict[str, Tensor]]:
         names.append(name)
         workspace.load(model.cpu())
         tensors = _of_client(workspace, client.test)
+        held = client.validation
         known = [client.train]
-        if client.validation is not None and trained_on.get(name, 0) > len(client.train):
-            known.append(client.validation)
+        if held is not None and trained_on.get(name, 0) > len(client.train):
+            known.append(held)
+            held = None
         labels = torch.cat([part.labels for part in known])
+        thresholds.append(torch.nan if held is None else _threshold(workspace, held))
         tensors["constant_loss"] = _constant_loss(workspace.loss.kind, labels, client.test.labels)
         numbers = _content_numbers(client.test) if client.test_numbers is None else client.test_numbers
         tensors["numbers"] = torch.from_numpy(numbers)
@@ -70,12 +76,33 @@ def outcomes(run: Run, clients: Clients) -> tuple[list[str], dict[str, Tensor]]:
             found.setdefault(key, []).append(value)
     sizes = [len(loss) for loss in found.get("loss", ())]
     joined = {key: torch.cat(values) for key, values in found.items()}
+    joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
     return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
 
 
+def _outputs(workspace: Workspace, part: Part) -> Tensor:
+    spans = [slice(low, low + CHUNK) for low in range(0, len(part), CHUNK)]
+    return torch.cat([workspace.model(workspace.prepare(take(part.inputs, span))) for span in spans])
+
+
+def _threshold(workspace: Workspace, part: Part) -> float:
+    """The risk from which to call a row positive, half way between two rows; of several that are as good the nearest to .5."""
+    if workspace.loss.kind != "binary" or part.labels.ndim > 1:
+        return torch.nan
+    positive = (part.labels == 1).double()
+    risks, group = torch.sigmoid(_outputs(workspace, part).reshape(-1).double()).unique(return_inverse=True)
+    total = torch.stack([positive.sum(), (1 - positive).sum()])
+    if len(risks) < 2 or not bool(total.all()):
+        return torch.nan
+    below = torch.stack([torch.bincount(group, weights=w).cumsum(0)[:-1] for w in (positive, 1 - positive)])
+    missed, spared = below / total[:, None]
+    cuts = (risks[1:] + risks[:-1]) / 2
+    best = cuts[spared - missed >= (spared - missed).max() - 1e-12]
+    return float(best[(best - 0.5).abs().argmin()])
+
+
 def _of_client(workspace: Workspace, test: Part) -> dict[str, Tensor]:
-    spans = [slice(low, low + CHUNK) for low in range(0, len(test), CHUNK)]
-    outputs = torch.cat([workspace.model(workspace.prepare(take(test.inputs, span))) for span in spans])
+    outputs = _outputs(workspace, test)
     loss = workspace.loss.rows(outputs, test.labels).double()
     if test.labels.ndim > 1:
         return {"loss": loss}

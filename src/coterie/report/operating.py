@@ -1,0 +1,120 @@
+"""A client's test rows of two classes as curves: ROC with its band, and how often what was predicted came true (reliability)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.report.outcomes import Rows
+
+__all__ = ["GRID", "Reliability", "Roc", "reliability", "roc"]
+
+Vector = NDArray[np.float64]
+
+GRID: Vector = np.linspace(0, 1, 41)
+"""False positive rates at which a ROC is drawn."""
+DRAWS = 200
+MOST_ROWS = 5000
+"""With more test rows the band is narrower than its line and is not computed."""
+BINS = 10
+QUANTILE = 1.959964
+
+
+class Roc(NamedTuple):
+    """Sensitivity at each rate of `GRID`, mean over seeds, and its 95 % band over patients (None with very many)."""
+
+    mean: Vector
+    low: Vector | None
+    high: Vector | None
+
+
+class Reliability(NamedTuple):
+    """Intervals of predicted risk that have rows, all seeds together.
+
+    Attributes:
+        risk, share: [m] mean predicted risk, and share of rows that were positive.
+        low, high: [m] Wilson's 95 % interval of the share; a patient counts once, however many seeds tested it.
+        patients: [m] how many there are.
+    """
+
+    risk: Vector
+    share: Vector
+    low: Vector
+    high: Vector
+    patients: NDArray[np.int64]
+
+
+def roc(tested: Mapping[int, Rows]) -> Roc | None:
+    """The ROC of one client under one method; None unless every seed has rows of both of two classes.
+
+    The band is that of patients: they are resampled `DRAWS` times, once for all seeds, always with the same draws, so that the
+    bands of two methods can be compared.
+    """
+    seeds = [_Sorted.of(rows) for rows in tested.values() if rows.risks is not None]
+    if not seeds or len(seeds) < len(tested) or not all(one.mixed for one in seeds):
+        return None
+    mean = np.mean([_sensitivity(one, np.ones((1, len(one.numbers))))[0] for one in seeds], axis=0)
+    if max(len(one.numbers) for one in seeds) > MOST_ROWS:
+        return Roc(mean, None, None)
+    patients, places = np.unique(np.concatenate([one.numbers for one in seeds]), return_inverse=True)
+    drawn = np.random.default_rng(0).multinomial(len(patients), np.full(len(patients), 1 / len(patients)), DRAWS)
+    ends = np.cumsum([len(one.numbers) for one in seeds])[:-1]
+    curves = [_sensitivity(one, drawn[:, at]) for one, at in zip(seeds, np.split(places, ends), strict=True)]
+    means = np.mean(curves, axis=0)
+    low, high = np.quantile(means[np.isfinite(means).all(axis=1)], (0.025, 0.975), axis=0)
+    return Roc(mean, low, high)
+
+
+class _Sorted(NamedTuple):
+    """The rows of one seed, highest risk first; `last` marks the last row of those with the same risk."""
+
+    numbers: NDArray[np.int64]
+    positive: Vector
+    last: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: Rows) -> _Sorted:
+        risks, labels = np.asarray(rows.risks), np.asarray(rows.labels)
+        order = np.argsort(-risks, kind="stable")
+        last = np.append(np.diff(risks[order]) != 0, True)
+        return cls(rows.numbers[order], (labels[order] == 1).astype(float), last)
+
+    @property
+    def mixed(self) -> bool:
+        return bool(0 < self.positive.sum() < len(self.positive))
+
+
+def _sensitivity(rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]) -> Vector:
+    """At each rate of `GRID` [draws, k] where rows count as `weights` [draws, R] says; NaN for a draw without one of the classes."""
+    hits = np.cumsum(weights * rows.positive, axis=1)[:, rows.last]
+    alarms = np.cumsum(weights * (1 - rows.positive), axis=1)[:, rows.last]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found, called = hits / hits[:, -1:], alarms / alarms[:, -1:]
+    zero = np.zeros((len(found), 1))
+    found, called = np.hstack([zero, found]), np.hstack([zero, called])
+    return np.stack([np.interp(GRID, x, y) for x, y in zip(called, found, strict=True)])
+
+
+def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
+    """How often what a method predicted for a client came true; None without rows of two classes."""
+    known = [(rows, rows.risks) for rows in tested.values() if rows.risks is not None]
+    if not known:
+        return None
+    risks = np.concatenate([risks for _, risks in known])
+    positive = np.concatenate([np.asarray(rows.labels) == 1 for rows, _ in known]).astype(float)
+    numbers = np.concatenate([rows.numbers for rows, _ in known])
+    place = np.minimum((risks * BINS).astype(int), BINS - 1)
+    bins = [place == i for i in np.unique(place)]
+    patients = np.array([len(np.unique(numbers[at])) for at in bins])
+    share = np.array([positive[at].mean() for at in bins])
+    return Reliability(np.array([risks[at].mean() for at in bins]), share, *_wilson(share, patients), patients)
+
+
+def _wilson(share: Vector, count: NDArray[np.int64]) -> tuple[Vector, Vector]:
+    square = QUANTILE**2 / count
+    middle = (share + square / 2) / (1 + square)
+    half = np.sqrt(square * share * (1 - share) + square**2 / 4) / (1 + square)
+    return middle - half, middle + half

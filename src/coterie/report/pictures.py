@@ -1,0 +1,81 @@
+"""Drawings of the report as SVG files of their own: with their colours, on white, so that they can be saved and printed."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+from urllib.parse import quote
+
+from coterie.report.drawings import HEIGHT, WIDTH, Bar, Forest
+
+__all__ = ["forest_picture", "link", "network_picture"]
+
+INK, SOFT, LINE = "#1b1f24", "#57606a", "#98a1ab"
+COLOURS = {"good": "#00684f", "bad": "#a8410a", "open": SOFT}
+NAMES, COLUMN, ROW, TOP = 150, 290, 40, 84
+TIP = (
+    '<defs><marker id="tip" viewBox="0 0 6 6" refX="1" refY="3" markerWidth="2.6" markerHeight="2.6" orient="auto">'
+    '<path d="M0 0L6 3L0 6z" fill="#0067a5"/></marker></defs>'
+)
+FONT = 'font-family="Segoe UI, Roboto, Liberation Sans, Arial, sans-serif"'
+
+
+def link(svg: str) -> str:
+    """What a link to this drawing names: the drawing itself."""
+    return f"data:image/svg+xml,{quote(svg)}"
+
+
+def forest_picture(name: str, headline: str, plot: Forest) -> str:
+    """The forest plot of one client with its name and verdict."""
+    width, height = NAMES + COLUMN * len(plot.metrics) + 20, TOP + ROW * len(plot.rows) + 10
+    parts = [_text(16, 28, name, size=18, weight=650), _text(16, 50, headline, size=13)]
+    for j, (metric, side) in enumerate(plot.metrics):
+        parts.append(_text(_left(j) + COLUMN / 2, TOP - 12, f"{metric}, {side}", anchor="middle", colour=SOFT))
+    for i, (method, _, bars) in enumerate(plot.rows):
+        y = TOP + ROW * i
+        parts.append(_text(16, y + 14, method, size=13))
+        parts += [_bar(bar, _left(j), y) for j, bar in enumerate(bars) if bar is not None]
+    return _whole(width, height, parts)
+
+
+def _left(column: int) -> float:
+    return NAMES + COLUMN * column
+
+
+def _bar(bar: Bar, left: float, y: float) -> str:
+    colour, scale = COLOURS[bar.state], (COLUMN - 20) / 100
+    at, low, high, zero = (round(left + scale * v, 1) for v in (bar.at, bar.low, bar.high, 50))
+    return (
+        f'<path d="M{zero} {y}V{y + 20}" stroke="{LINE}" stroke-dasharray="2 2"/>'
+        f'<path d="M{low} {y + 10}H{high}" stroke="{colour}" stroke-width="2"/>'
+        f'<rect x="{at - 4:.1f}" y="{y + 6}" width="8" height="8" fill="{colour}"/>'
+        + _text(left + 50 * scale, y + 31, bar.text, size=11, anchor="middle", colour=SOFT)
+    )
+
+
+def network_picture(drawn: dict[str, Any]) -> str:
+    """Who helps whom. The classes let a page give it colours of its own."""
+    parts = [TIP]
+    for arrow in drawn["arrows"]:
+        parts.append(
+            f'<path class="arrow" d="{arrow["path"]}" stroke-width="{arrow["width"]}" fill="none" stroke="#0067a5" opacity=".75"'
+            ' marker-end="url(#tip)"/>'
+        )
+    for node in drawn["nodes"]:
+        x, y, r = node["x"], node["y"], node["r"]
+        parts.append(f'<circle cx="{x}" cy="{y}" r="{r}" fill="#eceff2" stroke="{SOFT}" stroke-width="1.5"/>')
+        parts.append(_text(x, node["below"], node["name"], size=13, anchor="middle"))
+    return _whole(WIDTH, HEIGHT, parts, label=drawn["label"])
+
+
+def _text(
+    x: float, y: float, words: str, *, size: float = 12, anchor: str = "start", weight: int = 400, colour: str = INK
+) -> str:
+    place = f'x="{x:g}" y="{y:g}" font-size="{size:g}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
+    return f"<text {place}>{escape(words)}</text>"
+
+
+def _whole(width: float, height: float, parts: list[str], label: str = "") -> str:
+    about = f' role="img" aria-label="{escape(label)}"' if label else ""
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {FONT}{about}>{"".join(parts)}</svg>'
