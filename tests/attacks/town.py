@@ -1,0 +1,117 @@
+"""Four sites in this process and a server that asks them over the wire; any of them may lie."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+from hospital import plan_file, settings_file
+
+import coterie.algorithms
+import coterie.core.metrics  # noqa: F401 - both register their tasks
+from coterie.core.federation import Federation
+from coterie.core.method import as_method
+from coterie.core.rng import Rng
+from coterie.core.wire import decode, encode
+from coterie.data.sets.heart_disease import FOLDER
+from coterie.models import build_model
+from coterie.sites.approval import approve
+from coterie.sites.rows import SiteRows, _answered
+from coterie.sites.server import Remote
+from coterie.sites.settings import read_settings
+
+SITES = ("cleveland", "hungary", "long-beach", "switzerland")
+LIAR = "hungary"
+
+
+class Town:
+    """A link to sites that have approved one plan.
+
+    Attributes:
+        lie: what the liar sends in place of its true reply, from what it was asked and that reply; None: the reply itself.
+        asked: what each message to the liar was about.
+        replay: whether sites say again what they said to an ask of the same form.
+    """
+
+    def __init__(self, folder, methods, names=SITES, rounds=5):
+        self.names, self.lie, self.asked = names, None, []
+        self.replay, self.said = False, {}
+        self.sites = {}
+        for name in names:
+            own = folder / name
+            own.mkdir(parents=True)
+            least = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
+            settings = settings_file(own, data=str(FOLDER / f"{name}.csv"), **least)
+            approved = approve(plan_file(own, methods=methods, rounds=rounds, deploy={"sites": list(names)}), settings)
+            self.sites[name] = SiteRows(name, read_settings(settings), own / "kept", approved)
+        self.experiment, self.plan = approved.plan.experiment, approved.hash
+
+    def call(self, name, message, timeout):
+        about = decode(message)
+        what = about["ask"].task if about["do"] == "task" else about["do"]
+        reply = self._replayed(name, about, message) if self.replay and about["do"] == "task" else None
+        reply = reply or _answered(message, self.sites[name])[0]
+        if name != LIAR:
+            return reply
+        self.asked.append(what)
+        return reply if self.lie is None else self.lie(what, reply)
+
+    def _replayed(self, name, about, message):
+        """What the site said to such an ask before: the server cannot tell, and no site computes it again."""
+        ask = about["ask"]
+        shapes = {k: tuple(getattr(getattr(v, "tensor", v), "shape", ())) for k, v in ask.payload.items()}
+        key = name, ask.task, ask.context.number, str(shapes)
+        if key not in self.said:
+            self.said[key] = decode(_answered(message, self.sites[name])[0])
+        return encode({**self.said[key], "serial": about["serial"]})
+
+    def ping(self, name, timeout):
+        return True
+
+    def open(self):
+        """An engine whose sites have read and encoded their rows."""
+        self.engine = Remote(self, "run", plan=self.plan)
+        self.clients = self.engine.open(self.experiment.data, 0)
+        return self.engine
+
+    def begin(self, number=0):
+        """A method of the plan, prepared, its state before the first round, and a function that plays a round."""
+        entry = self.experiment.methods[number]
+        method = as_method(self.experiment.build_method(entry))
+        module = build_model(self.experiment.build_model(), self.clients, 0)
+        keep = method.keeps_validation(self.clients.names)
+        self.engine.prepare(module, self.clients, pair=f"{entry.label}-0", keep=keep)
+        everybody = self.engine.clients
+        start = Federation(self.engine, everybody, 0, label=type(method).__name__)
+        state = method.init(self.engine.x.clone(), start)
+
+        def play(attempt):
+            view = start.view(everybody, 1, attempt)
+            view.session.failures.clear()
+            after, _ = method.round(state, view, Rng.named(0, "server", 1))
+            return SimpleNamespace(models=method.models(after), failures=dict(view.session.failures), view=view)
+
+        return play
+
+
+def altered(change):
+    """A lie: the true reply, whose values `change` has altered in place."""
+
+    def lie(what, reply):
+        values = decode(reply)
+        changed = change(values)
+        return encode(values if changed is None else changed)
+
+    return lie
+
+
+def put(owner, field, value):
+    """Change a field of a frozen dataclass, as nobody can who uses its constructor."""
+    object.__setattr__(owner, field, value)
+
+
+def told(values, key, change):
+    """A reply whose JSON text under `key` was changed."""
+    table = json.loads(values[key])
+    change(table)
+    return {**values, key: json.dumps(table)}
