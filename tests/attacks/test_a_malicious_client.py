@@ -148,7 +148,6 @@ LIES = {
 }
 
 
-@pytest.mark.xfail(strict=True)
 def test_two_hundred_malformed_replies_end_nothing_and_name_who_sent_them(quiet):
     ended, unnamed, others, told_badly, count = [], [], [], [], 0
     for number, method in enumerate(METHODS):
@@ -196,7 +195,6 @@ def trained(town, **options):
     return ask(town, local=local, **options)
 
 
-@pytest.mark.xfail(strict=True)
 def test_of_two_clients_the_liar_is_refused_whatever_form_its_numbers_have(quiet):
     quiet.begin(0)
     for kind in ("integers", "a dimension more", "an entry more", "half precision", "fields that are lists"):
@@ -205,7 +203,6 @@ def test_of_two_clients_the_liar_is_refused_whatever_form_its_numbers_have(quiet
         assert (replies.clients, list(replies.failed)) == (("long-beach",), [LIAR]), kind
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_name_that_is_said_a_thousand_times_is_no_majority(quiet):
     play = quiet.begin(3)
     honest = play(0).models
@@ -223,7 +220,6 @@ def sizes(value):
     return altered(lie)
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize("value", [1e9, -1.0, 0.0])
 def test_sizes_are_those_of_the_facts(quiet, value):
     quiet.begin(0)
@@ -233,7 +229,6 @@ def test_sizes_are_those_of_the_facts(quiet, value):
     assert "but the facts of this client" in replies.failed[LIAR]
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize(("field", "value"), [("values", 1.5), ("values", -0.5), ("rows", 1e9)])
 def test_metrics_lie_in_their_range_and_rows_are_those_of_the_facts(quiet, field, value):
     def lie(values):
@@ -256,7 +251,6 @@ def test_one_update_cannot_be_far_longer_than_the_others(quiet):
     assert float((play(1).models - quiet.engine.x).norm()) < 30 * float(honest.norm())
 
 
-@pytest.mark.xfail(strict=True)
 def test_one_control_cannot_be_far_longer_than_the_others(quiet):
     play = quiet.begin(1)
     play(0)
@@ -266,7 +260,6 @@ def test_one_control_cannot_be_far_longer_than_the_others(quiet):
     assert list(play(1).failures) == [LIAR]
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_reply_is_not_read_if_it_is_longer_than_its_task_declares(quiet, monkeypatch):
     quiet.begin(0)
     read = []
@@ -279,7 +272,6 @@ def test_a_reply_is_not_read_if_it_is_longer_than_its_task_declares(quiet, monke
     assert len(read) == 3
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_sentence_of_a_client_is_one_short_line_without_control_characters(quiet):
     quiet.begin(0)
     quiet.lie = LIES["a very long failure"]
@@ -355,7 +347,6 @@ BEGINNINGS = {
 }
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize("kind", BEGINNINGS)
 def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(fresh, kind):
     fresh.lie = BEGINNINGS[kind]
@@ -375,7 +366,6 @@ def fresh(town):
     town.engine, town.clients, town.lie = engine, clients, None
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
     fresh.open()
     fresh.lie = of("prepare", lambda values: {**values, "facts": "{}"})

@@ -30,7 +30,7 @@ Laws:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ from coterie.core.errors import Rules, check_fields, clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import task
+from coterie.core.task import Form, task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
@@ -52,7 +52,7 @@ __all__ = ["FedFomo", "State"]
 class Judged(NamedTuple):
     """Losses [n, 1 + m] of the client's own model before the round, and of the m candidates."""
 
-    losses: Tensor
+    losses: Annotated[Tensor, "other", Form(lambda p, layout: (1 + len(p["candidates"]),))]
 
 
 @task

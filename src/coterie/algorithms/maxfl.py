@@ -40,7 +40,7 @@ Laws:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -62,7 +62,7 @@ from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Gap, Update, task
+from coterie.core.task import Form, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 from coterie.solvers import appeal
@@ -73,8 +73,8 @@ __all__ = ["MaxFL", "State"]
 class LocalUpdates(NamedTuple):
     """Gap [n] and update [n, d + b]."""
 
-    gap: Gap
-    delta: Update
+    gap: Annotated[Tensor, "gap", Form()]
+    delta: OneUpdate
 
 
 @task

@@ -52,7 +52,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ from coterie.core.errors import InputError, Rules, RunError, check_field, check_
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Gradient, Task, task
+from coterie.core.task import Form, Number, OneGradient, Task, task
 from coterie.core.tasks import local_updates
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
 from coterie.core.vector import move
@@ -77,20 +77,20 @@ __all__ = ["MeritFed", "State"]
 class TargetGradient(NamedTuple):
     """Gradient of the target's loss."""
 
-    gradient: Gradient  # [n, d + b]
+    gradient: OneGradient
 
 
 class TargetLosses(NamedTuple):
     """Losses of candidates at the target."""
 
-    losses: Tensor  # [n, q]
+    losses: Annotated[Tensor, "other", Form(lambda p, layout: (p["xs"].shape[1],))]
 
 
 class Descent(NamedTuple):
     """Weights after mirror descent at the target, and the gap <w0 - e_i, dphi/dw> at the first."""
 
-    weights: Tensor  # [n, m]
-    gap: Tensor  # [n]
+    weights: Annotated[Tensor, "other", Form(lambda p, layout: (p["weights"].shape[1],), within=(0.0, 1.001))]
+    gap: Number
 
 
 class Ready(NamedTuple):

@@ -41,7 +41,7 @@ from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import Flag, OneUpdate, Rows, task
 from coterie.core.training import LocalSGD, Step
 from coterie.core.vector import average, shift, unflatten
 
@@ -51,9 +51,9 @@ __all__ = ["MOON", "State"]
 class ContrastiveUpdate(NamedTuple):
     """delta [n, d + b], training rows [n], and whether the client had a local model of an earlier round [n]."""
 
-    delta: Update
-    sizes: Tensor
-    had: Tensor
+    delta: OneUpdate
+    sizes: Rows
+    had: Flag
 
 
 @task

@@ -47,7 +47,7 @@ from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import OneUpdate, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import average, shift
 from coterie.core.wire import PerClient
@@ -58,7 +58,7 @@ __all__ = ["MWFed", "State"]
 class LocalUpdate(NamedTuple):
     """delta [n, d + b]."""
 
-    delta: Update
+    delta: OneUpdate
 
 
 @task

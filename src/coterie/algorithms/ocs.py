@@ -39,7 +39,7 @@ from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import OneUpdate, Rows, Size, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import average, shift
 from coterie.solvers.sampling import inclusion_probabilities
@@ -50,15 +50,15 @@ __all__ = ["OCS", "State"]
 class LocalUpdate(NamedTuple):
     """delta [n, d + b] and training rows [n]."""
 
-    delta: Update
-    sizes: Tensor
+    delta: OneUpdate
+    sizes: Rows
 
 
 class Norms(NamedTuple):
     """||delta_k|| over the parameters, float64 [n], and training rows [n]."""
 
-    norms: Tensor
-    sizes: Tensor
+    norms: Size
+    sizes: Rows
 
 
 @task

@@ -39,7 +39,7 @@ from coterie.core.errors import InputError, Rules, check_field, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import Model, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import average, shift
 
@@ -49,13 +49,13 @@ __all__ = ["PerFedAvg", "State"]
 class MetaUpdate(NamedTuple):
     """delta [n, d + b]."""
 
-    delta: Update
+    delta: OneUpdate
 
 
 class Adapted(NamedTuple):
     """A model of its own for each client [n, d + b]."""
 
-    model: Tensor
+    model: Model
 
 
 @task

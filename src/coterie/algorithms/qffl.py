@@ -36,7 +36,7 @@ from coterie.core.errors import InputError, Rules, RunError, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import Number, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
 
@@ -48,8 +48,8 @@ _LEAST = 1e-10
 class LocalUpdate(NamedTuple):
     """delta [n, d + b] and F_k(x) [n]."""
 
-    delta: Update
-    loss: Tensor
+    delta: OneUpdate
+    loss: Number
 
 
 @task

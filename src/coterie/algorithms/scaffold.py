@@ -45,7 +45,7 @@ from coterie.core.errors import InputError, Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import average, shift
 
@@ -58,8 +58,8 @@ CONTROL = "control"
 class ControlledUpdate(NamedTuple):
     """delta and change of the client's control, both [n, d + b]; the change is 0 at buffers, which have no control."""
 
-    delta: Update
-    change: Update
+    delta: OneUpdate
+    change: OneUpdate
 
 
 @task

@@ -38,7 +38,7 @@ from coterie.core.errors import InputError, Rules, check_field, check_fields, cl
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import task
+from coterie.core.task import Number, task
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import average, shift
@@ -49,7 +49,7 @@ __all__ = ["SelectiveLearning", "State"]
 class Losses(NamedTuple):
     """Mean loss at x, float64 [n]."""
 
-    loss: Tensor
+    loss: Number
 
 
 @task

@@ -39,7 +39,7 @@ from coterie.core.errors import InputError, Rules, check_field, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import task
+from coterie.core.task import Number, Rows, task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import average, shift
@@ -51,13 +51,13 @@ __all__ = ["Skew", "State"]
 class Sizes(NamedTuple):
     """Training rows [n]."""
 
-    sizes: Tensor
+    sizes: Rows
 
 
 class Losses(NamedTuple):
     """F_k(x), float64 [n]."""
 
-    loss: Tensor
+    loss: Number
 
 
 @task

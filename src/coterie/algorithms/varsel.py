@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ from coterie.core.errors import InputError, Rules, check_field, check_fields, cl
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.task import Update, task
+from coterie.core.task import Form, Size, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
 from coterie.solvers.variance import exact_weights, objective, surrogate_weights
@@ -59,13 +59,13 @@ __all__ = ["State", "VaRSeL"]
 class LocalUpdates(NamedTuple):
     """Minus the (accumulated) gradient on each part of a client's batch; behind it the change of the buffers."""
 
-    delta: Update  # [n, parts, d + b]
+    delta: Annotated[Tensor, "update", Form(lambda p, layout: (p["parts"], layout.size), None)]
 
 
 class Distances(NamedTuple):
     """d_j, the only number that an external client sends unless it is chosen."""
 
-    squared: Tensor  # [n]
+    squared: Size
 
 
 @task

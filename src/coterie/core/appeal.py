@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,9 @@ from coterie.core.errors import InputError, RunError, check_field, is_number, ne
 from coterie.core.federation import Federation
 from coterie.core.method import Log
 from coterie.core.metrics import accuracy
-from coterie.core.task import Gap, task
+from coterie.core.task import Form, task
 from coterie.core.training import LocalSGD, Steps
+from coterie.core.vector import Layout
 from coterie.core.wire import PerClient
 from coterie.solvers import NotFiniteError, appeal
 
@@ -98,17 +99,21 @@ def requirement_payload(
     }
 
 
+def _as_measured(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    return (len(_MEASURED),)
+
+
 class Gaps(NamedTuple):
     """F_k(x) - rho_k [n]."""
 
-    gap: Gap
+    gap: Annotated[Tensor, "gap", Form()]
 
 
 class Measured(NamedTuple):
     """The quantities `_MEASURED` [n, m] and which of them are defined [n, m]."""
 
-    values: Tensor
-    defined: Tensor
+    values: Annotated[Tensor, "other", Form(_as_measured)]
+    defined: Annotated[Tensor, "other", Form(_as_measured, torch.bool)]
 
 
 @task

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.envelopes import Block
+from coterie.core.envelopes import Ask, Block
 from coterie.core.replies import Replies
-from coterie.core.task import Task
+from coterie.core.task import Form, Task
 from coterie.core.vector import Layout
 
 __all__ = ["VECTORS", "misfits", "not_finite", "outliers", "well_formed"]
@@ -30,38 +30,97 @@ def well_formed(value: Any, kind: str, count: int, layout: Layout) -> bool:
     return kind not in VECTORS or (value.ndim > 1 and value.shape[-1] == layout.size and value.dtype == layout.dtype)
 
 
-def misfits(blocks: Sequence[Block], task: Task[Any], layout: Layout) -> dict[str, str]:
-    """Why replies are refused that do not have the form of the others, by client."""
-    refused: dict[str, str] = {}
+def misfits(
+    blocks: Sequence[Block], ask: Ask, task: Task[Any], layout: Layout, sizes: Callable[[str], Mapping[str, int]]
+) -> dict[str, str]:
+    """Why replies are refused that are not what the task declares, by client.
+
+    Args:
+        blocks: the replies.
+        ask: what they answer.
+        task: of the ask.
+        layout: of model vectors.
+        sizes: rows of each client in a part, as its facts say.
+    """
+    refused = _unasked(blocks, ask.names)
+    for block in blocks:
+        for key in block.values.keys() - task.kinds.keys():
+            refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
     for key, kind in task.kinds.items():
-        usual = _usual_form(blocks, key, kind, layout)
+        expected = _expected(blocks, key, ask, task, layout)
         for block in blocks:
             value, count = block.values.get(key), len(block.names)
-            if not well_formed(value, kind, count, layout) or _form(value) != usual:
-                why = _misfit(key, value, kind, count, layout)
-                refused = {**dict.fromkeys(block.names, why), **refused}  # the first field that is wrong is named
+            if not well_formed(value, kind, count, layout) or _form(value) != expected:
+                why = dict.fromkeys(block.names, _misfit(key, value, expected))
+            else:
+                why = _out_of_range(key, value, block.names, task.forms.get(key), ask, sizes)
+            refused = {**why, **refused}  # the first field that is wrong is named
     return refused
 
 
-def _usual_form(blocks: Sequence[Block], key: str, kind: str, layout: Layout) -> tuple[Any, ...] | None:
+def _unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
+    answered, names = Counter(n for block in blocks for n in block.names), frozenset(asked)
+    return {
+        n: f"it answered {k} times" if n in names else "nobody asked it"
+        for n, k in answered.items()
+        if k > 1 or n not in names
+    }
+
+
+def _expected(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout) -> tuple[Any, ...] | None:
+    """The form of a field as its task declares it; else that of most replies, where None stands for no reply that could be read."""
+    form = task.forms.get(key)
+    if form is not None:
+        return torch.Size(form.shape(ask.arguments(), layout)), form.dtype or layout.dtype
     votes: Counter[tuple[Any, ...]] = Counter()
     for block in blocks:
         value = block.values.get(key)
-        if well_formed(value, kind, len(block.names), layout):
+        if well_formed(value, task.kinds[key], len(block.names), layout) and isinstance(value, Tensor) != (
+            key in task.texts
+        ):
             votes[_form(value)] += len(block.names)
-    return votes.most_common(1)[0][0] if votes else None
+    one_vector = (torch.Size((layout.size,)), layout.dtype) if task.kinds[key] in VECTORS else None
+    return votes.most_common(1)[0][0] if votes else one_vector
 
 
 def _form(value: Any) -> tuple[Any, ...]:
     return (value.shape[1:], value.dtype) if isinstance(value, Tensor) else (type(value),)
 
 
-def _misfit(key: str, value: Any, kind: str, count: int, layout: Layout) -> str:
+def _misfit(key: str, value: Any, expected: tuple[Any, ...] | None) -> str:
     if not isinstance(value, Tensor):
         return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
-    vector = f"[..., {layout.size}] {layout.dtype}"
-    expected = vector if kind in VECTORS else "the form that the other replies have"
-    return f"field {key!r} has shape {list(value.shape)} and {value.dtype}; expected [{count}, ...], {expected}"
+    wanted = f"; expected {[1, *expected[0]]} and {expected[1]}" if expected and len(expected) == 2 else ""
+    return f"field {key!r} has shape {list(value.shape)} and {value.dtype}{wanted}"
+
+
+def _out_of_range(
+    key: str,
+    value: Any,
+    names: tuple[str, ...],
+    form: Form | None,
+    ask: Ask,
+    sizes: Callable[[str], Mapping[str, int]],
+) -> dict[str, str]:
+    if form is None or not isinstance(value, Tensor):
+        return {}
+    if form.facts:
+        known = sizes(str(ask.payload.get("part", "train")))
+        said = zip(names, value.tolist(), strict=True)
+        return {
+            n: f"field {key!r} says {rows:g} rows, but the facts of this client {known[n]}"
+            for n, rows in said
+            if n in known and rows != known[n]
+        }
+    if form.within == (-math.inf, math.inf):
+        return {}
+    low, high = form.within(ask.arguments()) if callable(form.within) else form.within
+    outside = ((value < low) | (value > high)).flatten(1).any(1) if value.ndim > 1 else (value < low) | (value > high)
+    return {
+        n: f"field {key!r} has a value out of its range"
+        for n, wrong in zip(names, outside.tolist(), strict=True)
+        if wrong
+    }
 
 
 def not_finite(task: Task[Any], replies: Replies[Any], dim: int) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -17,6 +17,7 @@ __all__ = [
     "check_fields",
     "is_number",
     "nearest",
+    "plain",
     "require",
 ]
 
@@ -43,6 +44,17 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}(allowed: {', '.join(allowed)})"
+
+
+def plain(text: str, most: int = 300) -> str:
+    """A text of another party as one line that any terminal and file can take: at most `most` characters, none of them for control.
+
+    >>> plain("a" + chr(27) + "[2J" + chr(10) + "b")
+    'a [2J b'
+    """
+    shown = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
+    shown = shown.strip() if shown != text else text
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
 def require(condition: bool, sentence: str) -> None:

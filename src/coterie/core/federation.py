@@ -239,7 +239,7 @@ class Federation:
             again, more = self._once(replace(ask.to(tuple(replies.failed)), context=once_more), task)
             # Checked together: an outlier that is asked again must still stand beside the others.
             both = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
-            replies = self._checked(names, task, Answer(both, again.failed))
+            replies = self._checked(ask, task, Answer(both, again.failed))
             answer = Answer.joined([answer, more])
         replies.forgot = self._count_state(answer, replies.clients)
         for name, why in replies.failed.items():
@@ -277,7 +277,7 @@ class Federation:
         sent = sum(_row_bytes(v) for v in answer.blocks[0].values.values()) if answer.blocks else 0
         blocks, unreadable = unpacked(answer.blocks, ask, task, self.layout)
         answer = replace(answer, blocks=tuple(blocks), failed={**answer.failed, **unreadable})
-        replies: Replies[R] = self._checked(ask.names, task, answer)
+        replies: Replies[R] = self._checked(ask, task, answer)
         self.session.asks.append(
             AskRecord(
                 self.round,
@@ -293,11 +293,11 @@ class Federation:
         )
         return replies, answer
 
-    def _checked(self, names: tuple[str, ...], task: Task[R], answer: Answer) -> Replies[R]:
+    def _checked(self, ask: Ask, task: Task[R], answer: Answer) -> Replies[R]:
         """The replies that are fit to be used; why the others are refused is in `failed`."""
-        refused = misfits(answer.blocks, task, self.layout)
+        refused = misfits(answer.blocks, ask, task, self.layout, self.engine.sizes)
         kept = [block for b in answer.blocks if (block := b.without(refused)).names]
-        replies: Replies[R] = stack(names, kept, {**answer.failed, **refused})
+        replies: Replies[R] = stack(ask.names, kept, {**answer.failed, **refused})
         lost, norms = not_finite(task, replies, self.dim)
         if lost:
             rows = [i for i, n in enumerate(replies.clients) if n not in lost]
@@ -348,4 +348,4 @@ def _row_bytes(value: Any) -> int:
         return sum(_row_bytes(part) for part in value.parts.values())
     if isinstance(value, Tensor):
         return value[:1].numel() * value.element_size()
-    return len(str(value[0])) if len(value) else 0
+    return len(str(value[0])) if isinstance(value, tuple) and value else 0

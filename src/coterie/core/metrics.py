@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from math import inf
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,8 @@ from coterie.core.cohort import Cohort
 from coterie.core.diagnostic import DIAGNOSTIC
 from coterie.core.errors import InputError, nearest
 from coterie.core.loss import IGNORED, Kind, probabilities
-from coterie.core.task import task
+from coterie.core.task import Form, Number, Rows, task
+from coterie.core.vector import Layout
 
 __all__ = [
     "DEFAULT_METRICS",
@@ -24,6 +26,7 @@ __all__ = [
     "evaluate",
     "find_metrics",
     "mae",
+    "names_in",
     "register",
     "rmse",
     "top5",
@@ -158,6 +161,13 @@ METRICS: dict[str, Metric] = {
 }
 """Metrics by name, in the order of the tables."""
 
+_RANGES = dict.fromkeys(METRICS, (0.0, 1.0)) | {
+    "mae": (0.0, inf),
+    "rmse": (0.0, inf),
+    "brier": (0.0, 2.0),
+    "r2": (-inf, 1.0),
+}
+
 DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse")
 """Metrics of a run that asks for none by name; those of other tasks are undefined."""
 
@@ -169,10 +179,26 @@ def register(name: str, metric: Metric) -> None:
     METRICS[name] = metric
 
 
+def names_in(metrics: str) -> tuple[str, ...]:
+    """The names in a comma-separated list."""
+    return tuple(filter(None, metrics.split(",")))
+
+
+def _as_many(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    return (len(names_in(payload["metrics"])),)
+
+
+def _ranges(payload: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The lowest and the highest value of each metric that is asked; undefined ones are sent as 0."""
+    ranges = [_RANGES.get(name, (-inf, inf)) for name in names_in(payload["metrics"])]
+    low, high = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 2).T
+    return low, high
+
+
 def find_metrics(names: str) -> Mapping[str, Metric]:
     """The metrics of a comma-separated list."""
     found = {}
-    for name in filter(None, names.split(",")):
+    for name in names_in(names):
         if name not in METRICS:
             raise InputError(f"there is no metric {name!r}; {nearest(name, METRICS)}")
         found[name] = METRICS[name]
@@ -182,16 +208,16 @@ def find_metrics(names: str) -> Mapping[str, Metric]:
 class Evaluation(NamedTuple):
     """Rows [n], mean loss [n], metrics [n, m] and which of them are defined [n, m]; loss is 0 where there are no rows."""
 
-    rows: Tensor
-    loss: Tensor
-    values: Tensor
-    defined: Tensor
+    rows: Rows
+    loss: Number
+    values: Annotated[Tensor, "other", Form(_as_many, within=_ranges)]
+    defined: Annotated[Tensor, "other", Form(_as_many, torch.bool)]
 
 
 @task
 def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
-    names = tuple(filter(None, metrics.split(",")))
+    names = names_in(metrics)
     got = cohort.evaluate(x, find_metrics(metrics), part=part)
     # A wire carries neither NaN nor Inf (they count as a failure, as a loss that is one should), so what is undefined is said in a
     # field of its own.
@@ -205,8 +231,8 @@ def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluatio
 class Shares(NamedTuple):
     """Share of the largest class [n], and log-loss of predicting the client's own training shares [n]; -1 where undefined."""
 
-    majority: Tensor
-    majority_loss: Tensor
+    majority: Annotated[Tensor, "other", Form(within=(-1.0, 1.0))]
+    majority_loss: Annotated[Tensor, "other", Form(within=(-1.0, inf))]
 
 
 def _counted(labels: Tensor) -> Tensor:

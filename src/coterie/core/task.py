@@ -4,23 +4,78 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+from functools import cached_property
+from math import inf
+from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
 
+import torch
 from torch import Tensor
 
 from coterie.core.errors import InputError
+from coterie.core.vector import Layout
 
-__all__ = ["Count", "Gap", "Gradient", "Task", "Update", "adopt_task", "find_task", "known_tasks", "task"]
+__all__ = [
+    "Count",
+    "Flag",
+    "Form",
+    "Gap",
+    "Gradient",
+    "Model",
+    "Number",
+    "OneGradient",
+    "OneUpdate",
+    "Rows",
+    "Size",
+    "Task",
+    "Update",
+    "adopt_task",
+    "find_task",
+    "known_tasks",
+    "task",
+]
+
+Payload = Mapping[str, Any]
+Bound = float | Tensor
+
+
+class Form(NamedTuple):
+    """What a field of a reply must look like. A reply of another form is refused.
+
+    Attributes:
+        shape: of each client's row, from the payload of the ask and the layout of model vectors.
+        dtype: None: that of the model.
+        within: the lowest and the highest value, or how they follow from the payload.
+        facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
+    """
+
+    shape: Callable[[Payload, Layout], tuple[int, ...]] = lambda payload, layout: ()
+    dtype: torch.dtype | None = torch.float64
+    within: tuple[Bound, Bound] | Callable[[Payload], tuple[Bound, Bound]] = (-inf, inf)
+    facts: bool = False
+
 
 Update = Annotated[Tensor, "update"]
 """[n, ..., d + b]: local model minus received model; the server adds it."""
 Gradient = Annotated[Tensor, "gradient"]
 """[n, ..., d + b]: points uphill; the server subtracts it."""
+OneUpdate = Annotated[Tensor, "update", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: an update of one model."""
+OneGradient = Annotated[Tensor, "gradient", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: a gradient at one model."""
 Gap = Annotated[Tensor, "gap"]
 """[n]: a loss minus what the client requires; positive means not good enough."""
-
 Count = Annotated[Tensor, "count"]
 """[n, ...]: numbers of rows."""
+Model = Annotated[Tensor, "other", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: a model vector."""
+Rows = Annotated[Tensor, "other", Form(facts=True)]
+"""float64 [n]: rows of the part that is asked, else training rows; those of the client's facts."""
+Number = Annotated[Tensor, "other", Form()]
+"""float64 [n]."""
+Size = Annotated[Tensor, "other", Form(within=(0.0, inf))]
+"""float64 [n], not negative: a loss, a norm, a distance."""
+Flag = Annotated[Tensor, "other", Form(dtype=torch.bool)]
+"""bool [n]."""
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -34,6 +89,8 @@ class Task(Generic[R]):
         name: `module:function`.
         reply: the NamedTuple that it returns.
         kinds: for each field of the reply `update`, `gradient`, `gap`, `count` or `other`, as declared by its type.
+        forms: what fields must look like, where that is declared.
+        texts: fields that are no tensors.
     """
 
     def __init__(self, function: Callable[..., R]) -> None:
@@ -77,6 +134,17 @@ class Task(Generic[R]):
             hints = get_type_hints(self.reply, include_extras=True)
             self._kinds = {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
         return self._kinds
+
+    @cached_property
+    def forms(self) -> Mapping[str, Form]:
+        """What fields must look like, where that is declared."""
+        hints = get_type_hints(self.reply, include_extras=True)
+        return {k: form for k, v in hints.items() for form in get_args(v)[2:] if isinstance(form, Form)}
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Fields that are no tensors."""
+        return tuple(k for k, v in get_type_hints(self.reply).items() if v is not Tensor)
 
 
 def task(function: Callable[..., R]) -> Task[R]:

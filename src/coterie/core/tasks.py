@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.task import Update, task
+from coterie.core.task import Form, OneUpdate, Rows, task
 from coterie.core.training import LocalSGD
 
 __all__ = ["LocalUpdate", "LocalUpdates", "OwnUpdate", "local_update", "local_updates", "own_update"]
@@ -17,20 +17,20 @@ __all__ = ["LocalUpdate", "LocalUpdates", "OwnUpdate", "local_update", "local_up
 class LocalUpdate(NamedTuple):
     """delta [n, d + b] and training rows [n]."""
 
-    delta: Update
-    sizes: Tensor
+    delta: OneUpdate
+    sizes: Rows
 
 
 class OwnUpdate(NamedTuple):
     """delta [n, d + b]."""
 
-    delta: Update
+    delta: OneUpdate
 
 
 class LocalUpdates(NamedTuple):
     """One update for each of T models, delta [n, T, d + b]."""
 
-    delta: Update
+    delta: Annotated[Tensor, "update", Form(lambda p, layout: (len(p["x"]), layout.size), None)]
 
 
 @task

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -31,6 +32,10 @@ __all__ = [
     "wire_type",
     "wire_types",
 ]
+
+DEEPEST = 100
+"""How deep the values of a message may be nested."""
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {}
@@ -171,7 +176,18 @@ class _NoTensors(Sequence[Tensor | None]):
 
 def _text(message: bytes) -> str:
     length = int.from_bytes(message[:8], "little")
-    return str(json.loads(message[8 : 8 + length])["__metadata__"]["coterie"])
+    text = str(json.loads(_shallow(message[8 : 8 + length].decode()))["__metadata__"]["coterie"])
+    return _shallow(text)
+
+
+def _shallow(text: str) -> str:
+    """`text`, unless it is JSON too deep to be a message: a parser may run out of stack. Raises `ValueError`."""
+    depth = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket, 0)
+        if depth > DEEPEST:
+            raise ValueError(f"nested over {DEEPEST} deep")
+    return text
 
 
 @contextmanager
@@ -182,7 +198,15 @@ def _readable(message: bytes) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
         raise InputError(f"a message of {len(message)} bytes is not a coterie payload ({error})") from error
 
 

@@ -18,7 +18,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, require
 from coterie.core.federation import Engine, Federation
 from coterie.core.schema import COUNT, POSITIVE, SIZE, Flag, Rule, list_of, one_of, optional, options
-from coterie.core.task import task
+from coterie.core.task import Model, Size, task
 from coterie.core.vector import Layout
 from coterie.core.wire import PerClient, wire_type
 from coterie.run.evaluation import Evaluator
@@ -53,9 +53,9 @@ class Tuning:
 class Tuned(NamedTuple):
     """The chosen model [n, d + b], its number of steps [n] and learning rate [n] (0 for no step)."""
 
-    model: Tensor
-    steps: Tensor
-    lr: Tensor
+    model: Model
+    steps: Size
+    lr: Size
 
 
 def tunable(layout: Layout, part: str) -> Tensor:

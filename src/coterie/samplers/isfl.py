@@ -42,7 +42,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest, require
 from coterie.core.federation import Federation
 from coterie.core.method import Log
-from coterie.core.task import task
+from coterie.core.task import Flag, Model, task
 from coterie.core.wire import PerClient, wire_type
 from coterie.samplers.weighted import (
     Counts,
@@ -69,8 +69,8 @@ Preference = Mapping[str, Sequence[float]] | tuple[tuple[str, tuple[float, ...]]
 class LocalModels(NamedTuple):
     """x_k [n, d + b], and whether it was trained since the last time [n]."""
 
-    models: Tensor
-    fresh: Tensor
+    models: Model
+    fresh: Flag
 
 
 class Comparison(NamedTuple):

@@ -12,25 +12,31 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.envelopes import Answer, Ask, ClientCost, answer_in
-from coterie.core.errors import InputError, RunError, require
-from coterie.core.federation import Federation
+from coterie.core.envelopes import Answer, Ask, ClientCost
+from coterie.core.errors import InputError, RunError, plain, require
+from coterie.core.federation import Federation, Replies
 from coterie.core.rows import joint_fingerprint
 from coterie.core.shard import Shard
+from coterie.core.task import Task
 from coterie.core.vector import Layout
-from coterie.core.wire import decode, encode
+from coterie.core.wire import encode
 from coterie.core.workspace import Workspace
 from coterie.data.tables.folder import agree, server_rows
+from coterie.data.tables.recipe import Recipe
+from coterie.data.tables.settings import TableSettings
 from coterie.models import outputs_of
+from coterie.sites.replies import FRAME, answer_of, check_description, facts_of_reply, most_bytes, notes_of, opened
+from coterie.sites.settings import short
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
 
 __all__ = ["Link", "Remote", "Status"]
 
+T = TypeVar("T")
 PING_SECONDS = 5.0
 PATIENCE = 0.5
 """Seconds for which an ask waits for the pings of those that are gone."""
@@ -64,6 +70,10 @@ class Status(NamedTuple):
     gone: tuple[str, ...]
 
 
+class _FewerError(Exception):
+    """Sites were refused while all agreed on a recipe, which must begin anew without them."""
+
+
 class _Reply(NamedTuple):
     values: dict[str, Any]
     cost: ClientCost
@@ -81,6 +91,7 @@ class Remote:
 
     Attributes:
         clients, unseen, layout, has_server, x, model: as in `Engine`; those of the model after `prepare`.
+        refused: why sites take no part in the run any more, by name.
     """
 
     def __init__(
@@ -106,6 +117,8 @@ class Remote:
         self._serial = 0
         self._silent: set[str] = set()
         self._lost: dict[str, int] = {}
+        self._garbled: set[str] = set()
+        self.refused: dict[str, str] = {}
         self._pings: dict[str, Future[bool]] = {}
         self._pool = ThreadPoolExecutor(max_workers=len(self.clients), thread_name_prefix="coterie")
 
@@ -124,20 +137,43 @@ class Remote:
         options = table_options(data)
         settings = table_settings(options)
         held = options.pop("server_file", None)
-        opened = self._all("open", {"seed": seed})
-        view = Federation(self, self.clients, seed)
-        recipe = agree(
-            self.clients, settings, lambda task, **payload: view.ask(self.clients, task, need="all", **payload)
-        )
-        told = self._all("encode", {"recipe": json.dumps(recipe)})
-        facts = {name: Facts(**json.loads(reply["facts"])) for name, reply in told.items()}
-        notes = [*recipe["notes"], *(n for r in opened.values() for n in r["notes"])]
-        notes += [n for r in told.values() for n in r["notes"]]
+        notes = self._all("open", {"seed": seed}, notes_of)
+        recipe = self._agreed(settings, seed)
+        classes = len(recipe["label"]["classes"])
+        told = self._all("encode", {"recipe": json.dumps(recipe)}, lambda r: (facts_of_reply(r, classes), notes_of(r)))
+        facts = {name: reply[0] for name, reply in told.items()}
+        said = [*map(plain, recipe["notes"]), *(n for name in told for n in (*notes[name], *told[name][1]))]
+        said += [f"{name} takes no part: {why}" for name, why in self.refused.items()]
+        self.clients = tuple(facts)
         server = None if held is None else server_rows(held, recipe)
         self.has_server = server is not None
-        return RemoteClients(
-            facts, recipe, name=str(data.get("name") or data.get("folder")), notes=notes, server=server
-        )
+        return RemoteClients(facts, recipe, name=str(data.get("name") or data.get("folder")), notes=said, server=server)
+
+    def _agreed(self, settings: TableSettings, seed: int) -> Recipe:
+        """A recipe on which all agree whose statistics can be read."""
+        while True:
+            view = Federation(self, self._present, seed)
+            try:
+                return agree(view.clients, settings, partial(self._statistics, view))
+            except _FewerError:
+                continue
+            except InputError as error:  # it may quote names of columns, and cells
+                raise InputError(plain(str(error))) from error
+
+    def _statistics(self, view: Federation, task: Task[Any], **payload: Any) -> Replies[Any]:
+        replies = view.ask(view.clients, task, **payload)
+        unreadable = dict(replies.failed)
+        for name, text in zip(replies.clients, replies.fields.get("text", ()), strict=False):
+            try:
+                check_description(text)
+            except InputError as error:
+                unreadable[name] = str(error)
+        costs = view.session.asks[-1].costs
+        said = {c.client: c.failed for c in costs if c.failed and c.client not in self._garbled}
+        self._refuse(task.name, said, {n: why for n, why in unreadable.items() if n not in said})
+        if unreadable:
+            raise _FewerError
+        return replies
 
     def prepare(
         self,
@@ -173,21 +209,47 @@ class Remote:
             "fold": fold,
             **{f"state/{k}": v for k, v in module.state_dict().items()},
         }
-        told = self._all("prepare", message, {name: {"keep": name in keep} for name in self.clients})
-        self._facts = {name: Facts(**json.loads(reply["facts"])) for name, reply in told.items()}
+        classes = len(clients.classes)
+        own = {name: {"keep": name in keep} for name in self.clients}
+        told = self._all("prepare", message, lambda r: facts_of_reply(r, classes), own)
+        self._facts = {**clients.facts, **told}
 
     def _all(
-        self, do: str, message: Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """The replies of all sites to one message; a site that fails ends the run, since nothing can begin without it."""
+        self,
+        do: str,
+        message: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], T],
+        own: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> dict[str, T]:
+        """What `read` makes of the replies of all sites to one message."""
         own = own or {}
-        messages = {name: {"do": do, **message, **own.get(name, {})} for name in self.clients}
-        replies = self._send(messages, Status(0, 0, do, self.clients, ()))
-        failed = {name: r.cost.failed for name, r in replies.items() if r.cost.failed}
-        if failed:
-            shown = "; ".join(f"{name} ({why})" for name, why in failed.items())
+        messages = {name: {"do": do, **message, **own.get(name, {})} for name in self._present}
+        replies = self._send(messages, Status(0, 0, do, self.clients, ()), FRAME)
+        values: dict[str, T] = {}
+        said: dict[str, str] = {}
+        unreadable: dict[str, str] = {}
+        for name, reply in replies.items():
+            if reply.cost.failed:
+                (unreadable if name in self._garbled else said)[name] = reply.cost.failed
+                continue
+            try:
+                values[name] = read(reply.values)
+            except InputError as error:
+                unreadable[name] = str(error)
+        self._refuse(do, said, unreadable)
+        return values
+
+    @property
+    def _present(self) -> tuple[str, ...]:
+        return tuple(name for name in self.clients if name not in self.refused)
+
+    def _refuse(self, do: str, said: Mapping[str, str], unreadable: Mapping[str, str]) -> None:
+        """Go on without sites whose reply cannot be read, if they are few; what a site says in words, a person must mend first."""
+        left = [name for name in self._present if name not in unreadable]
+        if said or 2 * len(left) < len(self._link.names):
+            shown = "; ".join(f"{name} ({why})" for name, why in {**said, **unreadable}.items())
             raise RunError(f"the run cannot begin ({do}): {shown}. Mend these sites, then go on with --resume")
-        return {name: r.values for name, r in replies.items()}
+        self.refused.update({name: f"its reply to {short(do)} is refused: {why}" for name, why in unreadable.items()})
 
     # ---- what the run loop uses
 
@@ -203,8 +265,9 @@ class Remote:
         """Run the task at its sites, all at once."""
         messages = {name: {"do": "task", "ask": ask.to((name,))} for name in ask.names if name != "server"}
         context = ask.context
-        replies = self._send(messages, Status(context.round, context.ask, ask.task, ask.names, ()))
-        answers = [_answer(name, ask.task, reply) for name, reply in replies.items()]
+        most = most_bytes(ask, self.layout)
+        replies = self._send(messages, Status(context.round, context.ask, ask.task, ask.names, ()), most)
+        answers = [_answer(name, ask, reply) for name, reply in replies.items()]
         if "server" in ask.names and self._here is not None:
             answers.append(self._here.answer(ask.to(("server",))))
         return replace(Answer.joined(answers), costs=tuple(reply.cost for reply in replies.values()))
@@ -224,15 +287,15 @@ class Remote:
 
     # ---- messages
 
-    def _send(self, messages: Mapping[str, Mapping[str, Any]], status: Status) -> dict[str, _Reply]:
-        """One message to each client and its reply; all at once."""
+    def _send(self, messages: Mapping[str, Mapping[str, Any]], status: Status, most: int) -> dict[str, _Reply]:
+        """One message to each client and its reply of at most `most` bytes; all at once."""
         self._ping([n for n in self._silent if n in messages])
-        waiting = [n for n in messages if n not in self._silent]
+        waiting = [n for n in messages if n not in self._silent and n not in self.refused]
         self._tell(status, waiting)
         futures: dict[str, Future[_Reply]] = {}
         for name in tuple(waiting):
             self._serial += 1
-            futures[name] = self._pool.submit(self._call, name, messages[name], self._serial)
+            futures[name] = self._pool.submit(self._call, name, messages[name], self._serial, most)
 
         def replied(name: str, _: Future[_Reply]) -> None:
             waiting.remove(name)
@@ -243,11 +306,11 @@ class Remote:
         absent = f"it let {self._timeout:g} s pass before, and does not answer now"
         replies = {}
         for name in messages:
-            lost = _Reply({}, ClientCost(name, 0, 0, 0.0, absent))
+            lost = _Reply({}, ClientCost(name, 0, 0, 0.0, self.refused.get(name, absent)))
             replies[name] = futures[name].result() if name in futures else lost
         return replies
 
-    def _call(self, name: str, message: Mapping[str, Any], serial: int) -> _Reply:
+    def _call(self, name: str, message: Mapping[str, Any], serial: int, most: int) -> _Reply:
         # What a task remembered counts only if its reply came: the site takes back what the lost one wrote.
         about = {"serial": serial, "run": self._run, "plan": self._plan, "undo": self._lost.pop(name, None)}
         sent = encode({**message, **about})
@@ -256,14 +319,18 @@ class Remote:
         got: Any = b""
         try:
             got = self._link.call(name, sent, self._timeout)
-            values, why = _opened(got, serial)
+            values, why = opened(got, serial, most)
+            self._garbled.discard(name)
+        except InputError as error:
+            self._garbled.add(name)
+            why = str(error)
         except TimeoutError:
             self._silent.add(name)
             self._lost[name] = serial
             why = f"no reply within {self._timeout:g} s"
         except ConnectionError as error:
             self._lost[name] = serial
-            why = str(error)
+            why = plain(str(error))
         seconds = time.perf_counter() - started
         return _Reply(values, ClientCost(name, len(sent), len(got) if isinstance(got, bytes) else 0, seconds, why))
 
@@ -288,28 +355,11 @@ class Remote:
             self._watch(status._replace(waiting=tuple(waiting), gone=tuple(sorted(self._silent))))
 
 
-def _opened(got: Any, serial: int) -> tuple[dict[str, Any], str]:
-    """A reply, and why it does not count, if so."""
-    if not isinstance(got, bytes):
-        return {}, f"its reply is a {type(got).__name__}, not a message"
-    try:
-        values = decode(got)
-    except InputError as error:
-        return {}, f"its reply cannot be read: {error}"
-    if values.get("serial") != serial:
-        return {}, "it replied to another ask"
-    why = values.get("failed", "")
-    return values, why if isinstance(why, str) else "its reply cannot be read"
-
-
-def _answer(name: str, task: str, reply: _Reply) -> Answer:
+def _answer(name: str, ask: Ask, reply: _Reply) -> Answer:
     """The answer of one client; whatever is wrong with it is why this client failed."""
-    why = reply.cost.failed
+    if reply.cost.failed:
+        return Answer(failed={name: reply.cost.failed})
     try:
-        answer = Answer() if why else answer_in(reply.values)
+        return answer_of(name, ask, reply.values)
     except InputError as error:
-        return Answer(failed={name: f"its reply to {task} cannot be read ({error})"})
-    named = {n for block in answer.blocks for n in block.names} | set(answer.failed)
-    if not why and named != {name}:
-        why = f"it answered for {', '.join(sorted(named)) or 'nobody'}"
-    return Answer(failed={name: why}) if why else answer
+        return Answer(failed={name: plain(f"its reply to {short(ask.task)} cannot be read ({error})")})

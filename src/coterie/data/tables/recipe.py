@@ -19,7 +19,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, require
-from coterie.core.task import task
+from coterie.core.task import Form, task
+from coterie.core.vector import Layout
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.numbers import complaint, with_signs
 from coterie.data.tables.spelling import fold, listing, names_rows, spell
@@ -69,12 +70,16 @@ class Description(NamedTuple):
     text: tuple[str, ...]
 
 
+def _columns(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    return (len(json.loads(payload["schema"])),)
+
+
 class Moments(NamedTuple):
     """Reply of `moments`, float64 [n, c] each for n clients and c columns; missing values are not counted."""
 
-    counts: Tensor
-    totals: Tensor
-    squares: Tensor
+    counts: Annotated[Tensor, "other", Form(_columns, within=(0.0, 1e15))]
+    totals: Annotated[Tensor, "other", Form(_columns)]
+    squares: Annotated[Tensor, "other", Form(_columns, within=(0.0, 1e300))]
 
 
 class Encoded(NamedTuple):

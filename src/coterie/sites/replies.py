@@ -1,0 +1,208 @@
+"""What the server believes of a site's reply: what was asked for and nothing else. Whatever is wrong is that site's failure, in words.
+
+Every function here reads what another party wrote, and raises `InputError` with a sentence that may be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from coterie.core.checks import VECTORS
+from coterie.core.envelopes import Answer, Ask, Packed, answer_in
+from coterie.core.errors import InputError, plain, require
+from coterie.core.vector import Layout
+from coterie.core.wire import decode
+from coterie.sites.tables import Facts
+
+__all__ = ["FRAME", "answer_of", "check_description", "facts_of_reply", "most_bytes", "notes_of", "opened"]
+
+MEGABYTE = 2**20
+FRAME = 16 * MEGABYTE
+"""Bytes that a reply may have beside its tensors: names, notes, descriptions of columns."""
+MANY_VECTORS = 64
+"""Model vectors in a field that does not declare how many."""
+PACKED = 4
+"""How many times larger than the vector itself its packed form may be."""
+MANY_ROWS = 10**12
+MANY_KEYS = 100
+WORK = ("row_gradients", "row_losses")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_COLUMN_KINDS = ("number", "boolean", "text", "date", "empty")
+
+
+def most_bytes(ask: Ask, layout: Layout) -> int:
+    """How long a client's reply may be, by what the task declares."""
+    task, payload = ask.function, ask.to(ask.names[:1]).arguments()
+    vector, total = layout.size * layout.dtype.itemsize, FRAME
+    for field, kind in task.kinds.items():
+        form = task.forms.get(field)
+        if form is not None:
+            size = math.prod(form.shape(payload, layout)) * (form.dtype or layout.dtype).itemsize
+        else:
+            size = 0 if field in task.texts else MANY_VECTORS * vector
+        total += size * PACKED if kind in VECTORS else size
+    return total
+
+
+def opened(got: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
+    """A reply of at most `most` bytes to the message `serial`, and why the site failed, in its own words, if it did."""
+    require(isinstance(got, bytes), f"its reply is a {type(got).__name__}, not a message")
+    size = len(got) / MEGABYTE
+    require(
+        len(got) <= most, f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for"
+    )
+    try:
+        values = decode(got)
+    except InputError as error:
+        raise InputError(plain(f"its reply cannot be read: {error}")) from error
+    require(type(values.get("serial")) is int and values["serial"] == serial, "it replied to another ask")
+    why = values.get("failed", "")
+    require(isinstance(why, str), "its reply cannot be read: it fails without a sentence")
+    return values, plain(why)
+
+
+def answer_of(name: str, ask: Ask, values: Mapping[str, Any]) -> Answer:
+    """The answer of one client, of which nothing is about another."""
+    answer = answer_in(values)
+    named = [n for block in answer.blocks for n in block.names] + list(answer.failed)
+    require(
+        named == [name],
+        f"it answered for {', '.join(plain(str(n), 40) for n in named[:3]) or 'nobody'}, not for itself once",
+    )
+    for block in answer.blocks:
+        for field, value in block.values.items():
+            _check_row(plain(str(field), 40), value)
+    for kind, count in answer.spent.items():
+        require(kind in WORK and 0 <= count <= MANY_ROWS, "it says that it did work that nobody can have done")
+    require(len(answer.forgot) + len(answer.remembered) <= MANY_KEYS, "it remembers too many things")
+    for key in (*answer.forgot, *answer.remembered):
+        require(isinstance(key, str) and len(key) <= 300, "it remembers something without a name")
+    require(all(names == (name,) for names in answer.forgot.values()), "it says what others have forgotten")
+    rounds = [pair for pairs in answer.remembered.values() for pair in pairs]
+    require(
+        all(client == name and -1 <= number <= ask.context.round for client, number in rounds),
+        "it remembers what others did, or a round that was not",
+    )
+    failed = {name: plain(why) for name, why in answer.failed.items()}
+    return Answer(answer.blocks, failed, answer.spent, (), answer.forgot, answer.remembered)
+
+
+def _check_row(field: str, value: Any) -> None:
+    """Raise `InputError` unless a field of a reply is one row."""
+    for part in value.parts.values() if isinstance(value, Packed) and isinstance(value.parts, Mapping) else (value,):
+        if isinstance(part, Tensor):
+            require(part.shape[:1] == (1,), f"field {field!r} has shape {list(part.shape)[:8]}, not one row")
+        else:
+            good = isinstance(part, tuple) and len(part) == 1
+            require(good, f"field {field!r} is a {type(part).__name__}, not a tensor with a row per client")
+
+
+def notes_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The notes of a site about its file."""
+    notes = values.get("notes")
+    good = isinstance(notes, tuple) and len(notes) <= MANY_KEYS and all(isinstance(note, str) for note in notes)
+    require(good, "its notes are no sentences")
+    return tuple(plain(note) for note in notes or ())
+
+
+def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
+    """The facts of a site about its rows, of which there are `classes` classes (0: numbers)."""
+    facts = _table(values.get("facts"), "facts")
+    sizes: Any = facts.get("sizes")
+    require(set(facts) == {"sizes", "lowest", "highest", "fingerprint"}, "its facts are not those that were asked for")
+    require(
+        isinstance(sizes, dict)
+        and set(sizes) == {"train", "validation", "test"}
+        and all(_is_count(rows) for rows in sizes.values())
+        and sizes["train"] > 0,
+        "its facts count rows that nobody can have",
+    )
+    lowest, highest = facts["lowest"], facts["highest"]
+    require(
+        _is_count(lowest) and _is_count(highest) and lowest <= highest < max(classes, 1),
+        "its facts name classes that the federation does not have",
+    )
+    fingerprint = facts["fingerprint"]
+    require(
+        isinstance(fingerprint, str) and fingerprint.isalnum() and len(fingerprint) <= 128,
+        "its facts have no fingerprint",
+    )
+    return Facts(sizes, lowest, highest, fingerprint)
+
+
+def check_description(text: Any) -> None:
+    """Raise `InputError` unless this is a description of a table that a recipe can be drafted from."""
+    about = _table(text, "description")
+    columns, label = about.get("columns"), about.get("label")
+    require(_is_count(about.get("rows")) and about["rows"] > 0, "its description counts no rows")
+    require(_is_word(about.get("source")), "its description names no source")
+    require(isinstance(columns, dict) and isinstance(label, dict), "its description has no columns or no label")
+    for name, column in (columns or {}).items():
+        good = _is_word(name) and isinstance(column, dict) and _is_column(column)
+        require(good, f"its description of column {plain(str(name), 40)!r} is none")
+    require(isinstance(label, dict) and _is_label(label), "its description of the label is none")
+
+
+def _is_column(column: Mapping[str, Any]) -> bool:
+    if column.get("kind") not in _COLUMN_KINDS or not (
+        _are_words(column.get("signs")) and _are_words(column.get("unknown"))
+    ):
+        return False
+    if "problem" in column:
+        return _is_word(column["problem"]) and isinstance(column.get("example"), list)
+    flags = [column[key] for key in ("unique", "identifier", "pooled") if key in column]
+    example = column.get("example", [0, ""])
+    good = isinstance(example, list) and len(example) == 2 and _is_count(example[0]) and _is_word(example[1])
+    if not good or not all(isinstance(flag, bool) for flag in flags):
+        return False
+    told = {"categories", "distinct", "pooled", "identifier", "unique"} <= column.keys()
+    if column["kind"] == "text" or "categories" in column:
+        return told and _are_words(column["categories"]) and _is_count(column["distinct"])
+    return column["kind"] != "number" or {"unique", "identifier"} <= column.keys()
+
+
+def _is_label(label: Mapping[str, Any]) -> bool:
+    kind, values = label.get("kind"), label.get("values")
+    return (
+        kind in _COLUMN_KINDS
+        and isinstance(label.get("whole"), bool)
+        and _are_words(label.get("signs"))
+        and _is_count(label.get("distinct"))
+        and _are_words(values)
+        and (kind != "number" or all(map(_is_numeral, values or ())))
+    )
+
+
+def _table(text: Any, what: str) -> dict[str, Any]:
+    try:
+        table = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"its {what} cannot be read ({type(error).__name__})") from error
+    if not isinstance(table, dict):
+        raise InputError(f"its {what} is no table")
+    return table
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MANY_ROWS
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 1000 and _CONTROL.search(value) is None
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= 100_000 and all(map(_is_word, value))
+
+
+def _is_numeral(value: str) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except ValueError:
+        return False
