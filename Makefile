@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits duplication wheel clean
+.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits duplication wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual 
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
 	$(BIN)/python -m pytest tests -m 'slow and not engines'
+
+mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (10 minutes; ONLY=scaffold)
+	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
 claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
 	$(BIN)/python benchmarks/claims.py

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from coterie.catalogue import entries
+from mutants import declared, mutated
+
 SOURCE = Path(__file__).parents[2] / "src" / "coterie"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -273,3 +276,22 @@ def test_a_method_is_short_and_has_its_header(path):
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
     assert max(f.end_lineno - f.lineno + 1 for f in functions) <= LONGEST_FUNCTION
     assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super"]
+
+
+# ---- tests know the point of each method
+
+
+@pytest.mark.parametrize("entry", entries().values(), ids=lambda entry: entry.name)
+def test_a_method_has_a_test_file_with_two_mutants_of_what_is_there(entry):
+    """`make mutants` runs them."""
+    path = Path("tests", "methods", f"test_{entry.module.rpartition('.')[2]}.py")
+    assert (SOURCE.parents[1] / path).is_file()
+    own = [mutant for mutant in declared() if mutant.method == entry.name]
+    assert len(own) >= 2
+    for mutant in own:
+        assert mutant.tests == path
+        assert mutated(mutant)
+
+
+def test_mutants_are_of_methods_that_there_are():
+    assert {mutant.method for mutant in declared()} == set(entries())

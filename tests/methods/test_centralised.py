@@ -14,6 +14,17 @@ from federations import (
     subset,
 )
 
+MUTANTS = {
+    "centralised": [
+        ("algorithms/centralised.py", "size * len(federation.clients)", "size"),
+        (
+            "algorithms/centralised.py",
+            "state.x + replies.delta[0]",
+            "state.x + replies.delta[0] / len(federation.clients)",
+        ),
+    ],
+}
+
 
 def test_centralised_with_one_step_on_all_rows_is_fedavg():
     problem = logistic()

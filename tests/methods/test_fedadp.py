@@ -16,6 +16,16 @@ from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, logistic, quadratic, start, subset
 
+MUTANTS = {
+    "fedadp": [
+        ("algorithms/fedadp.py", "gompertz(now, self.alpha) + sizes.log()", "sizes.log()"),
+        ("algorithms/fedadp.py", "gompertz(now, self.alpha) + sizes.log()", "gompertz(now, self.alpha)"),
+        ("algorithms/fedadp.py", "now = seen[0, here] / seen[1, here]", "now = now.clone()"),
+        ("algorithms/fedadp.py", "(sizes / sizes.sum()).to(heads.device) @ heads", "heads.mean(0)"),
+        ("algorithms/fedadp.py", "return heads[clients.index(self.reference)]", "return heads.mean(0)"),
+    ],
+}
+
 FULL = LocalSGD(lr=0.4, steps=Steps(3), batch_size=None)
 
 

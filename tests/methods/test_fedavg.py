@@ -31,6 +31,21 @@ from federations import (
     vector_of,
 )
 
+MUTANTS = {
+    "fedavg": [
+        (
+            "algorithms/fedavg.py",
+            "replies.sizes / replies.sizes.sum()  # n_k / n",
+            "replies.sizes.new_ones(len(replies)) / len(replies)",
+        ),
+        (
+            "algorithms/fedavg.py",
+            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
+            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
+        ),
+    ],
+}
+
 quick = settings(derandomize=True, deadline=None, max_examples=40)
 
 

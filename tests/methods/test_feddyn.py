@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,11 +10,26 @@ from torch import nn
 
 from coterie import data
 from coterie.algorithms import FedAvg, FedDyn, feddyn
-from coterie.core.errors import InputError, RunError
+from coterie.core.errors import InputError
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Quadratic, Steps
-from coterie.run.experiment import load_object
 from federations import Problem, assert_close, batch_norm, cohort_of, fit, logistic, seeded, start
+
+MUTANTS = {
+    "feddyn": [
+        ("algorithms/feddyn.py", "correction=-dual", "correction=None"),
+        ("algorithms/feddyn.py", "correction=-dual", "correction=dual"),
+        ("algorithms/feddyn.py", "penalty=Quadratic(alpha)", "penalty=None"),
+        ("algorithms/feddyn.py", "dual - alpha * delta[:, : cohort.layout.dim]", "dual"),
+        ("algorithms/feddyn.py", "mean[:d] - dual / self.alpha", "mean[:d]"),
+        ("algorithms/feddyn.py", "len(replies) / len(federation.everyone) * mean[:d]", "mean[:d]"),
+        (
+            "algorithms/feddyn.py",
+            "return State(state.x + mean, torch.zeros_like(state.dual)), log",
+            "return State(state.x + mean, state.dual), log",
+        ),
+    ],
+}
 
 FULL = LocalSGD(lr=0.2, steps=Steps(3), batch_size=None)
 TEN = LocalSGD(lr=0.1, steps=Steps(10), batch_size=None)
@@ -102,34 +116,6 @@ def test_the_fixed_point_is_the_optimum_also_after_a_loss_of_memory(monkeypatch)
     assert "round 12" in found.failures["b"]
     assert "its dual variable was lost" in found.failures["b"]
     assert float(found.x) == pytest.approx(1.6, abs=1e-6)
-
-
-# ---- a FedDyn without its point is caught
-
-
-MUTANTS = {
-    "no correction": ("correction=-dual", "correction=None"),
-    "the other sign": ("correction=-dual", "correction=dual"),
-    "no quadratic term": ("penalty=Quadratic(alpha)", "penalty=None"),
-    "clients do not learn": ("dual - alpha * delta[:, : cohort.layout.dim]", "dual"),
-    "the server does not step": ("mean[:d] - dual / self.alpha", "mean[:d]"),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_a_feddyn_without_one_of_its_terms_ends_elsewhere_or_begins_otherwise(name, tmp_path):
-    source = Path(feddyn.__file__).read_text(encoding="utf-8")
-    old, new = MUTANTS[name]
-    assert source.count(old) == 1
-    (tmp_path / "mutant.py").write_text(source.replace(old, new), encoding="utf-8")
-    mutant = load_object(f"{tmp_path / 'mutant.py'}:FedDyn")
-    try:
-        ends = limit(mutant(TEN, alpha=1.0))
-    except RunError:
-        return
-    x = run(FedDyn(TEN, alpha=1.0), parabolas(), 1).x
-    begins = run(mutant(TEN, alpha=1.0), parabolas(), 1).x
-    assert abs(ends - 1.6) > 0.1 or not torch.allclose(begins, x, atol=1e-3)
 
 
 # ---- what it says of itself

@@ -24,6 +24,20 @@ from federations import (
     subset,
 )
 
+MUTANTS = {
+    "fedfomo": [
+        ("algorithms/fedfomo.py", "gain / gain.max() / distances", "gain / gain.max()"),
+        ("algorithms/fedfomo.py", "(losses[0] - losses[1:]).clamp(min=0)", "(losses[0] - losses[1:]).abs()"),
+        ("algorithms/fedfomo.py", "pull = pull / pull.sum()", "pull = pull / pull.max()"),
+        (
+            "algorithms/fedfomo.py",
+            '"validation" if rows != "train" and cohort.has(i, "validation") else "train"',
+            '"train"',
+        ),
+        ("algorithms/fedfomo.py", "x[here[alone]] = trained[alone]", "x[here[alone]] = x[here[alone]]"),
+    ],
+}
+
 
 def test_a_client_like_the_target_pulls_and_an_opposite_one_does_not():
     problem = quadratic({"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [-1.0, -1.0], "d": [1.0, -1.0]})

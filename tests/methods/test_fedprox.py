@@ -17,6 +17,22 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "fedprox": [
+        ("algorithms/fedprox.py", "Quadratic(mu) if mu else None", "None"),
+        (
+            "algorithms/fedprox.py",
+            "replies.sizes / replies.sizes.sum()",
+            "replies.sizes.new_ones(len(replies)) / len(replies)",
+        ),
+        (
+            "algorithms/fedprox.py",
+            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
+            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
+        ),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 @pytest.mark.parametrize("lr", [1.0, 0.5])

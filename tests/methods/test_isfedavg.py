@@ -31,6 +31,26 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "isfedavg": [
+        (
+            "samplers/isfedavg.py",
+            "torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for",
+            "torch.ones(len(g), dtype=torch.float64) for",
+        ),
+        (
+            "samplers/isfedavg.py",
+            "torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) for",
+            "torch.linalg.vector_norm(g, dim=1, dtype=torch.float64) ** 2 for",
+        ),
+        (
+            "samplers/isfedavg.py",
+            "gradient_norms(cohort.only([i]), start) for",
+            "gradient_norms(cohort.only([i]), starts[0]) for",
+        ),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):

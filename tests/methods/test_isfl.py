@@ -39,6 +39,23 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "isfl": [
+        ("samplers/isfl.py", "_norm(gradients - average)", "_norm(gradients)"),
+        ("samplers/isfl.py", "lipschitz / distance[:, None], 0.0", "lipschitz, 0.0"),
+        ("samplers/isfl.py", '_norm(gradients - average), "amax")', '_norm(gradients - average), "sum")'),
+        ("samplers/isfl.py", "PerClient(both[:, int(self.exact)])", "PerClient(both[:, 0])"),
+        ("samplers/isfl.py", "if n in preferred else p for n", "if False else p for n"),
+        (
+            "samplers/isfl.py",
+            "return kept_shares(cohort, client, SHARES)",
+            "return kept_shares(cohort, client, SHARES)[:0]",
+        ),
+        ("samplers/isfl.py", "_solved(*row, floor)[0][exact]", "_solved(*row, floor)[0][0]"),
+        ("samplers/isfl.py", 'counts = seen.held if self.where == "client"', "counts = seen.held if False"),
+    ],
+}
+
 
 def skewed(classes: int = 4, rows: int = 24, odd: tuple[int, ...] = (0,)) -> Problem:
     """Clients a to d; a lacks the classes of `odd`, the others have all."""

@@ -19,6 +19,18 @@ from federations import (
     subset,
 )
 
+MUTANTS = {
+    "local": [
+        (
+            "algorithms/local.py",
+            "state.x[federation.positions(federation.clients)]",
+            "state.x.mean(0).repeat(len(federation.clients), 1)",
+        ),
+        ("algorithms/local.py", "+= replies.delta", "+= replies.delta.mean(0)"),
+        ("algorithms/local.py", 'participation = "own"', 'participation = "run"'),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_local_models_do_not_depend_on_other_clients(make):

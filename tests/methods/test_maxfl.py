@@ -33,6 +33,31 @@ from federations import (
     subset,
 )
 
+MUTANTS = {
+    "maxfl": [
+        ("core/appeal.py", "appeals = test < own[:, 2]", "appeals = test <= own[:, 2]"),
+        ("core/appeal.py", "(train < own[:, 1])", "(train <= own[:, 1])"),
+        ("algorithms/maxfl.py", "if gap < 0)", "if gap <= 0)"),
+        ("core/appeal.py", "torch.where(appeals, right, own[:, 3])", "torch.maximum(right, own[:, 3])"),
+        ("solvers/appeal.py", "torch.sigmoid(gap) * torch.sigmoid(-gap)", "torch.sigmoid(gap)"),
+        ("solvers/appeal.py", "(gap >= 0).to(gap.dtype)", "(gap > 0).to(gap.dtype)"),
+        ("algorithms/maxfl.py", "q / (q.sum() + self.eps)", "q / q.sum()"),
+        (
+            "algorithms/maxfl.py",
+            'cohort.train(x, with_steps(local, tuning_steps), purpose="tuning") if tuning_steps else x',
+            "x",
+        ),
+        (
+            "algorithms/maxfl.py",
+            "federation.round <= self.mandatory_rounds",
+            "federation.round < self.mandatory_rounds",
+        ),
+        ("core/appeal.py", "part.only(held).loss(own[held], part=rows)", "part.only(held).loss(own[held])"),
+        ("core/appeal.py", "replace(cohort.only(some), round=0)", "cohort.only(some)"),
+        ("core/appeal.py", "(need - train).clamp(min=0)", "(need - train)"),
+    ],
+}
+
 MINI = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)
 FULL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=None)
 ONE = LocalSGD(lr=0.1, steps=Steps(1), batch_size=None)

@@ -40,6 +40,36 @@ from federations import (
     vector_of,
 )
 
+MUTANTS = {
+    "meritfed": [
+        (
+            "algorithms/meritfed.py",
+            "self.lr * torch.mv(aligned(d), aligned(g))",
+            "-self.lr * torch.mv(aligned(d), aligned(g))",
+        ),
+        ("algorithms/meritfed.py", "self.lr * torch.mv(aligned(d), aligned(g))", "torch.mv(aligned(d), aligned(g))"),
+        ("algorithms/meritfed.py", "weights[:, here] = after * mass", "weights[:, here] = before * mass"),
+        (
+            "algorithms/meritfed.py",
+            'held = rows in ("validation", "server") and cohort.has(i, "validation")',
+            "held = False",
+        ),
+        ("algorithms/meritfed.py", '"damping": m.damping', '"damping": False'),
+        (
+            "algorithms/meritfed.py",
+            "part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]\n    return TargetGradient",
+            'part=part, batch_size=batch, purpose="oracle") for i, c, part in _targets(cohort, rows)]\n    return TargetGradient',
+        ),
+        ("algorithms/meritfed.py", "aligned(b * g)", "aligned(g)"),
+        (
+            "algorithms/meritfed.py",
+            "state.x.mean(0, keepdim=True) if self.shared_uploads",
+            "state.x[:1] if self.shared_uploads",
+        ),
+        ("solvers/mirror.py", "(n / q * (slopes @ unit))", "(1 / q * (slopes @ unit))"),
+    ],
+}
+
 MINI = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)
 FULL = LocalSGD(lr=0.2, steps=Steps(2), batch_size=None)
 

@@ -22,6 +22,21 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "moon": [
+        ("algorithms/moon.py", "(away - towards)", "(towards - away)"),
+        ("algorithms/moon.py", "(x, previous[step.client])", "(x, x)"),
+        ("algorithms/moon.py", "(away - towards) / temperature", "(away - towards)"),
+        ("algorithms/moon.py", "mu * functional.softplus", "functional.softplus"),
+        ("algorithms/moon.py", 'cohort.keep("moon", own)', 'cohort.keep("moon", x.expand_as(own))'),
+        (
+            "algorithms/moon.py",
+            "replies.sizes / replies.sizes.sum()",
+            "replies.sizes.new_ones(len(replies)) / len(replies)",
+        ),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_moon_without_mu_is_fedavg_bit_by_bit(make):

@@ -37,6 +37,27 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "mwfed": [
+        ("algorithms/mwfed.py", "(asked.gap > 0)", "(asked.gap < 0)"),
+        (
+            "algorithms/mwfed.py",
+            "self.local.steps.count * len(here) * share",
+            "self.local.steps.count * len(here) * share.mean()",
+        ),
+        (
+            "algorithms/mwfed.py",
+            "weights = log_weights[federation.positions(replies.clients)].softmax(0)",
+            "weights = log_weights.new_ones(len(replies)).softmax(0)",
+        ),
+        (
+            "algorithms/mwfed.py",
+            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
+            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
+        ),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_mwfed_without_a_rate_is_uniform_averaging_with_equal_steps(make):

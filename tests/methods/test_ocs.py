@@ -27,6 +27,15 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "ocs": [
+        ("algorithms/ocs.py", "n: w / q for", "n: w for"),
+        ("algorithms/ocs.py", "inclusion_probabilities(shares * told.norms,", "inclusion_probabilities(told.norms,"),
+        ("algorithms/ocs.py", "inclusion_probabilities(shares * told.norms,", "inclusion_probabilities(shares,"),
+        ("algorithms/ocs.py", "strict=True) if u < q\n", "strict=True)\n"),
+    ],
+}
+
 FULL = LocalSGD(lr=0.4, steps=Steps(2), batch_size=None)
 
 

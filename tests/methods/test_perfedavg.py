@@ -33,6 +33,23 @@ from federations import (
     subset,
 )
 
+MUTANTS = {
+    "perfedavg": [
+        ("algorithms/perfedavg.py", "gradient(y - alpha * gradient(y, 0), 1)", "gradient(y, 1)"),
+        ("algorithms/perfedavg.py", "return meta - alpha * product", "return meta"),
+        (
+            "algorithms/perfedavg.py",
+            "x - alpha * cohort.unbilled().gradient(x)",
+            "x - 0 * cohort.unbilled().gradient(x)",
+        ),
+        (
+            "algorithms/perfedavg.py",
+            "gradient(y - alpha * gradient(y, 0), 1)",
+            "gradient(y - alpha * gradient(y, 0), 0)",
+        ),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 def test_perfedavg_without_an_inner_step_is_uniform_averaging(make):

@@ -38,6 +38,22 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "pj-is": [
+        (
+            "samplers/pj_is.py",
+            "p=normalised(replies.counts.sum(0))",
+            "p=normalised(torch.ones_like(replies.counts).sum(0))",
+        ),
+        (
+            "samplers/pj_is.py",
+            "return kept_shares(cohort, client, SHARES)",
+            "return kept_shares(cohort, client, SHARES)[:0]",
+        ),
+        ("samplers/pj_is.py", "        if lost:\n            self.check(federation)\n", ""),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):

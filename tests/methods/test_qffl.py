@@ -22,6 +22,14 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "qffl": [
+        ("algorithms/qffl.py", "curved = self.q * loss", "curved = 0 * loss"),
+        ("algorithms/qffl.py", "weights = loss**self.q / total", "weights = loss / total"),
+        ("algorithms/qffl.py", "(scale * self.local.rate(federation.round))", "self.local.rate(federation.round)"),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_qffl_without_q_is_uniform_averaging(make):

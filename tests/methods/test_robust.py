@@ -24,6 +24,47 @@ from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, cohort_of, logistic, quadratic, start
 
+MUTANTS = {
+    "median": [
+        ("algorithms/robust.py", "robust.median(replies.delta)", "replies.delta.mean(0)"),
+        ("algorithms/robust.py", "robust.median(replies.delta), self.lr", "robust.median(replies.delta), 1.0"),
+    ],
+    "trimmed-mean": [
+        ("algorithms/robust.py", "robust.trimmed_mean(replies.delta, trim)", "robust.trimmed_mean(replies.delta, 0)"),
+        ("algorithms/robust.py", "math.floor(given * clients + 1e-9)", "math.ceil(given * clients)"),
+    ],
+    "geometric-median": [
+        (
+            "algorithms/robust.py",
+            "move(state.x, weights, replies.delta, self.lr, federation.dim)), {",
+            "move(state.x, torch.full_like(weights, 1 / len(weights)), replies.delta, self.lr, federation.dim)), {",
+        ),
+        ("algorithms/robust.py", "replies.delta[:, : federation.dim].double()\n", "replies.delta.double()\n"),
+        (
+            "algorithms/robust.py",
+            "smoothing=self.smoothing, tolerance=self.tolerance",
+            "smoothing=1.0, tolerance=self.tolerance",
+        ),
+    ],
+    "multi-krum": [
+        (
+            "algorithms/robust.py",
+            "multi_krum(replies.delta[:, : federation.dim], f, self.keep)",
+            "multi_krum(replies.delta[:, : federation.dim], 0, self.keep)",
+        ),
+        (
+            "algorithms/robust.py",
+            "multi_krum(replies.delta[:, : federation.dim], f, self.keep)",
+            "multi_krum(replies.delta[:, : federation.dim], f, None)",
+        ),
+        (
+            "algorithms/robust.py",
+            "multi_krum(replies.delta[:, : federation.dim], f, self.keep)",
+            "multi_krum(replies.delta, f, self.keep)",
+        ),
+    ],
+}
+
 FULL = LocalSGD(lr=0.4, steps=Steps(2), batch_size=None)
 
 

@@ -46,6 +46,26 @@ from federations import (
     vector_of,
 )
 
+MUTANTS = {
+    "scaffold": [
+        ("algorithms/scaffold.py", "correction=control - own", "correction=control"),
+        ("algorithms/scaffold.py", "correction=control - own", "correction=-own"),
+        ("algorithms/scaffold.py", "change = -control - delta", "change = -delta"),
+        ("algorithms/scaffold.py", "sum(0) / len(federation.everyone)", "sum(0) / len(replies)"),
+        ("algorithms/scaffold.py", "local.rate(cohort.round)", "local.rate(1)"),
+        (
+            "algorithms/scaffold.py",
+            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
+            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
+        ),
+        (
+            "algorithms/scaffold.py",
+            "return State(x, torch.zeros_like(state.control)), log",
+            "return State(x, state.control), log",
+        ),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_the_first_round_of_scaffold_is_uniform_averaging(make):

@@ -19,6 +19,22 @@ from federations import (
     subset,
 )
 
+MUTANTS = {
+    "selective": [
+        (
+            "algorithms/selective.py",
+            "asked.loss.argsort(stable=True)",
+            "asked.loss.argsort(descending=True, stable=True)",
+        ),
+        (
+            "algorithms/selective.py",
+            "replies.sizes / replies.sizes.sum()",
+            "replies.sizes.new_ones(len(replies)) / len(replies)",
+        ),
+        ("algorithms/selective.py", "max(0, m - len(state.internal))", "m"),
+    ],
+}
+
 FULL = LocalSGD(lr=0.4, steps=Steps(2), batch_size=None)
 
 

@@ -20,6 +20,56 @@ from coterie.core.errors import InputError
 from coterie.core.rows import Client, Clients
 from federations import SIZES, assert_close, batch_norm, cohort_of, logistic, start, subset
 
+MUTANTS = {
+    "sgd-full": [
+        (
+            "algorithms/sgd.py",
+            "1 / len(replies.clients), dtype=torch.float64)",
+            "1 / len(federation.everyone), dtype=torch.float64)",
+        ),
+        (
+            "algorithms/sgd.py",
+            "move(state.x, weights, replies.delta, owner.lr, federation.dim)",
+            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
+        ),
+        (
+            "algorithms/sgd.py",
+            "adam.step(uphill, state.moments, state.steps,",
+            "adam.step(uphill, torch.zeros_like(state.moments), state.steps,",
+        ),
+        (
+            "algorithms/sgd.py",
+            "return State(x, step.moments.cpu(), state.steps + 1), log",
+            "return State(x, step.moments.cpu(), state.steps), log",
+        ),
+        (
+            "algorithms/sgd.py",
+            "return _round(self, state, federation, federation.clients)",
+            "return _round(self, state, federation, federation.everyone)",
+        ),
+    ],
+    "sgd-ideal": [
+        (
+            "algorithms/sgd.py",
+            "return tuple(n for n in everyone if any(fnmatchcase(n, p) for p in patterns))",
+            "return everyone",
+        ),
+        ("algorithms/sgd.py", "m = min(federation.participants, len(group))", "m = len(group)"),
+    ],
+    "target-only": [
+        (
+            "algorithms/sgd.py",
+            '_round(self, state, federation, (self.target,), "all")',
+            '_round(self, state, federation, federation.everyone, "all")',
+        ),
+        (
+            "algorithms/sgd.py",
+            'participation = "own"\n\n    def __post_init__(self) -> None:\n        check_field(self, "target"',
+            'participation = "run"\n\n    def __post_init__(self) -> None:\n        check_field(self, "target"',
+        ),
+    ],
+}
+
 
 def twins(problem):
     """As many clients with rows of equal number."""

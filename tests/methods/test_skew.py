@@ -22,6 +22,14 @@ from federations import (
     start,
 )
 
+MUTANTS = {
+    "skew": [
+        ("algorithms/skew.py", "argsort(descending=True, stable=True)", "argsort(stable=True)"),
+        ("algorithms/skew.py", "without_replacement(state.sizes,", "without_replacement(torch.ones_like(state.sizes),"),
+        ("algorithms/skew.py", "self.candidates or 2 * m", "m"),
+    ],
+}
+
 FULL = LocalSGD(lr=0.4, steps=Steps(2), batch_size=None)
 
 

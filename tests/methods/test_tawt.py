@@ -14,6 +14,22 @@ from coterie.core.federation import QuorumError
 from coterie.core.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, logistic, start
 
+MUTANTS = {
+    "tawt": [
+        (
+            "algorithms/tawt.py",
+            "entropic_step(used[t], -cosine, self.step)",
+            "entropic_step(used[t], cosine, self.step)",
+        ),
+        (
+            "algorithms/tawt.py",
+            "torch.cos(angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu())",
+            "-angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu()",
+        ),
+        ("algorithms/tawt.py", "weights[t, here] = used[t] * mass", "weights[t, here] = weights[t, here] * 1.0"),
+    ],
+}
+
 FULL = LocalSGD(lr=0.4, steps=Steps(3), batch_size=None)
 
 

@@ -27,6 +27,18 @@ from federations import (
     logistic,
 )
 
+MUTANTS = {
+    "uniform-is": [
+        (
+            "samplers/uniform_is.py",
+            "return torch.full((classes,), 1 / classes, dtype=torch.float64)",
+            "return torch.full((classes,), 1 / classes, dtype=torch.float64)[:0]",
+        ),
+        ("samplers/weighted.py", "replace(self.local, sampler=self.sampler)", "self.local"),
+        ("samplers/uniform_is.py", "return UniformClassSampler(self.sample_ratio)", "return UniformClassSampler()"),
+    ],
+}
+
 
 @pytest.mark.parametrize("make", [skewed, logistic, dropout])
 def test_it_is_fedavg_with_its_sampler_bit_by_bit(make):

@@ -37,6 +37,31 @@ from federations import (
     subset,
 )
 
+MUTANTS = {
+    "varsel": [
+        (
+            "algorithms/varsel.py",
+            "torch.cat([weights.new_ones(len(inner)), weights])",
+            "torch.cat([weights.new_ones(len(inner)), torch.ones_like(weights)])",
+        ),
+        ("algorithms/varsel.py", "_squared(row - center, cohort.layout.dim)", "_squared(row, cohort.layout.dim)"),
+        ("algorithms/varsel.py", "if u < p]", "]"),
+        ("algorithms/varsel.py", "m / (m - 1) if self.debias or self.unbiased_variance else 1.0", "1.0"),
+        (
+            "algorithms/varsel.py",
+            '"variance": variance, "debias": self.debias}',
+            '"variance": variance, "debias": False}',
+        ),
+        ("algorithms/varsel.py", "squared.argsort(stable=True)", "squared.argsort(descending=True, stable=True)"),
+        (
+            "algorithms/varsel.py",
+            "exact_weights(*heads, budget, **known)",
+            "exact_weights(*heads, float(len(outer)), **known)",
+        ),
+        ("algorithms/varsel.py", "[self.number :: self.parts]\n", "[:: self.parts]\n"),
+    ],
+}
+
 ALL = {"preselect": "smallest"}
 CENTRES = {"a": [1.0, 2.0], "b": [-1.0, 2.0]}
 

@@ -1,0 +1,212 @@
+"""`make mutants`: does a test of a method fail when one of the terms is gone that make the method what it is?
+
+Each file of `tests/methods` says in `MUTANTS` what is to be replaced: by method, (file under src/coterie, a term, what stands there
+instead). The list lies beside the laws, so that a new method brings both. Every mutant is made in a copy of the tree, and the file's
+tests run there until one fails. A mutant that all of them pass SURVIVED: a law is missing.
+
+    python tests/mutants.py [--only PATTERN] [--jobs N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import compileall
+import multiprocessing
+import os
+import queue
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+__all__ = ["Mutant", "declared", "mutated"]
+
+ROOT = Path(__file__).resolve().parent.parent
+METHODS = Path("tests", "methods")
+COPIED = ("src", "tests", "benchmarks", "pyproject.toml")
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["pytest", "scipy.optimize", "torch"])  # half of the time of a short test
+LONGEST = 900
+"""Seconds after which a mutant that does not end counts as killed."""
+
+
+class Mutant(NamedTuple):
+    """A term of `file` (under src/coterie) that is replaced, and the tests, relative to the root, that are to notice."""
+
+    method: str
+    tests: Path
+    file: str
+    term: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.method}: {self.file}: {shown(self.term)}  ->  {shown(self.instead)}"
+
+
+class Verdict(NamedTuple):
+    """What became of a mutant: "killed", "SURVIVED", or why it says nothing; and the test that failed."""
+
+    word: str
+    killer: str = ""
+
+
+def shown(code: str) -> str:
+    return " ".join(code.split())
+
+
+@cache
+def declared(root: Path = ROOT) -> tuple[Mutant, ...]:
+    """All mutants of the test files of methods, in the order of files."""
+    return tuple(mutant for path in sorted((root / METHODS).glob("test_*.py")) for mutant in _of(path))
+
+
+def _of(path: Path) -> Iterator[Mutant]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MUTANTS":
+            for method, replacements in ast.literal_eval(node.value).items():
+                for file, term, instead in replacements:
+                    yield Mutant(method, METHODS / path.name, file, term, instead)
+
+
+def mutated(mutant: Mutant, root: Path = ROOT) -> str:
+    """The text of the file with the other term. Raises `ValueError` unless the term is there exactly once."""
+    text = (root / "src" / "coterie" / mutant.file).read_text()
+    if (times := text.count(mutant.term)) != 1:
+        raise ValueError(f"{mutant.tests} replaces a term that {mutant.file} has {times} times: {shown(mutant.term)}")
+    return text.replace(mutant.term, mutant.instead)
+
+
+class Tree:
+    """A copy of the sources and tests in which tests run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in COPIED:
+            source, skip = ROOT / name, shutil.ignore_patterns("__pycache__")
+            if source.is_dir():
+                shutil.copytree(source, folder / name, ignore=skip)
+            else:
+                shutil.copy2(source, folder / name)
+        compileall.compile_dir(folder / "src", quiet=2)
+
+    def tests(self, *names: str) -> tuple[int | None, str]:
+        """Exit status of pytest (None: it had to be ended) and what it said."""
+        said = self.folder / "said.txt"
+        process = FORKS.Process(target=run_tests, args=(self.folder, said, names))
+        process.start()
+        process.join(LONGEST)
+        if process.is_alive():
+            process.kill()
+            return None, ""
+        return process.exitcode, said.read_text()
+
+    @contextmanager
+    def holding(self, mutant: Mutant) -> Iterator[None]:
+        file, text = self.folder / "src" / "coterie" / mutant.file, mutated(mutant)
+        before = file.stat()
+        original = file.read_bytes()
+        file.write_text(text)
+        try:
+            yield
+        finally:
+            file.write_bytes(original)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        with self.holding(mutant):
+            return verdict_of(*self.tests(str(mutant.tests)))
+
+
+def run_tests(folder: Path, said: Path, names: Sequence[str]) -> None:
+    """Run tests in the tree at `folder`; in a process of its own, which has imported nothing of coterie."""
+    os.chdir(folder)
+    sys.path.insert(0, str(folder / "src"))
+    os.environ["PYTHONPATH"] = str(folder / "src")
+    sys.dont_write_bytecode = True  # two mutants of one second and one size would be taken for each other
+    with said.open("w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    import coterie
+
+    if not Path(coterie.__file__).is_relative_to(folder):
+        raise RuntimeError(f"tests in {folder} would import {coterie.__file__}")
+    sys.exit(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *names]))
+
+
+def verdict_of(status: int | None, output: str) -> Verdict:
+    """What the exit status and the output of pytest say."""
+    if status is None:
+        return Verdict("killed", "(did not end)")
+    if status == 0:
+        return Verdict("SURVIVED")
+    failed = re.findall(r"^FAILED (\S+::\S+)", output, re.M)
+    if status != 1 or not failed:
+        return Verdict("BROKEN: its tests did not run")
+    name = next((e for e in re.findall(r"^E +(\w+Error)", output, re.M) if e in ("NameError", "SyntaxError")), None)
+    return Verdict(f"BROKEN: {name}") if name else Verdict("killed", failed[0])
+
+
+def judged(mutants: Sequence[Mutant], trees: Sequence[Tree]) -> Iterator[tuple[Mutant, Verdict, float]]:
+    """Each mutant with its verdict and how many seconds that took, in order."""
+    free: queue.Queue[Tree] = queue.Queue()
+    for tree in trees:
+        free.put(tree)
+
+    def one(mutant: Mutant) -> tuple[Mutant, Verdict, float]:
+        tree, start = free.get(), time.monotonic()
+        try:
+            return mutant, tree.judge(mutant), time.monotonic() - start
+        finally:
+            free.put(tree)
+
+    with ThreadPoolExecutor(len(trees)) as pool:
+        yield from pool.map(one, mutants)
+
+
+def failing_anyway(tree: Tree, killers: Iterable[str]) -> list[str]:
+    """Those tests that fail without any mutant, and so killed nobody."""
+    names = sorted({killer for killer in killers if "::" in killer})
+    if not names or tree.tests(*names)[0] == 0:
+        return []
+    return [name for name in names if tree.tests(name)[0] != 0]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each mutant; 1 if one survived."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="*", help="a pattern of methods")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
+    options = parser.parse_args(arguments)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    chosen = [mutant for mutant in declared() if fnmatchcase(mutant.method, options.only)]
+    if not chosen:
+        parser.error(f"no method fits {options.only!r}")
+    for mutant in chosen:
+        mutated(mutant)
+    with tempfile.TemporaryDirectory() as folder:
+        trees = [Tree(Path(folder, str(k)).resolve()) for k in range(min(options.jobs, len(chosen)))]
+        verdicts = []
+        for mutant, verdict, seconds in judged(chosen, trees):
+            verdicts.append(verdict)
+            print(f"{verdict.word:<8} {seconds:4.0f} s  {mutant}  {verdict.killer.rpartition('::')[2]}", flush=True)
+        innocent = failing_anyway(trees[0], (v.killer for v in verdicts))
+    for name in innocent:
+        print(f"{name} fails without any mutant, and so killed nobody")
+    killed = sum(v.word == "killed" and v.killer not in innocent for v in verdicts)
+    print(f"{killed} of {len(chosen)} mutants of {len({m.method for m in chosen})} methods were killed")
+    return int(killed < len(chosen))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
