@@ -113,7 +113,7 @@ class Tree:
 
     @contextmanager
     def holding(self, mutant: Mutant) -> Iterator[None]:
-        file, text = self.folder / "src" / "coterie" / mutant.file, mutated(mutant)
+        file, text = self.folder / "src" / "coterie" / mutant.file, mutated(mutant, self.folder)
         before = file.stat()
         original = file.read_bytes()
         file.write_text(text)

@@ -38,11 +38,8 @@ MUTANTS = {
             "replies.sizes / replies.sizes.sum()  # n_k / n",
             "replies.sizes.new_ones(len(replies)) / len(replies)",
         ),
-        (
-            "algorithms/fedavg.py",
-            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
-            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
-        ),
+        ("algorithms/fedavg.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
+        ("algorithms/fedavg.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
     ],
 }
 

@@ -20,16 +20,8 @@ from federations import (
 MUTANTS = {
     "fedprox": [
         ("algorithms/fedprox.py", "Quadratic(mu) if mu else None", "None"),
-        (
-            "algorithms/fedprox.py",
-            "replies.sizes / replies.sizes.sum()",
-            "replies.sizes.new_ones(len(replies)) / len(replies)",
-        ),
-        (
-            "algorithms/fedprox.py",
-            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
-            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
-        ),
+        ("algorithms/fedprox.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
+        ("algorithms/fedprox.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
     ],
 }
 

@@ -29,11 +29,7 @@ MUTANTS = {
         ("algorithms/moon.py", "(away - towards) / temperature", "(away - towards)"),
         ("algorithms/moon.py", "mu * functional.softplus", "functional.softplus"),
         ("algorithms/moon.py", 'cohort.keep("moon", own)', 'cohort.keep("moon", x.expand_as(own))'),
-        (
-            "algorithms/moon.py",
-            "replies.sizes / replies.sizes.sum()",
-            "replies.sizes.new_ones(len(replies)) / len(replies)",
-        ),
+        ("algorithms/moon.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
     ],
 }
 

@@ -50,11 +50,7 @@ MUTANTS = {
             "weights = log_weights[federation.positions(replies.clients)].softmax(0)",
             "weights = log_weights.new_ones(len(replies)).softmax(0)",
         ),
-        (
-            "algorithms/mwfed.py",
-            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
-            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
-        ),
+        ("algorithms/mwfed.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
     ],
 }
 

@@ -51,13 +51,9 @@ MUTANTS = {
         ("algorithms/scaffold.py", "correction=control - own", "correction=control"),
         ("algorithms/scaffold.py", "correction=control - own", "correction=-own"),
         ("algorithms/scaffold.py", "change = -control - delta", "change = -delta"),
-        ("algorithms/scaffold.py", "sum(0) / len(federation.everyone)", "sum(0) / len(replies)"),
+        ("algorithms/scaffold.py", "state.control + share * average", "state.control + average"),
         ("algorithms/scaffold.py", "local.rate(cohort.round)", "local.rate(1)"),
-        (
-            "algorithms/scaffold.py",
-            "move(state.x, weights, replies.delta, self.lr, federation.dim)",
-            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
-        ),
+        ("algorithms/scaffold.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
         (
             "algorithms/scaffold.py",
             "return State(x, torch.zeros_like(state.control)), log",

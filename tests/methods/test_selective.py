@@ -26,11 +26,7 @@ MUTANTS = {
             "asked.loss.argsort(stable=True)",
             "asked.loss.argsort(descending=True, stable=True)",
         ),
-        (
-            "algorithms/selective.py",
-            "replies.sizes / replies.sizes.sum()",
-            "replies.sizes.new_ones(len(replies)) / len(replies)",
-        ),
+        ("algorithms/selective.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
         ("algorithms/selective.py", "max(0, m - len(state.internal))", "m"),
     ],
 }

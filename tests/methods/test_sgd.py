@@ -24,24 +24,20 @@ MUTANTS = {
     "sgd-full": [
         (
             "algorithms/sgd.py",
-            "1 / len(replies.clients), dtype=torch.float64)",
-            "1 / len(federation.everyone), dtype=torch.float64)",
+            "equal = torch.ones(len(replies), dtype=torch.float64)",
+            "equal = torch.arange(1, len(replies) + 1, dtype=torch.float64)",
         ),
         (
             "algorithms/sgd.py",
-            "move(state.x, weights, replies.delta, owner.lr, federation.dim)",
-            "move(state.x, weights, replies.delta, 1.0, federation.dim)",
+            "shift(state.x, mean, owner.lr, federation.dim)",
+            "shift(state.x, mean, 1.0, federation.dim)",
         ),
         (
             "algorithms/sgd.py",
             "adam.step(uphill, state.moments, state.steps,",
             "adam.step(uphill, torch.zeros_like(state.moments), state.steps,",
         ),
-        (
-            "algorithms/sgd.py",
-            "return State(x, step.moments.cpu(), state.steps + 1), log",
-            "return State(x, step.moments.cpu(), state.steps), log",
-        ),
+        ("algorithms/sgd.py", "step.moments.cpu(), state.steps + 1), log", "step.moments.cpu(), state.steps), log"),
         (
             "algorithms/sgd.py",
             "return _round(self, state, federation, federation.clients)",
