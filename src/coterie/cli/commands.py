@@ -77,7 +77,12 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
             if args.tune:
                 experiment = _tuned(experiment, folder, args.resume, progress)
             run_experiment(
-                experiment, folder, resume=args.resume, command=shlex.join(args.typed), notify=progress.event
+                experiment,
+                folder,
+                resume=args.resume,
+                command=shlex.join(args.typed),
+                notify=progress.event,
+                say=progress.say,
             )
         except KeyboardInterrupt:
             progress.stop()
@@ -116,6 +121,7 @@ def _present(
     from coterie.report.table import render
     from coterie.report.verdicts import verdict
 
+    _mend(folder)
     results = Results.load(folder, threshold)
     page: Path | None = None
     missing = ""
@@ -128,6 +134,8 @@ def _present(
             if insist:
                 raise
             missing = str(error)
+        except PermissionError as error:
+            missing = f"{folder} cannot be written ({error.strerror})"
     if args.json:
         rows = json.loads((folder / "summary.json").read_text())
         verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
@@ -144,6 +152,16 @@ def _present(
     for line in answer_lines(results, ends=ends):
         _say(line)
     return 0
+
+
+def _mend(folder: Path) -> None:
+    from coterie.run.seals import intact
+
+    if not intact(folder):
+        from coterie.run.collect import mend_tables
+
+        for name in mend_tables(folder):
+            sys.stderr.write(f"note: {folder / name} was damaged; it is made again from the rounds that were saved\n")
 
 
 def _say(text: str = "") -> None:
@@ -266,6 +284,19 @@ def _report(args: argparse.Namespace) -> int:
     return _present(Path(args.folder), args, html=not args.no_html, insist=True, threshold=args.threshold)
 
 
+def _verify(args: argparse.Namespace) -> int:
+    from coterie.run.collect import verify
+
+    found = verify(Path(args.folder))
+    for problem in found.problems:
+        _say(problem)
+    _say(
+        f"{found.whole} files are as the run recorded them"
+        + (f"; {len(found.problems)} are not" if found.problems else "")
+    )
+    return 2 if found.problems else 0
+
+
 def _predict(args: argparse.Namespace) -> int:
     from coterie.core.state import write_atomically
     from coterie.report.results import Results
@@ -273,6 +304,7 @@ def _predict(args: argparse.Namespace) -> int:
     from coterie.run.predict import predict
 
     folder = Path(args.folder)
+    _mend(folder)
     method = args.method or recommended(Results.load(folder), args.client)
     prediction = predict(folder, Path(args.file), client=args.client, method=method, seed=args.seed)
     table = prediction.table()
@@ -312,6 +344,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     **SITE_COMMANDS,
     "submit": _submit,
     "report": _report,
+    "verify": _verify,
     "predict": _predict,
 }
 """What runs a command, given its options; it returns the exit status."""

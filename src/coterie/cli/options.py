@@ -167,6 +167,9 @@ def _add_results(commands: Any) -> None:
     )
     _add_tables_flag(report)
 
+    verify = _add(commands, "verify", "compare every file of a run directory with the hash that the run recorded")
+    verify.add_argument("folder")
+
     predict = _add(commands, "predict", "predict new rows with a client's model of a finished run")
     predict.add_argument("folder", help="the run directory")
     predict.add_argument("file", help="CSV, Parquet or npz file with the client's columns")

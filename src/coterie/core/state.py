@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -15,16 +16,33 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "load_state", "read_checkpoint", "save_state", "write_atomically", "write_checkpoint"]
 
+SEAL = "seal"
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one."""
+
+def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = False) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one.
+
+    With `durable` the file and its folder are on the disk before this returns.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
     try:
         write(temporary)
+        if durable:
+            _sync(temporary)
         os.replace(temporary, path)
+        if durable:
+            _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 class Checkpoint(NamedTuple):
@@ -35,8 +53,18 @@ class Checkpoint(NamedTuple):
     meta: dict[str, Any]
 
 
-def write_checkpoint(path: Path, state: tuple[Any, ...], memory: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file."""
+def write_checkpoint(
+    path: Path,
+    state: tuple[Any, ...],
+    memory: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    *,
+    durable: bool = False,
+) -> None:
+    """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file.
+
+    It holds a hash of all that is in it. With `durable` it is on the disk before this returns.
+    """
     from safetensors.torch import save_file
     from torch import Tensor
 
@@ -48,24 +76,41 @@ def write_checkpoint(path: Path, state: tuple[Any, ...], memory: Mapping[str, Te
     tensors = {f"state/{k}": v.detach().cpu().contiguous().clone() for k, v in values.items() if isinstance(v, Tensor)}
     rest = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
     tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
-    text = json.dumps({"rest": rest, "fields": list(values), "meta": dict(meta)})
-    write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}))
+    about = {"rest": rest, "fields": list(values), "meta": dict(meta)}
+    text = json.dumps({**about, SEAL: _seal(about, tensors)})
+    write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}), durable=durable)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Undo `write_checkpoint`. Raises `InputError` for a file that is none."""
+    """Undo `write_checkpoint`. Raises `InputError` for a file that is none, or that was damaged."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["coterie"])
             tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        seal = header.pop(SEAL, None)
+    except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         raise InputError(f"{path} is not a checkpoint of coterie ({error}); delete it and start again") from error
+    if seal != _seal(header, tensors):
+        raise InputError(f"{path} is damaged, or of another version of coterie; delete it and start again")
     state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
     values = {k: state[k] if k in state else _tuples(header["rest"][k]) for k in header["fields"]}
     memory = {k.removeprefix("memory/"): v for k, v in tensors.items() if k.startswith("memory/")}
     return Checkpoint(values, memory, header["meta"])
+
+
+def _seal(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """A hash of a checkpoint's JSON and of its tensors [any shape], on the CPU."""
+    import torch
+
+    # As it is read back: JSON has lists for tuples, and texts for the keys of a dict.
+    digest = hashlib.blake2b(json.dumps(json.loads(json.dumps(about)), sort_keys=True).encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)  # numpy has no bfloat16
+    return digest.hexdigest()
 
 
 def save_state(path: Path, state: tuple[Any, ...]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from coterie.core.state import Checkpoint, read_checkpoint, write_checkpoint
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 
-__all__ = ["RoundFiles", "fingerprint"]
+__all__ = ["RoundFiles", "fingerprint", "history_lines"]
 
 
 def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
@@ -29,16 +32,41 @@ def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
     return digest.hexdigest()
 
 
+PATIENCE = 1.0
+"""Seconds in which a checkpoint waits for the disk at most once."""
+
+
+def _chained(before: bytes, line: bytes) -> bytes:
+    """The hash of a file of lines, from that of all lines before the last and the last."""
+    return hashlib.blake2b(before + line, digest_size=16).digest()
+
+
+def history_lines(path: Path, meta: Mapping[str, Any]) -> list[bytes]:
+    """The lines of a history that the checkpoint with this `meta` knows. Raises `InputError` if they are not what it knew."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(meta["history_bytes"]).splitlines(keepends=True)
+    except FileNotFoundError:
+        lines = []
+    require(
+        functools.reduce(_chained, lines, b"").hex() == meta["history_hash"],
+        f"{path} is missing or damaged; delete {path.parent} and go on with --resume: this method and seed start again",
+    )
+    return lines
+
+
 class RoundFiles:
     """The folder of one run: `checkpoint.safetensors` of the last complete round, and `history.jsonl` with a line per round.
 
-    Rows go to a file of their own and are named by its length, so that a checkpoint does not grow with the history.
+    Rows go to a file of their own and are named by its length and a hash, so that a checkpoint does not grow with the history. A
+    checkpoint waits for the disk at most once in `PATIENCE` seconds.
     """
 
     def __init__(self, folder: Path, mark: str) -> None:
         self._mark = mark
         self._path, self._history = folder / "checkpoint.safetensors", folder / "history.jsonl"
-        self._bytes = 0
+        self._bytes, self._chain = 0, b""
+        self._durable_until = 0.0
         self._written = (0, 0, 0)
         self._asks = 0
 
@@ -60,12 +88,16 @@ class RoundFiles:
             "round": number,
             "fingerprint": self._mark,
             "history_bytes": length,
+            "history_hash": self._chain.hex(),
             "spent": session.spent,
             "failures": session.failures,
             "weights": record.weights,
             "counted": session.counted,
         }
-        write_checkpoint(self._path, state, engine.save_memory(), meta)
+        durable = time.monotonic() > self._durable_until
+        write_checkpoint(self._path, state, engine.save_memory(), meta, durable=durable)
+        if durable:
+            self._durable_until = time.monotonic() + PATIENCE
         self._count(length, record)
         self._asks = len(session.asks)
 
@@ -83,7 +115,9 @@ class RoundFiles:
             file.truncate(self._bytes)
             file.seek(0, os.SEEK_END)
             if any(fresh.values()):
-                file.write((json.dumps(fresh) + "\n").encode())
+                line = (json.dumps(fresh) + "\n").encode()
+                file.write(line)
+                self._chain = _chained(self._chain, line)
             file.flush()
             return file.tell()
 
@@ -102,8 +136,8 @@ class RoundFiles:
     def restore(self, saved: Checkpoint, record: Record, session: Session, engine: Engine) -> None:
         """Put back what a fresh run does not have yet; rows of history beyond the checkpoint are left out."""
         meta = saved.meta
-        with open(self._history, "rb") as file:
-            lines = file.read(meta["history_bytes"]).decode().splitlines()
+        lines = history_lines(self._history, meta)
+        self._chain = bytes.fromhex(meta["history_hash"])
         for line in map(json.loads, lines):
             record.history += [Row(*row) for row in line["history"]]
             record.weight_rows += [tuple(row) for row in line["weights"]]

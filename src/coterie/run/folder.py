@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from coterie.core.errors import InputError, require
 from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.seals import damaged, is_sealed, read_sealed
 
 __all__ = ["Pair", "choose_folder", "is_run", "opened", "refuse_others"]
 
@@ -88,10 +88,28 @@ class Pair:
         """The file that says that it is complete."""
         return self.folder / "done.json"
 
+    @property
+    def history(self) -> Path:
+        """The file with a line for each saved round."""
+        return self.folder / "history.jsonl"
+
     def saved(self) -> dict[str, Any]:
-        """What that file holds."""
+        """What `done` holds. Raises `InputError` if it is damaged."""
+        return read_sealed(self.done)
+
+    def refuse_lost_history(self) -> None:
+        """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
+        if is_sealed(self.done):
+            name = self.history.relative_to(self.run).as_posix()
+            for what in damaged(self.run, {name: self.saved()["files"][name]}).values():
+                raise InputError(
+                    f"{self.history} {what}; delete {self.folder} and go on with --resume: this method and seed start again"
+                )
+
+    def damage(self) -> dict[str, str]:
+        """What is wrong with the files of a complete pair, by their path in the run directory; empty if nothing is."""
         try:
-            found: dict[str, Any] = json.loads(self.done.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"{self.done} is damaged ({error}); delete it and go on with --resume") from error
-        return found
+            recorded = self.saved()["files"]
+        except InputError:
+            return {self.done.relative_to(self.run).as_posix(): "is damaged"}
+        return damaged(self.run, recorded)

@@ -18,8 +18,8 @@ from coterie.run.history import Run
 __all__ = ["load_model_file", "open_model_file", "save_models"]
 
 
-def save_models(folder: Path, label: str, run: Run, clients: Clients) -> None:
-    """Write every model of a finished run, with what it takes and gives as metadata."""
+def save_models(folder: Path, label: str, run: Run, clients: Clients) -> list[Path]:
+    """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
     from safetensors.torch import save
 
     inputs = clients.train.inputs
@@ -34,12 +34,15 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients) -> None:
         "classes": clients.classes,
     }
     meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
+    files: list[Path] = []
     for client in run.models:
         name = f"{label}-{run.seed}" + ("" if client == "*" else f"-{client}")
         tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
         path = folder / f"{safe_name(name)}.safetensors"
         # `save_file` makes files that only their owner may read; a run directory is for colleagues.
         write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
+        files.append(path)
+    return files
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:

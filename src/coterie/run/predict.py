@@ -17,6 +17,7 @@ from coterie.core.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.files import require_readable, safe_name
 from coterie.run.models import open_model_file
+from coterie.run.seals import damaged, read_sealed
 from coterie.run.tables import read_experiment
 
 __all__ = ["Prediction", "predict"]
@@ -112,6 +113,11 @@ def _model_path(run: Path, method: str, seed: int, client: str) -> Path:
         found.exists(),
         f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
     )
+    name = found.relative_to(run).as_posix()
+    for done in (run / "checkpoint").glob(f"*-{seed}/done.json"):
+        recorded = read_sealed(done)["files"]
+        broken = damaged(run, {name: recorded[name]} if name in recorded else {})
+        require(not broken, f"{found} is damaged; go on with: coterie run {run / 'experiment.toml'} --resume")
     return found
 
 

@@ -16,38 +16,27 @@ import torch
 from torch import Tensor
 
 from coterie.attacks import choose_attackers
-from coterie.core.envelopes import ClientCost
 from coterie.core.errors import RunError, require
 from coterie.core.method import as_method
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
 from coterie.core.rows import Clients
 from coterie.models import build_model
+from coterie.run.collect import seal_tables, write_tables
 from coterie.run.experiment import Experiment, MethodEntry
-from coterie.run.files import (
-    ASKS,
-    HISTORY,
-    METRICS,
-    SUMMARY,
-    TIMING,
-    WEIGHTS,
-    WRITER,
-    require_readable,
-    safe_name,
-    write_csv,
-    write_json,
-)
+from coterie.run.files import METRICS, SUMMARY, WRITER, require_readable, safe_name, write_json
 from coterie.run.finetune import tunable
 from coterie.run.fit import fit, personalise
 from coterie.run.folder import Pair, is_run, opened, refuse_others
-from coterie.run.history import Run, Timing
+from coterie.run.history import Run
 from coterie.run.models import load_model_file, save_models
 from coterie.run.outcomes import write_outcomes
+from coterie.run.seals import TABLES, hashes, is_sealed, write_sealed
 from coterie.run.settings import RunSettings
 from coterie.run.status import Event, Status
 from coterie.run.tables import read_experiment, write_experiment
 
-__all__ = ["Backend", "run_experiment", "write_tables"]
+__all__ = ["Backend", "run_experiment"]
 
 FREE = frozenset({"seeds", "out"})
 """Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
@@ -123,10 +112,12 @@ def run_experiment(
     command: str = "",
     notify: Callable[[Event], None] | None = None,
     backend: Backend | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> None:
     """Run every method and seed, and write the run directory; on this machine, or where `backend` says.
 
-    Bad input is found before any training. What is complete is never done again with `resume`.
+    Bad input is found before any training. With `resume` what is complete is not done again; what was damaged since is made again
+    from the checkpoint, and `say` is told.
 
     Raises:
         InputError: bad settings or data, or a run directory of another experiment.
@@ -147,9 +138,12 @@ def run_experiment(
         require_readable(folder)
         _refuse_other_settings(experiment, folder, first)
     pairs = [Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
+    for pair in pairs if resume else ():
+        pair.refuse_lost_history()
     status = Status([(p.entry.label, p.seed) for p in pairs], experiment.run.rounds, notify)
     recipes: dict[str, Any] = {}
     with experiment.engine.kept_open(), opened(folder):
+        (folder / TABLES).unlink(missing_ok=True)
         write_json(folder / "format.json", WRITER)
         write_experiment(folder / "experiment.toml", experiment)
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
@@ -160,10 +154,26 @@ def run_experiment(
                     recipes[str(seed)] = clients.recipe
                     write_json(folder / "preprocess.json", recipes)
                 for pair in (p for p in pairs if p.seed == seed):
-                    _run_pair(experiment, pair, clients, status, resume, where)
+                    if resume and _is_whole(pair, say):
+                        _refuse_other_data(experiment, pair, clients)
+                        status.skip(pair.entry.label, pair.seed)
+                    else:
+                        _run_pair(experiment, pair, clients, status, resume, where)
         finally:
-            write_tables(folder, experiment)
+            write_tables(folder, experiment.methods, seeds)
             write_json(folder / "environment.json", environment(command, started))
+        seal_tables(folder)
+
+
+def _is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
+    """Whether a pair is complete and all of its files are as it left them; what is not is told."""
+    if not pair.done.exists():
+        return False
+    damage = pair.damage()
+    for name, what in damage.items():
+        if say is not None:
+            say(f"{name} {what}: it is made again from the checkpoint of {pair.entry.label}, seed {pair.seed}")
+    return not damage
 
 
 def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:
@@ -192,7 +202,7 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
 
 
 def _refuse_other_data(experiment: Experiment, pair: Pair, clients: Clients) -> None:
-    if pair.done.exists():
+    if is_sealed(pair.done):
         require(
             pair.saved()["mark"] == _mark(experiment, pair, clients),
             f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
@@ -243,10 +253,6 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
 def _run_pair(
     experiment: Experiment, pair: Pair, clients: Clients, status: Status, resume: bool, where: Backend
 ) -> None:
-    if resume and pair.done.exists():
-        _refuse_other_data(experiment, pair, clients)
-        status.skip(pair.entry.label, pair.seed)
-        return
     module = build_model(experiment.build_model(), clients, pair.seed)
     freeze(module, experiment)
     status.start(pair.entry.label, pair.seed)
@@ -274,17 +280,18 @@ def _run_pair(
             settings=run_settings(experiment),
         )
     rows: list[dict[str, Any]] = []
+    files = [pair.history]
     for label, one in runs.items():
-        save_models(pair.run / "models", label, one, clients)
+        files += save_models(pair.run / "models", label, one, clients)
         if isinstance(where, _Here):
-            write_outcomes(
-                pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors", label, one, clients
-            )
+            outcomes = pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors"
+            write_outcomes(outcomes, label, one, clients)
+            files.append(outcomes)
         rows += [{"method": label, "algorithm": pair.entry.name, **row} for row in one.summary]
     # The history of a personalised form is its last round's; its weights are those of the training that it started from.
     tuned = {label: one.history for label, one in runs.items() if label != pair.entry.label}
     done = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures, "tuned": tuned}
-    write_json(pair.done, done)
+    write_sealed(pair.done, {**done, "files": hashes(pair.run, (f for f in files if f.exists()))})
     status.finish(pair.entry.label, pair.seed)
 
 
@@ -349,46 +356,6 @@ def add_metrics(experiment: Experiment) -> None:
             register(name, found)
         else:
             find_metrics(metric)
-
-
-# ---- files that people read
-
-
-def write_tables(folder: Path, experiment: Experiment) -> None:
-    """Write summary.json, history.csv, weights.csv, timing.csv and, for clients elsewhere, asks.csv from complete pairs."""
-    summary: list[dict[str, Any]] = []
-    history: list[list[Any]] = []
-    weights: list[list[Any]] = []
-    timing: list[list[Any]] = []
-    asks: list[list[Any]] = []
-    failed: list[dict[str, Any]] = []
-    for entry in experiment.methods:
-        for seed in experiment.run.seeds:
-            pair = Pair(entry, seed, folder)
-            if not pair.done.exists():
-                continue
-            saved = pair.saved()
-            summary += saved["summary"]
-            failed += [
-                {"method": entry.label, "seed": seed, "client": client, "last": why}
-                for client, why in sorted(saved["failures"].items())
-            ]
-            head = [entry.label, seed]
-            tuned: dict[str, list[list[Any]]] = saved.get("tuned", {})
-            for line in map(json.loads, (pair.folder / "history.jsonl").read_text(encoding="utf-8").splitlines()):
-                history += [[*head, *row] for row in line["history"]]
-                weights += [[label, seed, *row] for label in (entry.label, *tuned) for row in line["weights"]]
-                timing += [[*head, *Timing(*row)] for row in line["seconds"]]
-                asks += [[*head, *row] for row in line.get("asks", ())]
-            history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
-    write_json(folder / "summary.json", summary)
-    if failed:
-        write_json(folder / "failures.json", failed)
-    write_csv(folder / "history.csv", HISTORY, history)
-    write_csv(folder / "weights.csv", WEIGHTS, weights)
-    write_csv(folder / "timing.csv", TIMING, timing)
-    if asks:
-        write_csv(folder / "asks.csv", (*ASKS, *ClientCost._fields), asks)
 
 
 def environment(command: str, started: str) -> dict[str, Any]:

@@ -1,0 +1,89 @@
+"""Seals: the hashes that a run directory keeps of its own files, so that damage is found before a number is read. Needs no torch.
+
+`done.json` of each method and seed holds those of its history, models and outcomes; `checkpoint/tables.json` those of the tables.
+Both are written last, hold a hash of themselves, and reach the disk with the files that they name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import InputError, require
+from coterie.core.state import write_atomically
+
+__all__ = ["TABLES", "damaged", "hashes", "intact", "is_sealed", "read_sealed", "write_sealed"]
+
+TABLES = Path("checkpoint") / "tables.json"
+"""Where a run directory keeps the hashes of its tables; it is absent while these are being written."""
+
+SEAL = "seal"
+
+
+def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
+    """The hash of each of these files of a run directory, by its path in `folder`; each is on the disk before this returns."""
+    return {path.relative_to(folder).as_posix(): _hash(path, durable=True) for path in sorted(files)}
+
+
+def damaged(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
+    """Files that are not as recorded: "is missing", "is damaged" or why it cannot be read, by path in `folder`."""
+    found: dict[str, str] = {}
+    for name, expected in recorded.items():
+        try:
+            if _hash(folder / name) != expected:
+                found[name] = "is damaged"
+        except FileNotFoundError:
+            found[name] = "is missing"
+        except OSError as error:
+            found[name] = f"cannot be read ({error.strerror})"
+    return found
+
+
+def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a JSON object with a hash of itself, and let it reach the disk."""
+    text = json.dumps({**record, SEAL: _seal(record)}, indent=1, allow_nan=False)
+    write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=True)
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `write_sealed` wrote. Raises `InputError` if the file is missing, damaged or of another version."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing, so its run is not complete; go on with --resume") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it and go on with --resume") from error
+    whole = isinstance(record, dict) and record.pop(SEAL, None) == _seal(record)
+    require(whole, f"{path} is damaged, or of another version of coterie; delete it and go on with --resume")
+    sealed: dict[str, Any] = record
+    return sealed
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether `path` holds what `write_sealed` wrote there."""
+    try:
+        read_sealed(path)
+    except InputError:
+        return False
+    return True
+
+
+def intact(folder: Path) -> bool:
+    """Whether the tables of a finished run are as it left them; of a run that is not finished nothing is known."""
+    return not is_sealed(folder / TABLES) or not damaged(folder, read_sealed(folder / TABLES)["files"])
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _hash(path: Path, *, durable: bool = False) -> str:
+    with open(path, "rb") as file:
+        if durable:
+            os.fsync(file.fileno())
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()

@@ -1,0 +1,157 @@
+"""Files of a finished run that were damaged since: what can be made again is, the rest is refused, nothing differs silently."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import contents
+
+TABLE = "age,smokes,ill\n" + "\n".join(f"{20 + i},{'xy'[i % 2]},{(i // 2) % 2}" for i in range(16)) + "\n"
+COMPARE = (
+    "compare", "good", "--label", "ill", "--methods", "local,fedavg", "--rounds", "2", "--seeds", "1", "--out", "run", "--no-report",
+)  # fmt: skip
+RESUME = ("run", "run/experiment.toml", "--resume", "--no-report")
+REPORT = ("report", "run", "--no-html")
+PREDICT = ("predict", "run", "good/a.csv", "--client", "a", "--method", "local")
+
+DAMAGE = {
+    "deleted": lambda content: None,
+    "emptied": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "flipped": lambda content: (
+        content[: len(content) // 2] + bytes([content[len(content) // 2] ^ 1]) + content[len(content) // 2 + 1 :]
+    ),
+}
+SOME = ("deleted", "flipped")
+"""All ways on all files are tried by the slow test at the end."""
+
+
+@pytest.fixture(scope="module")
+def finished(driver, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finished")
+    for name in "ab":
+        (folder / "good").mkdir(exist_ok=True)
+        (folder / "good" / f"{name}.csv").write_text(TABLE)
+    ended = driver(folder, *COMPARE)
+    assert ended.status == 0, ended.err
+    return folder
+
+
+def damage(folder: Path, file: str, how: str) -> None:
+    path = folder / "run" / file
+    content = DAMAGE[how](path.read_bytes())
+    path.unlink() if content is None else path.write_bytes(content)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+REBUILT = (
+    "history.csv", "models/fedavg-0.safetensors", "outcomes/local-0.safetensors", "checkpoint/local-0/done.json", "preprocess.json",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", SOME)
+@pytest.mark.parametrize("file", REBUILT)
+def test_what_can_be_made_again_is_by_resume(coterie, copied, finished, file, how):
+    damage(copied, file, how)
+    assert coterie("verify", "run").status == 2
+    resumed = coterie(*RESUME)
+    assert resumed.status == 0, resumed.err
+    assert contents(copied / "run") == contents(finished / "run")
+    assert coterie("verify", "run").status == 0
+    if "0" in file and (how != "deleted" or "done" not in file):  # without its mark a method is not complete
+        assert f"{file} is" in resumed.err
+        assert "made again" in resumed.err
+
+
+@pytest.mark.parametrize("how", SOME)
+@pytest.mark.parametrize("file", ["summary.json", "history.csv"])
+def test_tables_are_made_again_by_report(coterie, copied, finished, file, how):
+    damage(copied, file, how)
+    said = coterie(*REPORT)
+    assert said.status == 0, said.err
+    assert f"run/{file} was damaged" in said.err
+    assert contents(copied / "run") == contents(finished / "run")
+    assert coterie("verify", "run").status == 0
+
+
+@pytest.mark.parametrize("how", SOME)
+@pytest.mark.parametrize(
+    ("command", "file", "cure"),
+    [
+        (REPORT, "experiment.toml", "restore it from a copy"),
+        (REPORT, "environment.json", "--resume"),
+        (PREDICT, "models/local-0-a.safetensors", "--resume"),
+        (PREDICT, "preprocess.json", "--resume"),
+    ],
+)
+def test_what_cannot_be_made_again_here_is_one_sentence(coterie, copied, command, file, cure, how):
+    damage(copied, file, how)
+    refused = coterie(*command)
+    assert refused.status == 2
+    assert len(refused.err.splitlines()) == 1
+    assert file in refused.err or how == "deleted"
+    assert cure in refused.err or how == "deleted"
+
+
+@pytest.mark.parametrize("how", SOME)
+def test_a_lost_history_is_said_and_never_taken_for_an_empty_one(coterie, copied, finished, how):
+    damage(copied, "checkpoint/fedavg-0/history.jsonl", how)
+    refused = coterie(*RESUME)
+    assert refused.status == 2
+    assert "history.jsonl is " in refused.err
+    assert contents(copied / "run") == contents(finished / "run")
+    shutil.rmtree(copied / "run" / "checkpoint" / "fedavg-0")
+    assert coterie(*RESUME).status == 0
+
+
+@pytest.mark.parametrize("how", SOME)
+def test_a_damaged_checkpoint_of_an_unfinished_run_is_refused(coterie, copied, how):
+    (copied / "run" / "checkpoint" / "fedavg-0" / "done.json").unlink()
+    damage(copied, "checkpoint/fedavg-0/checkpoint.safetensors", how)
+    resumed = coterie(*RESUME)
+    if how == "deleted":  # nothing was saved, so the method starts again
+        assert resumed.status == 0
+    else:
+        assert resumed.status == 2
+        assert "checkpoint.safetensors" in resumed.err
+
+
+def test_report_of_a_run_that_may_not_be_written_still_answers(coterie, copied, monkeypatch):
+    def refuse(source, target):
+        raise PermissionError(13, "Permission denied", str(target))
+
+    monkeypatch.setattr(os, "replace", refuse)  # a test may run as root, whom no mode of a folder stops
+    said = coterie("report", "run")
+    assert said.status == 0
+    assert "Predicts ill" in said.out
+    assert "no HTML report: run cannot be written" in said.out
+
+
+@pytest.mark.slow
+def test_every_damage_of_every_file_is_mended_or_named(coterie, finished, tmp_path):
+    expected = contents(finished / "run")
+    files = [str(p.relative_to(finished / "run")) for p in (finished / "run").rglob("*") if p.is_file()]
+    answer = coterie("report", str(finished / "run"), "--no-html", "--json").out
+    for file, how in itertools.product(sorted(files), DAMAGE):
+        shutil.rmtree(tmp_path, ignore_errors=True)
+        shutil.copytree(finished, tmp_path)
+        if not (tmp_path / "run" / file).stat().st_size:
+            continue  # the lock
+        damage(tmp_path, file, how)
+        for command in (("report", "run", "--no-html", "--json"), RESUME, PREDICT):
+            ended = coterie(*command)
+            assert ended.status in (0, 2), (file, how, command, ended.err)
+            assert "Traceback" not in ended.err
+            if command[0] == "report" and ended.status == 0:
+                assert ended.out.replace('"run"', f'"{finished}/run"') == answer, (file, how)
+            if command[0] == "run" and ended.status == 0:
+                assert contents(tmp_path / "run") == expected, (file, how)
