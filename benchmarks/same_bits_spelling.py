@@ -39,6 +39,7 @@ PLACES = {
     "samplers": ("coterie.algorithms:SAMPLERS", "coterie.samplers:SAMPLERS"),
     "settings": ("coterie:RunSettings", "coterie.experiment:RunSettings", "coterie.run.experiment:RunSettings"),
     "personalise": ("coterie:personalise", "coterie:finetune"),
+    "entry": ("coterie.run.experiment:MethodEntry", "coterie.experiment:MethodEntry"),
 }
 """Where to look for a thing: the first place that has it."""
 
@@ -146,9 +147,18 @@ def tables(first: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         name = run.pop("engine", "inprocess")
         if engine or name != "inprocess":
             made["engine"] = {"name": name, **engine}
+    if "personalise" in made and _takes(_find("entry"), "personalise"):
+        run[next(s for s in SPELLINGS["fold_validation"] if _takes(_find("settings"), s))] = False
+        made["methods"] = [form for m in made["methods"] for form in _with_tuned(m, made["personalise"])]
+        del made["personalise"]
     if attack and _takes(attacks()[attack["name"]], "on"):
         attack["on"] = attack.pop("clients", None) or attack.pop("share")
     return made
+
+
+def _with_tuned(method: dict[str, Any], tuning: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    label = method.get("label", method["name"])
+    return method, {**method, "label": f"{label}+{tuning['part']}", "personalise": tuning}
 
 
 def command_options(help_text: str, workers: int) -> list[str]:

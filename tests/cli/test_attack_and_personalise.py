@@ -17,7 +17,13 @@ from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
 
 FAST = ("--rounds", "3", "--seeds", "2", "--no-report", "--set", "run.evaluate=3")
-TUNE = ("--personalise", "bias", "--set", "personalise.steps=[0, 20]", "--set", "personalise.lr=[1.0]")
+FORMS = ("local", "local+bias", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
+TUNE = [
+    word
+    for label in FORMS[1::2]
+    for key, value in (("steps", "[0, 20]"), ("lr", "[1.0]"))
+    for word in ("--set", f"{label}.personalise.{key}={value}")
+]
 HEART = ("compare", "heart-disease")
 
 
@@ -38,7 +44,7 @@ def rows(run):
 def tuned(driver, tmp_path_factory):
     """A run with personalisation, and what it printed."""
     folder = tmp_path_factory.mktemp("tuned")
-    ended = done(driver(folder, *HEART, "--methods", "local,fedavg,meritfed", *FAST, *TUNE, "--tables", "--out", "run"))
+    ended = done(driver(folder, *HEART, "--methods", ",".join(FORMS), *FAST, *TUNE, "--tables", "--out", "run"))
     return folder / "run", ended.out
 
 
@@ -47,21 +53,16 @@ def tuned(driver, tmp_path_factory):
 
 def test_a_tuned_method_stands_beside_the_untuned_everywhere(tuned):
     run, printed = tuned
-    labels = ["local", "local+bias", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias"]
-    assert list(Results.load(run).methods) == labels
-    assert all(f"\n{label} " in printed for label in labels)
+    assert list(Results.load(run).methods) == list(FORMS)
+    assert all(f"\n{label} " in printed for label in FORMS)
     found = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(run)}
     for (method, client, seed, split), row in found.items():
-        if "+" in method:
+        if "+" in method and split == "test":
             untuned = found[method.removesuffix("+bias"), client, seed, split]
-            assert (row["n"], row["n_train"], row["algorithm"]) == (
-                untuned["n"],
-                untuned["n_train"],
-                untuned["algorithm"],
-            )
-            assert row["auc"] == pytest.approx(untuned["auc"], abs=0.02)
+            assert row["algorithm"] == untuned["algorithm"]
+            assert row["n"] == untuned["n"]
+            assert row["n_train"] < untuned["n_train"]  # it keeps its validation rows, and only it does
             assert row["own_model"]
-            assert row["row_gradients"] > untuned["row_gradients"]
     assert any(
         r["loss"] < found["fedavg", "switzerland", r["seed"], "test"]["loss"] - 0.05
         for k, r in found.items()
@@ -70,19 +71,34 @@ def test_a_tuned_method_stands_beside_the_untuned_everywhere(tuned):
     assert (run / "models" / "fedavg+bias-0-switzerland.safetensors").is_file()
     text = (run / "history.csv").read_text()
     assert "fedavg+bias,1,3,switzerland,,tuning_steps,20.0" in text
+    assert {line.split(",")[2] for line in text.splitlines() if line.startswith("fedavg+bias,")} == {"3"}
     weights = (run / "weights.csv").read_text().splitlines()
-    assert [w.replace("+bias", "") for w in weights if w.startswith("meritfed+bias,")] == [
-        w for w in weights if w.startswith("meritfed,")
-    ]
+    assert len([w for w in weights if w.startswith("meritfed+bias,")]) == len(
+        [w for w in weights if w.startswith("meritfed,")]
+    )
+
+
+def test_only_the_tuned_entry_is_trained_without_validation_rows(driver, tmp_path, tuned):
+    done(driver(tmp_path, *HEART, "--methods", "local,fedavg,meritfed", *FAST, "--out", "plain"))
+    plain = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(tmp_path / "plain")}
+    beside = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(tuned[0]) if "+" not in r["method"]}
+    assert beside == plain
+    kept = ("--set", "run.merge_validation=false")
+    done(driver(tmp_path, *HEART, "--methods", "fedavg,fedavg+bias", *FAST, *TUNE[4:8], *kept, "--out", "kept"))
+    found = {(r["method"], r["client"], r["seed"], r["split"]): r for r in rows(tmp_path / "kept")}
+    for key, row in found.items():
+        if key[0] == "fedavg+bias":  # the same training; the bias leaves the ranking of rows as it is
+            assert row["auc"] == pytest.approx(found["fedavg", *key[1:]]["auc"], abs=0.02)
+            assert row["row_gradients"] > found["fedavg", *key[1:]]["row_gradients"]
 
 
 def test_settings_are_spelled_out_and_the_report_knows(tuned):
     run, _ = tuned
-    assert tables(run)["personalise"] == {"part": "bias", "steps": [0, 20], "lr": [1.0]}
-    assert any(
-        "validation rows choose each client's personalisation" in n
-        for n in json.loads((run / "notes.json").read_text())
-    )
+    for method in tables(run)["methods"]:
+        tuning = {"part": "bias", "steps": [0, 20], "lr": [1.0]} if "+" in method["label"] else None
+        assert method.get("personalise") == tuning
+    notes = json.loads((run / "notes.json").read_text())
+    assert len([n for n in notes if "validation rows choose how each client tunes its model" in n]) == 3
     found = Results.load(run)
     assert found.baseline == "local"
     assert found.federated == ("fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
@@ -106,7 +122,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
         "at": 2,
         "signal_name": "SIGKILL",
     }
-    arguments = (*HEART, "--methods", "local,fedavg,meritfed", *FAST, *TUNE, "--out", "run")
+    arguments = (*HEART, "--methods", ",".join(FORMS), *FAST, *TUNE, "--out", "run")
     assert driver(tmp_path, *arguments, arm=arm).status == -9
     done(driver(tmp_path, *arguments, "--resume"))
     assert contents(tmp_path / "run") == contents(tuned[0])
@@ -114,9 +130,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
 
 def test_other_settings_are_not_resumed(coterie, tuned, tmp_path):
     shutil.copytree(tuned[0], tmp_path / "run")
-    ended = coterie("run", "run/experiment.toml", "--resume", "--set", "personalise.steps=[0, 5]")
+    ended = coterie("run", "run/experiment.toml", "--resume", "--set", "fedavg+bias.personalise.steps=[0, 5]")
     assert ended.status == 2
-    assert "was made with personalise.steps = [0, 20], not [0, 5]" in ended.err
+    assert "was made with other settings of 'fedavg+bias' (personalise)" in ended.err
 
 
 # ---- attacks
@@ -193,13 +209,21 @@ ERRORS = {
         ("--attack", "noise", "--attack-on", ".5", "--set", "attack.sigma=-1"),
         "Noise.sigma must be a number > 0",
     ),
-    "no such part": (("--personalise", "head"), "Tuning.part must be all | last | bias; got 'head'"),
-    "no zero": (("--personalise", "bias", "--set", "personalise.steps=[5]"), "with 0 among them"),
-    "unknown key": (("--set", "personalise.step=[0]"), "unknown key 'step'; did you mean 'steps'?"),
+    "no such part": (
+        ("--methods", "fedavg+biass"),
+        "Tuning.part must be all | last | bias; got 'biass'; did you mean 'bias'?",
+    ),
+    "no zero": (("--methods", "fedavg+bias", "--set", "fedavg+bias.personalise.steps=[5]"), "with 0 among them"),
+    "unknown key": (("--set", "fedavg.personalise.step=[0]"), "personalise: unknown key 'step'; did you mean 'steps'?"),
+    "of all methods": (("--set", "personalise.part=bias"), "--set 'personalise.part=bias' names no method of this run"),
+    "nobody tuned": (("--methods", "fedagv+bias"), "there is no method 'fedagv'; did you mean 'fedavg'?"),
 }
 
 
-@pytest.mark.parametrize("table", [{"attack": {"name": "nan", "on": 0.5}}, {"personalise": {"part": "bias"}}])
+TUNED = {"methods": [{"name": "fedavg", "personalise": {"part": "bias"}}]}
+
+
+@pytest.mark.parametrize("table", [{"attack": {"name": "nan", "on": 0.5}}, TUNED])
 def test_sites_elsewhere_neither_attack_nor_personalise(table, tmp_path):
     class Elsewhere:
         """Its rows are stand-ins, on which nothing may be tuned."""
@@ -208,7 +232,7 @@ def test_sites_elsewhere_neither_attack_nor_personalise(table, tmp_path):
             raise AssertionError("the rows were asked for")
 
     made = Experiment.from_tables({**preset("heart-disease"), **table}, "a plan")
-    with pytest.raises(InputError, match=r"\[attack\] and \[personalise\] work where all rows are on this machine"):
+    with pytest.raises(InputError, match=r"\[attack\] and personalise work where all rows are on this machine"):
         run_experiment(made, tmp_path / "run", backend=Elsewhere())
     assert not (tmp_path / "run").exists()
 

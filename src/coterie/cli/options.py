@@ -70,7 +70,10 @@ def _add_experiments(commands: Any) -> None:
     compare = _add(commands, "compare", "several methods on the same clients: the answer and a report")
     compare.add_argument("data", help="a data set (see: coterie data), a folder with one file per client, or one table")
     compare.add_argument(
-        "--methods", metavar="A,B", help="names or FILE.py:NAME, separated by commas; all: every method"
+        "--methods",
+        metavar="A,B",
+        help="names or FILE.py:NAME, separated by commas; all: every method; fedavg+bias: "
+        "each client tunes that part of its model after training (all, last or bias)",
     )
     run = _add(commands, "run", "an experiment from a TOML file")
     run.add_argument("experiment", help="the TOML file (a run directory's experiment.toml repeats that run)")

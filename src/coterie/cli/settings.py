@@ -42,7 +42,17 @@ def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str
     names = list(catalogue.entries()) if methods == "all" else [m for m in methods.split(",") if m]
     require(bool(names), "--methods names no method; give names separated by commas")
     by_label = {label_of(m): dict(m) for m in presets}
-    return [by_label.get(name, {"name": name}) for name in names]
+    return [by_label.get(name) or _tuned(name, by_label) for name in names]
+
+
+def _tuned(name: str, by_label: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The entry of `NAME`, or of `NAME+PART`, whose clients tune that part of the model after training."""
+    plain, plus, part = name.rpartition("+")
+    if not plus or ".py:" in part:
+        return {"name": name}
+    entry = by_label.get(plain, {"name": plain})
+    label = {"label": f"{entry['label']}+{part}"} if "label" in entry else {}
+    return {**entry, **label, "personalise": {"part": part}}
 
 
 def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
@@ -84,6 +94,13 @@ def put_local(local: dict[str, Any], name: str, value: Any, own: Iterable[dict[s
         table[name] = value
 
 
+def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
+    """Write `value` at OUTER.INNER, or at a key of the table itself."""
+    outer, dot, inner = path.partition(".")
+    before = table.get(outer) if dot else None
+    table[outer] = {**(before if isinstance(before, dict) else {}), inner: value} if dot else value
+
+
 def set_key(tables: dict[str, Any], setting: str) -> None:
     """Write one `--set KEY=VALUE` into the tables of an experiment."""
     from coterie.run.experiment import label_of
@@ -100,11 +117,9 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         if rest.startswith("local."):
             put_local(target.setdefault("local", {}), rest.removeprefix("local."), value)
         else:
-            target[rest] = value
-    elif head == "data" and "." in rest:
-        outer, _, inner = rest.partition(".")
-        before = tables.setdefault("data", {}).get(outer)
-        tables["data"][outer] = {**(before if isinstance(before, dict) else {}), inner: value}
+            _put_within(target, rest, value)
+    elif head == "data":
+        _put_within(tables.setdefault("data", {}), rest, value)
     elif head == "tune":
         tables.setdefault("tune", {})[rest] = value
     elif head in known:

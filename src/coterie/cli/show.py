@@ -42,15 +42,18 @@ def describe(name: str) -> dict[str, Any]:
     from coterie.data import DATASETS
     from coterie.filters import FILTERS
     from coterie.models import MODELS
+    from coterie.run.finetune import Tuning
     from coterie.run.keys import DECLARED
 
     fields: list[tuple[str, str, str, str]] = []
+    values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if name in catalogue.entries():
         kind, text = "method", catalogue.entries()[name].about
         fields = fields_of(catalogue.find(name))
-    elif name in MODELS or name == "LocalSGD":
-        cls = MODELS.get(name, LocalSGD)
-        kind, text, fields = "model" if name in MODELS else "local training", _summary(cls), fields_of(cls)
+    elif name in MODELS:
+        kind, text, fields = "model", _summary(MODELS[name]), fields_of(MODELS[name])
+    elif name in values:
+        kind, text, fields = "settings", _summary(values[name]), fields_of(values[name])
     elif name in ATTACKS or name in FILTERS:
         kind, cls = ("attack", ATTACKS[name]) if name in ATTACKS else ("filter", FILTERS[name])
         text, fields = (inspect.getdoc(cls) or "").partition("\n\nAttributes:")[0], fields_of(cls)
@@ -64,7 +67,7 @@ def describe(name: str) -> dict[str, Any]:
     elif name in DECLARED:
         kind, text, fields = "table", f"The [{name}] table of an experiment.", _keys_of(name)
     else:
-        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *DECLARED, "LocalSGD"]
+        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *DECLARED, *values]
         raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}

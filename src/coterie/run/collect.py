@@ -41,13 +41,13 @@ def write_tables(folder: Path, methods: Iterable[MethodEntry], seeds: Sequence[i
                 for client, why in sorted(saved["failures"].items())
             ]
             head = [entry.label, seed]
-            tuned: dict[str, list[list[Any]]] = saved.get("tuned", {})
+            tuned: list[list[Any]] | None = saved["history"]
             for line in map(json.loads, pair.history.read_text(encoding="utf-8").splitlines()):
-                history += [[*head, *row] for row in line["history"]]
-                weights += [[label, seed, *row] for label in (entry.label, *tuned) for row in line["weights"]]
+                history += [[*head, *row] for row in line["history"] if tuned is None]
+                weights += [[*head, *row] for row in line["weights"]]
                 timing += [[*head, *Timing(*row)] for row in line["seconds"]]
                 asks += [[*head, *row] for row in line.get("asks", ())]
-            history += [[label, seed, *row] for label, rows in tuned.items() for row in rows]
+            history += [[*head, *row] for row in tuned or ()]
     write_json(folder / "summary.json", summary)
     if failed:
         write_json(folder / "failures.json", failed)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Experiment", "MethodEntry", "ModelTable", "RunTable", "find_method", "label_of"]
 
-TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "personalise", "run", "tune")
+TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "run", "tune")
 
 
 def _are_seeds(value: Any) -> bool:
@@ -82,12 +82,21 @@ class ModelTable:
 
 @dataclass(frozen=True)
 class MethodEntry:
-    """One of [[methods]]: the method, what it is called here, its fields, and what differs from [local]."""
+    """One of [[methods]].
+
+    Attributes:
+        name: of the method.
+        label: what it is called here.
+        fields: of the method.
+        local: what differs from [local].
+        personalise: how each client tunes its model after training; None: it does not.
+    """
 
     name: str
     label: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     local: Mapping[str, Any] = field(default_factory=dict)
+    personalise: Tuning | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +115,6 @@ class Experiment:
         engine: the [engine].
         attack: the [attack] and who attacks; None if there is none.
         filters: the [[filters]].
-        tuning: the [personalise] table; None if nothing is personalised.
     """
 
     data: Mapping[str, Any]
@@ -120,7 +128,6 @@ class Experiment:
     engine: EngineSpec
     attack: Any = None
     filters: tuple[Filter, ...] = ()
-    tuning: Tuning | None = None
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], where: str) -> Experiment:
@@ -148,7 +155,6 @@ class Experiment:
             engine=ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
             attack=_attack(tables.get("attack"), f"{where}, [attack]"),
             filters=_filters(tables.get("filters", []), f"{where}, [[filters]]"),
-            tuning=build(Tuning, tables["personalise"], f"{where}, [personalise]") if "personalise" in tables else None,
         )
         twice = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
         require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
@@ -170,7 +176,6 @@ class Experiment:
             "tune": self.tune,
             "attack": self._attack_table(),
             "filters": [FILTERS.spell(one) for one in self.filters],
-            "personalise": {} if self.tuning is None else spell(self.tuning),
             "methods": [self._method_table(entry) for entry in self.methods],
         }
         return {k: v for k, v in _without_none(tables).items() if v or k == "methods"}
@@ -179,7 +184,8 @@ class Experiment:
         method = self.build_method(entry)
         local = getattr(method, "local", None)
         spelled = spell(method) if is_dataclass(method) else {"local": spell(local)} if local is not None else {}
-        return {"name": entry.name, "label": entry.label, **entry.fields, **spelled}
+        tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
+        return {"name": entry.name, "label": entry.label, **entry.fields, **spelled, **tuning}
 
     def _attack_table(self) -> dict[str, Any]:
         from coterie.attacks import ATTACKS
@@ -200,9 +206,8 @@ class Experiment:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Labels of all results: of each method, and of its personalised form behind it."""
-        forms = ("",) if self.tuning is None else ("", f"+{self.tuning.part}")
-        return tuple(m.label + form for m in self.methods for form in forms)
+        """What the methods are called."""
+        return tuple(m.label for m in self.methods)
 
     @property
     def notes(self) -> list[str]:
@@ -219,8 +224,11 @@ class Experiment:
         if self.filters:
             names = ", ".join(FILTERS.name_of(one) for one in self.filters)
             said.append(f"replies pass filters before they are sent ({names}), but for those of references")
-        if self.tuning is not None:
-            said.append("validation rows choose each client's personalisation, so that no method was trained on them")
+        for entry in self.methods:
+            if entry.personalise is not None:
+                said.append(
+                    f"{entry.label}: validation rows choose how each client tunes its model, so it was not trained on them"
+                )
         return said
 
     def build_model(self) -> Any:
@@ -297,9 +305,15 @@ def find_method(name: str) -> Callable[..., Any]:
 
 
 def label_of(table: Mapping[str, Any]) -> str:
-    """What a [[methods]] entry is called: its label, else its name, that of a class in a file in lower case."""
-    name = str(table["name"])
-    return str(table.get("label", name.rpartition(":")[2].lower() if ".py:" in name else name))
+    """What a [[methods]] entry is called: its label, else its name (that of a class in a file in lower case) and what is tuned.
+
+    >>> label_of({"name": "own.py:Mine"}), label_of({"name": "fedavg", "personalise": {"part": "bias"}})
+    ('mine', 'fedavg+bias')
+    """
+    name, tuning = str(table["name"]), table.get("personalise")
+    short = name.rpartition(":")[2].lower() if ".py:" in name else name
+    part = f"+{tuning.get('part', Tuning().part)}" if isinstance(tuning, Mapping) else ""
+    return str(table.get("label", short + part))
 
 
 def build_local(table: Mapping[str, Any], where: str) -> LocalSGD:
@@ -352,8 +366,10 @@ def _entry(table: Any, where: str) -> MethodEntry:
     require(good, f"{where}: the label {label!r} of method {name!r} must be a word without slashes and commas")
     local = fields.pop("local", {})
     require(isinstance(local, dict), f"{where}: local of method {label!r} must be a table")
+    tuning = fields.pop("personalise", None)
+    about = f"{where}, method {label!r}, personalise"
     find_method(name)
-    return MethodEntry(name, label, fields, local)
+    return MethodEntry(name, label, fields, local, None if tuning is None else build(Tuning, tuning, about))
 
 
 def _without_none(value: Any) -> Any:

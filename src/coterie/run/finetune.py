@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, require
 from coterie.core.federation import Engine, Federation
-from coterie.core.schema import COUNT, POSITIVE, SIZE, Flag, Rule, list_of, one_of, optional, options
+from coterie.core.schema import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional, options
 from coterie.core.task import Model, Size, task
 from coterie.core.vector import Layout
 from coterie.core.wire import PerClient, wire_type
@@ -35,7 +35,7 @@ _WITH_ZERO = Rule(lambda v: list_of(COUNT, "").test(v) and 0 in v, "a list of in
 @wire_type
 @options
 class Tuning:
-    """Settings of personalisation: the [personalise] table.
+    """Settings of personalisation: `personalise` of a [[methods]] entry.
 
     Attributes:
         part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone.
@@ -44,7 +44,7 @@ class Tuning:
         batch_size: rows of a step; left out: all training rows.
     """
 
-    part: Annotated[str, one_of(*PARTS), Flag("--personalise", "PART")] = "bias"
+    part: Annotated[str, one_of(*PARTS)] = "bias"
     steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
     lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (0.01, 0.1, 1.0)
     batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
@@ -74,7 +74,7 @@ def tunable(layout: Layout, part: str) -> Tensor:
         )
     mask = torch.cat([*found, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
     if not bool(mask.any()):
-        raise InputError(f"the last layer {last!r} has no bias that could be tuned; personalise part = last or all")
+        raise InputError(f"the last layer {last!r} has no bias that could be tuned; take part = last or all")
     return mask
 
 

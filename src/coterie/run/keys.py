@@ -19,7 +19,6 @@ from coterie.data.tables.settings import TableSettings
 from coterie.engines import ENGINES
 from coterie.models import MODELS
 from coterie.run.experiment import ModelTable, RunTable
-from coterie.run.finetune import Tuning
 
 __all__ = ["DECLARED", "Key", "keys", "keys_of"]
 
@@ -31,7 +30,6 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
     "run": (RunTable,),
     "engine": (ENGINES,),
     "attack": (ATTACKS,),
-    "personalise": (Tuning,),
 }
 """What declares the keys of each table: classes, and registries for tables with a `name`."""
 

@@ -99,7 +99,7 @@ class _Here:
                 experiment,
                 resume=resume,
                 callbacks=(progress,),
-                merge_validation=run.merge_validation and experiment.tuning is None,
+                merge_validation=run.merge_validation and entry.personalise is None,
             ),
         )
 
@@ -127,8 +127,8 @@ def run_experiment(
     add_metrics(experiment)
     seeds = experiment.run.seeds
     require(
-        backend is None or (experiment.attack is None and experiment.tuning is None),
-        f"{experiment.where}: [attack] and [personalise] work where all rows are on this machine; leave them out of a plan for sites",
+        backend is None or (experiment.attack is None and all(m.personalise is None for m in experiment.methods)),
+        f"{experiment.where}: [attack] and personalise work where all rows are on this machine; leave them out of a plan for sites",
     )
     where = backend or _Here()
     first = where.load(experiment, seeds[0])
@@ -182,7 +182,7 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
     old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()
-    for table in ("data", "split", "model", "engine", "attack", "personalise", "run"):
+    for table in ("data", "split", "model", "engine", "attack", "run"):
         was, now = old.get(table, {}), new.get(table, {})
         for key in sorted({*was, *now} - FREE):
             require(
@@ -233,13 +233,13 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
 
         start_from(module, init)
     workspace = Workspace(module, "auto", clients[0])
-    if experiment.tuning is not None:
-        tunable(workspace.layout, experiment.tuning.part)
-        held = clients.validation is not None
-        require(
-            held,
-            "[personalise] chooses on validation rows, and there are none; give split.parts a share for validation",
-        )
+    for entry in experiment.methods:
+        if entry.personalise is not None:
+            tunable(workspace.layout, entry.personalise.part)
+            require(
+                clients.validation is not None,
+                f"{entry.label} chooses on validation rows, and there are none; give split.parts a share for validation",
+            )
 
 
 def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
@@ -269,28 +269,19 @@ def _run_pair(
         )
     except RunError as error:
         raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
-    runs = {pair.entry.label: result}
-    if experiment.tuning is not None:
-        label = f"{pair.entry.label}+{experiment.tuning.part}"
-        runs[label] = personalise(
-            result,
-            clients,
-            **vars(experiment.tuning),
-            engine=experiment.engine,
-            settings=run_settings(experiment),
-        )
-    rows: list[dict[str, Any]] = []
-    files = [pair.history]
-    for label, one in runs.items():
-        files += save_models(pair.run / "models", label, one, clients)
-        if isinstance(where, _Here):
-            outcomes = pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors"
-            write_outcomes(outcomes, label, one, clients)
-            files.append(outcomes)
-        rows += [{"method": label, "algorithm": pair.entry.name, **row} for row in one.summary]
-    # The history of a personalised form is its last round's; its weights are those of the training that it started from.
-    tuned = {label: one.history for label, one in runs.items() if label != pair.entry.label}
-    done = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures, "tuned": tuned}
+    label, tuning = pair.entry.label, pair.entry.personalise
+    if tuning is not None:
+        settings = run_settings(experiment)
+        result = personalise(result, clients, **vars(tuning), engine=experiment.engine, settings=settings)
+    files = [pair.history, *save_models(pair.run / "models", label, result, clients)]
+    if isinstance(where, _Here):
+        outcomes = pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors"
+        write_outcomes(outcomes, label, result, clients)
+        files.append(outcomes)
+    rows = [{"method": label, "algorithm": pair.entry.name, **row} for row in result.summary]
+    done: dict[str, Any] = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures}
+    # What was measured before tuning is of other models.
+    done["history"] = None if tuning is None else result.history
     write_sealed(pair.done, {**done, "files": hashes(pair.run, (f for f in files if f.exists()))})
     status.finish(pair.entry.label, pair.seed)
 

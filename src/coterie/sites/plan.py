@@ -103,7 +103,8 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     require(own is None, f"{path}: {own} is code of your own, and no code travels to sites; name what coterie brings")
     name = experiment.model.get("name", "logistic")
     require(name in MODELS, f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}")
-    for table, value in (("attack", experiment.attack), ("personalise", experiment.tuning)):
-        require(value is None, f"{path}: [{table}] is for one machine; drop it from a plan")
+    require(experiment.attack is None, f"{path}: [attack] is for one machine; drop it from a plan")
+    tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
+    require(tuned is None, f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
     require(type(experiment.engine) is InProcess, f"{path}: [engine] does not go with [deploy]; drop it")
     return experiment
