@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.core.cohort import Cohort
-from coterie.core.federation import Engine, Federation
+from coterie.core.engine import Engine
+from coterie.core.federation import Federation
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Client, Clients, Part, take
 from coterie.core.workspace import Workspace

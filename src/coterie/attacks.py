@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.checks import VECTORS, well_formed
+from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block
 from coterie.core.errors import is_number, nearest, require
-from coterie.core.federation import Engine
 from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Rows
@@ -290,6 +290,7 @@ class Attacked:
         self.has_server: bool = engine.has_server
         self.x: Tensor = engine.x
         self.model: nn.Module = engine.model
+        self.needs_all = overrides(self.attack, Attack, "rewrite")
         self._round = (0, 0)
         self._asked = 0
 

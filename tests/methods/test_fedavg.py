@@ -35,10 +35,10 @@ MUTANTS = {
     "fedavg": [
         (
             "algorithms/fedavg.py",
-            "replies.sizes / replies.sizes.sum()  # n_k / n",
-            "replies.sizes.new_ones(len(replies)) / len(replies)",
+            "average.named(average.weights)",
+            "average.named(average.weights * 0 + 1 / len(average))",
         ),
-        ("algorithms/fedavg.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
+        ("algorithms/fedavg.py", "x=state.x", "weights=state.x.new_ones(len(federation.clients)), x=state.x"),
         ("algorithms/fedavg.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
     ],
 }

@@ -22,7 +22,7 @@ MUTANTS = {
         ("algorithms/feddyn.py", "penalty=Quadratic(alpha)", "penalty=None"),
         ("algorithms/feddyn.py", "dual - alpha * delta[:, : cohort.layout.dim]", "dual"),
         ("algorithms/feddyn.py", "mean[:d] - dual / self.alpha", "mean[:d]"),
-        ("algorithms/feddyn.py", "len(replies) / len(federation.everyone) * mean[:d]", "mean[:d]"),
+        ("algorithms/feddyn.py", "len(average) / len(federation.everyone) * mean[:d]", "mean[:d]"),
         (
             "algorithms/feddyn.py",
             "return State(state.x + mean, torch.zeros_like(state.dual)), log",

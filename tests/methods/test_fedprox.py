@@ -20,7 +20,7 @@ from federations import (
 MUTANTS = {
     "fedprox": [
         ("algorithms/fedprox.py", "Quadratic(mu) if mu else None", "None"),
-        ("algorithms/fedprox.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
+        ("algorithms/fedprox.py", "x=state.x,", "weights=state.x.new_ones(len(federation.clients)), x=state.x,"),
         ("algorithms/fedprox.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
     ],
 }

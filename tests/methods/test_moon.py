@@ -29,7 +29,7 @@ MUTANTS = {
         ("algorithms/moon.py", "(away - towards) / temperature", "(away - towards)"),
         ("algorithms/moon.py", "mu * functional.softplus", "functional.softplus"),
         ("algorithms/moon.py", 'cohort.keep("moon", own)', 'cohort.keep("moon", x.expand_as(own))'),
-        ("algorithms/moon.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
+        ("algorithms/moon.py", "x=state.x,", "weights=state.x.new_ones(len(federation.clients)), x=state.x,"),
     ],
 }
 

@@ -42,13 +42,13 @@ MUTANTS = {
         ("algorithms/mwfed.py", "(asked.gap > 0)", "(asked.gap < 0)"),
         (
             "algorithms/mwfed.py",
-            "self.local.steps.count * len(here) * share",
-            "self.local.steps.count * len(here) * share.mean()",
+            "self.local.steps.count * len(here) * weights",
+            "self.local.steps.count * len(here) * weights.mean()",
         ),
         (
             "algorithms/mwfed.py",
-            "weights = log_weights[federation.positions(replies.clients)].softmax(0)",
-            "weights = log_weights.new_ones(len(replies)).softmax(0)",
+            "weights=weights, x=state.x",
+            "weights=weights * 0 + 1, x=state.x",
         ),
         ("algorithms/mwfed.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
     ],

@@ -26,7 +26,11 @@ MUTANTS = {
             "asked.loss.argsort(stable=True)",
             "asked.loss.argsort(descending=True, stable=True)",
         ),
-        ("algorithms/selective.py", "average(replies.sizes,", "average(replies.sizes.clamp(max=1),"),
+        (
+            "algorithms/selective.py",
+            'need="all", x=state.x,',
+            'need="all", weights=state.x.new_ones(len(chosen)), x=state.x,',
+        ),
         ("algorithms/selective.py", "max(0, m - len(state.internal))", "m"),
     ],
 }

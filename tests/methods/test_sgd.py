@@ -24,8 +24,8 @@ MUTANTS = {
     "sgd-full": [
         (
             "algorithms/sgd.py",
-            "equal = torch.ones(len(replies), dtype=torch.float64)",
-            "equal = torch.arange(1, len(replies) + 1, dtype=torch.float64)",
+            "equal = torch.ones(len(clients))",
+            "equal = torch.arange(1, len(clients) + 1)",
         ),
         (
             "algorithms/sgd.py",

@@ -29,12 +29,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from coterie.core.errors import Rules, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 
 __all__ = ["FedAvg", "State"]
 
@@ -75,11 +76,14 @@ class FedAvg(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        replies = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
-        weights = replies.sizes / replies.sizes.sum()  # n_k / n
-        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
-        return State(x), {"weights": replies.named(weights)}
+        average = federation.average(federation.clients, local_update, x=state.x, local=self.local)  # by n_k / n
+        x = shift(state.x, average.delta, self.lr, federation.dim)
+        return State(x), {"weights": average.named(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def memory_estimate(self, participants: int, clients: int) -> int:
+        """A block of updates, which are added as they come."""
+        return min(participants, AT_ONCE)

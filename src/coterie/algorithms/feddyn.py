@@ -36,13 +36,13 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import task
 from coterie.core.tasks import OwnUpdate
 from coterie.core.training import LocalSGD, Quadratic
-from coterie.core.vector import average
 
 __all__ = ["FedDyn", "State"]
 
@@ -105,17 +105,18 @@ class FedDyn(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         d = federation.dim
-        replies = federation.ask(federation.clients, dynamic_update, x=state.x, local=self.local, alpha=self.alpha)
-        equal = torch.ones(len(replies), dtype=torch.float64)
-        log: Log = {"weights": replies.named(equal / len(replies))}
-        mean = average(equal, replies.delta)
-        if replies.forgot:
-            for name in replies.forgot:
+        equal = torch.ones(len(federation.clients))
+        average = federation.average(
+            federation.clients, dynamic_update, weights=equal, x=state.x, local=self.local, alpha=self.alpha
+        )
+        mean, log = average.delta, Log(weights=average.named(average.weights))
+        if average.forgot:
+            for name in average.forgot:
                 federation.report(name, "its dual variable was lost, so all start again at 0", dynamic_update)
-            log["dual_lost"] = dict.fromkeys(replies.forgot, 1.0)
+            log["dual_lost"] = dict.fromkeys(average.forgot, 1.0)
             federation.discard(DUAL)
             return State(state.x + mean, torch.zeros_like(state.dual)), log
-        dual = state.dual - self.alpha * len(replies) / len(federation.everyone) * mean[:d]
+        dual = state.dual - self.alpha * len(average) / len(federation.everyone) * mean[:d]
         log["dual_norm"] = float(dual.norm())
         change = torch.cat([mean[:d] - dual / self.alpha, mean[d:]])
         return State(state.x + change, dual), log
@@ -125,5 +126,5 @@ class FedDyn(Method[State]):
         return state.x
 
     def memory_estimate(self, participants: int, clients: int) -> int:
-        """Model vectors that a round holds, with the dual variables of two rounds that clients keep."""
-        return 2 * participants + 2 * clients
+        """A block of updates and dual variables, and the dual variables of two rounds that clients keep."""
+        return 2 * min(participants, AT_ONCE) + 2 * clients

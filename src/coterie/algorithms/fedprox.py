@@ -28,13 +28,14 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import task
 from coterie.core.tasks import LocalUpdate
 from coterie.core.training import LocalSGD, Quadratic
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 
 __all__ = ["FedProx", "State"]
 
@@ -86,11 +87,14 @@ class FedProx(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        replies = federation.ask(federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu)
-        weights = replies.sizes / replies.sizes.sum()
-        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
-        return State(x), {"weights": replies.named(weights)}
+        average = federation.average(federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu)
+        x = shift(state.x, average.delta, self.lr, federation.dim)
+        return State(x), {"weights": average.named(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def memory_estimate(self, participants: int, clients: int) -> int:
+        """A block of updates, which are added as they come."""
+        return min(participants, AT_ONCE)

@@ -38,12 +38,13 @@ from torch.nn import functional
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Flag, OneUpdate, Rows, task
 from coterie.core.training import LocalSGD, Step
-from coterie.core.vector import average, shift, unflatten
+from coterie.core.vector import shift, unflatten
 
 __all__ = ["MOON", "State"]
 
@@ -152,18 +153,17 @@ class MOON(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        replies = federation.ask(
+        average = federation.average(
             federation.clients, contrastive_update, x=state.x, local=self.local, mu=self.mu,
             temperature=self.temperature,
         )  # fmt: skip
-        weights = replies.sizes / replies.sizes.sum()
-        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)  # line 8
-        return State(x), {"weights": replies.named(weights), "with_previous": float(replies.had.sum())}
+        x = shift(state.x, average.delta, self.lr, federation.dim)  # line 8
+        return State(x), {"weights": average.named(average.weights), "with_previous": float(average.had.sum())}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
 
     def memory_estimate(self, participants: int, clients: int) -> int:
-        """Model vectors that a round holds, with the local models of two rounds that clients keep."""
-        return 3 * participants + 2 * clients
+        """A block of updates and two models of each, and the local models of two rounds that clients keep."""
+        return 3 * min(participants, AT_ONCE) + 2 * clients

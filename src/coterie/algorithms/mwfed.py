@@ -44,12 +44,13 @@ from coterie.core.appeal import (
 )
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import OneUpdate, task
 from coterie.core.training import LocalSGD, Steps
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 from coterie.core.wire import PerClient
 
 __all__ = ["MWFed", "State"]
@@ -134,18 +135,23 @@ class MWFed(Method[State]):
         log_weights = state.log_weights.clone()
         log_weights[here] += self.rate * (asked.gap > 0).double()
         log_weights -= log_weights.logsumexp(0)
-        share = log_weights[here].softmax(0)
-        steps = (self.local.steps.count * len(here) * share).round().clamp(min=1).long()
-        replies = federation.ask(asked.clients, local_update, x=state.x, local=self.local, steps=PerClient(steps))
-        weights = log_weights[federation.positions(replies.clients)].softmax(0)
-        x = shift(state.x, average(weights, replies.delta), self.lr, federation.dim)
-        log: Log = {"weights": replies.named(weights), "gap": asked.named(asked.gap), "steps": asked.named(steps)}
-        federation.discard(KEPT, (*asked.failed, *replies.failed))
+        weights = log_weights[here].softmax(0)
+        steps = (self.local.steps.count * len(here) * weights).round().clamp(min=1).long()
+        average = federation.average(
+            asked.clients, local_update, weights=weights, x=state.x, local=self.local, steps=PerClient(steps)
+        )
+        x = shift(state.x, average.delta, self.lr, federation.dim)
+        log = Log(weights=average.named(average.weights), gap=asked.named(asked.gap), steps=asked.named(steps))
+        federation.discard(KEPT, (*asked.failed, *average.failed))
         return State(x, state.start, log_weights), log
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def memory_estimate(self, participants: int, clients: int) -> int:
+        """A block of updates, which are added as they come."""
+        return min(participants, AT_ONCE)
 
     def measure(self, state: State, federation: Federation) -> Log:
         """Appeal to seen and unseen clients, see `measure_appeal`."""

@@ -36,12 +36,13 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import Rules, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import OneUpdate, Rows, Size, task
 from coterie.core.training import LocalSGD
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 from coterie.solvers.sampling import inclusion_probabilities
 
 __all__ = ["OCS", "State"]
@@ -117,10 +118,9 @@ class OCS(Method[State]):
         """One round: norms of everybody, updates of the drawn."""
         everyone, m = federation.everyone, federation.participants
         if m >= len(everyone):
-            replies = federation.ask(everyone, local_update, x=state.x, local=self.local)
-            weights = replies.sizes / replies.sizes.sum()
-            x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
-            return State(x), {"weights": replies.named(weights), "selected": len(replies)}
+            average = federation.average(everyone, local_update, x=state.x, local=self.local)
+            x = shift(state.x, average.delta, self.lr, federation.dim)
+            return State(x), {"weights": average.named(average.weights), "selected": len(average)}
         told = federation.ask(everyone, norms, x=state.x, local=self.local)
         shares = told.sizes / told.sizes.sum()  # w_k
         p = inclusion_probabilities(shares * told.norms, min(m, len(told)))  # line 5, Eq. 7
@@ -131,11 +131,11 @@ class OCS(Method[State]):
         log: Log = {"inclusion_probability": told.named(p), "selected": len(coefficients)}
         if not coefficients:
             return state, log
-        replies = federation.ask(tuple(coefficients), local_update, x=state.x, local=self.local)
-        weights = torch.tensor([coefficients[n] for n in replies.clients], dtype=torch.float64)
+        weights = torch.tensor(list(coefficients.values()), dtype=torch.float64)
+        average = federation.average(tuple(coefficients), local_update, weights=weights, x=state.x, local=self.local)
         whole = sum(coefficients.values())  # of those, too, who have failed
-        x = shift(state.x, average(weights, replies.delta), self.lr * whole, federation.dim)  # line 7
-        log.update(weights=replies.named(weights * (whole / weights.sum())), sum_weights=whole)
+        x = shift(state.x, average.delta, self.lr * whole, federation.dim)  # line 7
+        log.update(weights=average.named(average.weights * whole), sum_weights=whole)
         return State(x), log
 
     def models(self, state: State) -> Tensor:
@@ -143,5 +143,5 @@ class OCS(Method[State]):
         return state.x
 
     def memory_estimate(self, participants: int, clients: int) -> int:
-        """Model vectors that a round holds: those that everybody trains, and those that are sent."""
-        return clients + participants
+        """Those that everybody trains for its norm, and a block of those that are sent."""
+        return clients + min(participants, AT_ONCE)

@@ -41,7 +41,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Model, OneUpdate, task
 from coterie.core.training import LocalSGD
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 
 __all__ = ["PerFedAvg", "State"]
 
@@ -128,12 +128,11 @@ class PerFedAvg(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         radius = self.radius if self.variant == "hf" else None
-        replies = federation.ask(
-            federation.clients, meta_update, x=state.x, local=self.local, alpha=self._alpha(federation), radius=radius
+        equal, alpha = torch.ones(len(federation.clients)), self._alpha(federation)
+        average = federation.average(
+            federation.clients, meta_update, weights=equal, x=state.x, local=self.local, alpha=alpha, radius=radius
         )
-        equal = torch.ones(len(replies), dtype=torch.float64)
-        x = shift(state.x, average(equal, replies.delta))  # line 11
-        return State(x), {"weights": replies.named(equal / len(replies))}
+        return State(shift(state.x, average.delta)), {"weights": average.named(average.weights)}  # line 11
 
     def _alpha(self, federation: Federation) -> float:
         return self.local.rate(federation.round) if self.alpha is None else self.alpha

@@ -44,8 +44,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import InputError, Rule, Rules, RunError, check_field, check_fields
-from coterie.core.federation import Federation, Replies
+from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
+from coterie.core.replies import Replies
 from coterie.core.rng import Rng
 from coterie.core.tasks import OwnUpdate, own_update
 from coterie.core.training import LocalSGD

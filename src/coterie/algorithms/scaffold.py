@@ -42,12 +42,13 @@ from torch.nn.functional import pad
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import OneUpdate, task
 from coterie.core.training import LocalSGD
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 
 __all__ = ["Scaffold", "State"]
 
@@ -126,20 +127,20 @@ class Scaffold(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        replies = federation.ask(
-            federation.clients, controlled_update, x=state.x, control=state.control, local=self.local
+        equal = torch.ones(len(federation.clients))
+        average = federation.average(
+            federation.clients, controlled_update, weights=equal, x=state.x, control=state.control, local=self.local
         )
-        equal = torch.ones(len(replies), dtype=torch.float64)
-        x = shift(state.x, average(equal, replies.delta), self.lr, federation.dim)  # line 16
-        log: Log = {"weights": replies.named(equal / len(replies))}
-        if replies.forgot:
-            for name in replies.forgot:
+        x = shift(state.x, average.delta, self.lr, federation.dim)  # line 16
+        log: Log = {"weights": average.named(average.weights)}
+        if average.forgot:
+            for name in average.forgot:
                 federation.report(name, "its control was lost, so all start again at 0", controlled_update)
-            log["control_lost"] = dict.fromkeys(replies.forgot, 1.0)
+            log["control_lost"] = dict.fromkeys(average.forgot, 1.0)
             federation.discard(CONTROL)
             return State(x, torch.zeros_like(state.control)), log
-        share = len(replies) / len(federation.everyone)
-        control = state.control + share * average(equal, replies.change)[: federation.dim]  # line 17
+        share = len(average) / len(federation.everyone)
+        control = state.control + share * average.change[: federation.dim]  # line 17
         log["control_norm"] = float(control.norm())
         return State(x, control), log
 
@@ -148,5 +149,5 @@ class Scaffold(Method[State]):
         return state.x
 
     def memory_estimate(self, participants: int, clients: int) -> int:
-        """Model vectors that a round holds, with the controls of two rounds that clients keep."""
-        return 3 * participants + 2 * clients
+        """A block of updates, changes and controls, and the controls of two rounds that clients keep."""
+        return 3 * min(participants, AT_ONCE) + 2 * clients

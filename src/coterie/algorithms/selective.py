@@ -35,13 +35,14 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Number, task
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 
 __all__ = ["SelectiveLearning", "State"]
 
@@ -123,10 +124,10 @@ class SelectiveLearning(Method[State]):
             asked = federation.ask(outside, losses, x=state.x)
             kept = tuple(asked.clients[i] for i in sorted(asked.loss.argsort(stable=True)[:budget].tolist()))
             log["external_loss"] = asked.named(asked.loss)
-        replies = federation.ask((*state.internal, *kept), local_update, need="all", x=state.x, local=self.local)
-        weights = replies.sizes / replies.sizes.sum()
-        x = shift(state.x, average(replies.sizes, replies.delta), self.lr, federation.dim)
-        named = replies.named(weights)
+        chosen = (*state.internal, *kept)
+        average = federation.average(chosen, local_update, need="all", x=state.x, local=self.local)
+        x = shift(state.x, average.delta, self.lr, federation.dim)
+        named = average.named(average.weights)
         log["weights"] = {target: dict(named) for target in state.internal}
         return State(state.internal, x), log
 
@@ -135,6 +136,6 @@ class SelectiveLearning(Method[State]):
         return dict.fromkeys(state.internal, state.x)
 
     def memory_estimate(self, participants: int, clients: int) -> int:
-        """Model vectors that a round holds."""
+        """A block of updates, which are added as they come."""
         internal = 1 if isinstance(self.internal, str) else len(self.internal)
-        return max(participants, internal) if self.budget is None else internal + self.budget
+        return min(AT_ONCE, max(participants, internal) if self.budget is None else internal + self.budget)

@@ -38,12 +38,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, nearest
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation, Need
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 from coterie.solvers import adam
 
 __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
@@ -69,10 +70,9 @@ def _start(x: Tensor, federation: Federation) -> State:
 def _round(
     owner: Any, state: State, federation: Federation, clients: tuple[str, ...], need: Need = 0.5
 ) -> tuple[State, Log]:
-    replies = federation.ask(clients, own_update, need=need, x=state.x, local=owner.local)
-    equal = torch.ones(len(replies), dtype=torch.float64)
-    mean = average(equal, replies.delta)
-    log: Log = {"weights": replies.named(equal / len(replies))}
+    equal = torch.ones(len(clients))
+    average = federation.average(clients, own_update, weights=equal, need=need, x=state.x, local=owner.local)
+    mean, log = average.delta, Log(weights=average.named(average.weights))
     if owner.server_optimiser == "sgd":
         return state._replace(x=shift(state.x, mean, owner.lr, federation.dim)), log
     uphill = -mean[: federation.dim].double()
@@ -122,6 +122,10 @@ class SGDFull(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def memory_estimate(self, participants: int, clients: int) -> int:
+        """A block of updates, which are added as they come."""
+        return min(participants, AT_ONCE)
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,10 @@ class SGDIdeal(Method[State]):
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def memory_estimate(self, participants: int, clients: int) -> int:
+        """A block of updates, which are added as they come."""
+        return min(participants, AT_ONCE)
 
 
 @dataclass(frozen=True)

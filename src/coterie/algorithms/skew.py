@@ -36,13 +36,14 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, Rules, check_field, check_fields
+from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.task import Number, Rows, task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
-from coterie.core.vector import average, shift
+from coterie.core.vector import shift
 from coterie.solvers.sampling import without_replacement
 
 __all__ = ["Skew", "State"]
@@ -138,11 +139,15 @@ class Skew(Method[State]):
             highest = asked.loss.argsort(descending=True, stable=True)[:m].sort().values.tolist()
             chosen = tuple(asked.clients[i] for i in highest)
             log = {"candidates": len(names), "candidate_loss": asked.named(asked.loss)}
-        replies = federation.ask(chosen, own_update, x=state.x, local=self.local)
-        equal = torch.ones(len(replies), dtype=torch.float64)
-        x = shift(state.x, average(equal, replies.delta), self.lr, federation.dim)
-        return State(x, state.sizes), {**log, "weights": replies.named(equal / len(replies))}
+        equal = torch.ones(len(chosen))
+        average = federation.average(chosen, own_update, weights=equal, x=state.x, local=self.local)
+        x = shift(state.x, average.delta, self.lr, federation.dim)
+        return State(x, state.sizes), {**log, "weights": average.named(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
         return state.x
+
+    def memory_estimate(self, participants: int, clients: int) -> int:
+        """A block of updates, which are added as they come."""
+        return min(participants, AT_ONCE)

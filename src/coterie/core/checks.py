@@ -15,7 +15,7 @@ from coterie.core.replies import Replies
 from coterie.core.task import Form, Task
 from coterie.core.vector import Layout
 
-__all__ = ["VECTORS", "misfits", "not_finite", "outliers", "well_formed"]
+__all__ = ["VECTORS", "medians", "misfits", "not_finite", "outliers", "well_formed"]
 
 VECTORS = ("update", "gradient")
 """Kinds of fields that are model vectors."""
@@ -31,7 +31,12 @@ def well_formed(value: Any, kind: str, count: int, layout: Layout) -> bool:
 
 
 def misfits(
-    blocks: Sequence[Block], ask: Ask, task: Task[Any], layout: Layout, sizes: Callable[[str], Mapping[str, int]]
+    blocks: Sequence[Block],
+    ask: Ask,
+    task: Task[Any],
+    layout: Layout,
+    sizes: Callable[[str], Mapping[str, int]],
+    kinds: Mapping[str, str],
 ) -> dict[str, str]:
     """Why replies are refused that are not what the task declares, by client.
 
@@ -41,12 +46,13 @@ def misfits(
         task: of the ask.
         layout: of model vectors.
         sizes: rows of each client in a part, as its facts say.
+        kinds: the fields that are looked at, with what they are.
     """
     refused = _unasked(blocks, ask.names)
     for block in blocks:
         for key in block.values.keys() - task.kinds.keys():
             refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
-    for key, kind in task.kinds.items():
+    for key, kind in kinds.items():
         expected = _expected(blocks, key, ask, task, layout)
         for block in blocks:
             value, count = block.values.get(key), len(block.names)
@@ -123,16 +129,17 @@ def _out_of_range(
     }
 
 
-def not_finite(task: Task[Any], replies: Replies[Any], dim: int) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Why replies are refused that have NaN or Inf, by client; and by field the norm of each update or gradient [n]."""
+def not_finite(kinds: Mapping[str, str], replies: Replies[Any], dim: int) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Why replies are refused that have NaN or Inf in these fields, by client; and by field the norm of each update or gradient [n]."""
     refused: dict[str, str] = {}
     norms: dict[str, Tensor] = {}
-    for key, value in replies.fields.items():
+    for key, kind in kinds.items() if len(replies) else ():
+        value = replies.fields[key]
         if not (isinstance(value, Tensor) and value.is_floating_point()):
             continue
         seen = value
         # A sum or a norm is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
-        if task.kinds[key] in VECTORS:
+        if kind in VECTORS:
             heads, seen = value[..., :dim].flatten(1), value[..., dim:]
             norms[key] = torch.linalg.vector_norm(heads, dim=1)
         if math.isfinite(seen.sum().item() + (norms[key].sum().item() if key in norms else 0.0)):
@@ -146,11 +153,18 @@ def not_finite(task: Task[Any], replies: Replies[Any], dim: int) -> tuple[dict[s
     return refused, norms
 
 
-def outliers(names: tuple[str, ...], norms: Mapping[str, Tensor], max_norm: float) -> dict[str, str]:
-    """Why vectors are refused whose norm is over `max_norm` times the median, by client; `norms` [n] by field."""
+def medians(norms: Mapping[str, Tensor]) -> dict[str, float]:
+    """The median of norms [n] by field; 0 for less than three, of which nobody can say who is far from the others."""
+    return {key: float(values.median()) if len(values) >= 3 else 0.0 for key, values in norms.items()}
+
+
+def outliers(
+    names: tuple[str, ...], norms: Mapping[str, Tensor], usual: Mapping[str, float], max_norm: float
+) -> dict[str, str]:
+    """Why vectors are refused whose norm is over `max_norm` times the usual median, by client; `norms` [n] by field."""
     refused: dict[str, str] = {}
     for key, values in norms.items():
-        median = float(values.median()) if len(names) >= 3 else 0.0
+        median = usual.get(key, 0.0)
         for i in torch.nonzero(values > max_norm * median).flatten().tolist() if median > 0 else ():
             refused[names[i]] = (
                 f"field {key!r} has norm {float(values[i]):.3g}, over {max_norm:.0e} times the median {median:.3g}"

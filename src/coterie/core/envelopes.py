@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ class Ask:
         context: where in the run it stands.
         counted: by key of client memory, the round of each client's value that the server counted, in the order of `names`; -1: none.
         filters: what the replies pass through at the clients, in this order.
+        repeats: whether the clients were asked the same before; what they have remembered since is then taken back first.
     """
 
     names: tuple[str, ...]
@@ -58,6 +59,7 @@ class Ask:
     context: Context
     counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     filters: tuple[Any, ...] = ()
+    repeats: bool = False
 
     @property
     def function(self) -> Task[Any]:
@@ -73,6 +75,11 @@ class Ask:
         payload = {k: PerClient(v.tensor[rows]) if isinstance(v, PerClient) else v for k, v in self.payload.items()}
         counted = {key: tuple(rounds[i] for i in rows) for key, rounds in self.counted.items()}
         return replace(self, names=names, payload=payload, counted=counted)
+
+    def again(self, names: Collection[str]) -> Ask:
+        """The same ask once more to those of its clients that are among `names`."""
+        some = frozenset(names)
+        return replace(self.to(tuple(n for n in self.names if n in some)), repeats=True)
 
     def counted_by_name(self) -> dict[str, dict[str, int]]:
         """`counted` by key and client."""
@@ -103,6 +110,10 @@ class Block:
         values = {k: pick(v, kept) for k, v in self.values.items()}
         return Block(tuple(self.names[i] for i in kept), values)
 
+    def bytes_of_one(self) -> int:
+        """Bytes of the first client's reply."""
+        return sum(_bytes_of_one(value) for value in self.values.values())
+
     def without(self, gone: Iterable[str]) -> Block:
         """The replies of the clients that are not `gone`."""
         left_out = set(gone)
@@ -122,6 +133,14 @@ def pick(value: Any, kept: list[int]) -> Any:
     if isinstance(value, Packed):
         return Packed({name: part[kept] for name, part in value.parts.items()})
     return value[kept] if isinstance(value, Tensor) else tuple(value[i] for i in kept)
+
+
+def _bytes_of_one(value: Any) -> int:
+    if isinstance(value, Packed):
+        return sum(_bytes_of_one(part) for part in value.parts.values())
+    if isinstance(value, Tensor):
+        return value[:1].numel() * value.element_size()
+    return len(str(value[0])) if isinstance(value, tuple) and value else 0
 
 
 class ClientCost(NamedTuple):

@@ -115,18 +115,20 @@ class Memory:
             if client in here:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
-    def kept(self, clients: Iterable[str]) -> dict[str, dict[str, dict[int, Tensor]]]:
-        """What `clients` remember now, for `undo`."""
-        return {
-            key: {client: dict(by_client[client]) for client in clients if client in by_client}
-            for key, by_client in self._values.items()
-        }
+    def kept(self, client: str) -> dict[str, Tensor]:
+        """What `client` has remembered in the present round so far, by key, for `undo`."""
+        now = self.round
+        by_key = {key: by_client.get(client, {}) for key, by_client in self._values.items()}
+        return {key: rounds[now] for key, rounds in by_key.items() if now in rounds}
 
-    def undo(self, clients: Iterable[str], kept: dict[str, dict[str, dict[int, Tensor]]]) -> None:
-        """Let `clients` remember what they did when `kept` was taken."""
-        self.forget(clients)
-        for key, by_client in kept.items():
-            self._values.setdefault(key, {}).update(by_client)
+    def undo(self, client: str, kept: Mapping[str, Tensor]) -> None:
+        """Take back what `client` has remembered in the present round since `kept` was taken."""
+        for by_client in self._values.values():
+            by_client.get(client, {}).pop(self.round, None)
+            if not by_client.get(client, True):
+                del by_client[client]
+        for key, value in kept.items():
+            self.write(key, client, value)
 
     def forget(self, clients: Iterable[str]) -> None:
         """Drop all values of `clients` (their process died)."""

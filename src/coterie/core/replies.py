@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.envelopes import Block
 
-__all__ = ["Replies", "stack"]
+__all__ = ["Average", "Replies", "stack"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
@@ -65,6 +65,20 @@ class Replies(Generic[R]):
         failed = {**self.failed, **refused}
         in_order = {n: failed[n] for n in self.asked if n in failed}
         return Replies(kept.names, self.asked, kept.values, in_order, self.forgot)
+
+
+class Average(Replies[R]):
+    """What clients replied where only a mean is wanted: `average.delta` is the weighted mean [d + b] of their updates.
+
+    Fields declared as `Update` or `Gradient` are means; the others are stacked [n, ...], as in `Replies`.
+
+    Attributes:
+        weights: share of each client that replied in the means, float64 [n], with sum 1.
+    """
+
+    def __init__(self, replies: Replies[R], means: Mapping[str, Tensor], weights: Tensor) -> None:
+        super().__init__(replies.clients, replies.asked, {**replies.fields, **means}, replies.failed, replies.forgot)
+        self.weights = weights
 
 
 def stack(asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, str]) -> Replies[Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from coterie.core.checks import well_formed
 from coterie.core.cohort import Cohort
-from coterie.core.envelopes import Answer, Ask, Block
+from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError
 from coterie.core.filters import filtered
 from coterie.core.memory import Memory, MemoryView
@@ -30,6 +32,9 @@ class Shard:
         self.clients = clients
         self.workspace = workspace
         self.memory = Memory()
+        self._last: tuple[Any, ...] = ()
+        self._exchange: tuple[Any, ...] = ()
+        self._before: dict[str, dict[str, Tensor]] = {}
         self._server = None if clients.server is None else Clients.of_server(clients.server)
         self._unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
 
@@ -38,13 +43,35 @@ class Shard:
 
         Raises `InputError` if the task does where it is first tried.
         """
+        # What an attempt that was given up wrote must be gone before it is known what an ask begins with.
         self.memory.begin(ask.context.round, ask.context.attempt)
+        self._begin(ask)
         answers: list[Answer] = []
         for group in self._groups(ask.names):
             whole = self._run(ask.to(group), first=True)
             alone = [(name,) for name in group] if whole.failed and len(group) > 1 else []
             answers += [self._run(ask.to(one), first=False) for one in alone] or [whole]
         return Answer.joined(answers)
+
+    def take_back(self, context: Context) -> None:
+        """Forget what the last ask wrote, if it is the one that stands here in the run."""
+        if self._last[:1] == (context,):
+            self._restore(self._last[1])
+
+    def _begin(self, ask: Ask) -> None:
+        """Note what clients remember before this ask; one that repeats begins with what they remembered before the first."""
+        exchange = (ask.context.round, ask.context.attempt, ask.task, ask.context.stream)
+        if exchange != self._exchange:
+            self._exchange, self._before = exchange, {}
+        if ask.repeats:
+            self._restore(ask.names)
+        self._before.update({name: self.memory.kept(name) for name in ask.names})
+        self._last = ask.context, ask.names
+
+    def _restore(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            if name in self._before:
+                self.memory.undo(name, self._before[name])
 
     def _groups(self, names: tuple[str, ...]) -> list[tuple[str, ...]]:
         """Clients that train, clients that are unseen, and the server: each a cohort of its own."""

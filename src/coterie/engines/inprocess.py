@@ -78,6 +78,7 @@ class InProcessEngine:
     """
 
     simulated = True
+    needs_all = False
 
     def __init__(
         self,

@@ -69,7 +69,6 @@ class Actor:
     def __init__(self) -> None:
         torch.set_num_threads(1)
         self._shard: Shard | None = None
-        self._before: tuple[Any, ...] = ()
 
     def place(self, parcel: Parcel | None, pickled: bytes) -> tuple[str, int]:
         """Take clients over; returns the version of coterie and the number of this process."""
@@ -89,18 +88,13 @@ class Actor:
             _learn(parcel)
             ask: Ask = _unpack(own)["ask"]
             ask = replace(ask, payload={**ask.payload, **_unpack(shared)})
-            # What an attempt that was given up wrote must be gone before it is decided what `undo` brings back.
-            shard.memory.begin(ask.context.round, ask.context.attempt)
-            self._before = (ask.context, ask.names, shard.memory.kept(ask.names))
             return _pack({"answer": shard.answer(ask)})
         except (InputError, ImportError) as error:
             return _pack({"answer": Refusal(f"{error}")})
 
     def undo(self, context: Context) -> None:
         """Forget what an ask wrote that came too late; answering at all says that this actor is free again."""
-        if self._before[:1] == (context,):
-            _, names, kept = self._before
-            self._placed.memory.undo(names, kept)
+        self._placed.take_back(context)
 
     def save(self) -> Packed:
         """What the clients here remember."""
@@ -112,7 +106,7 @@ class Actor:
 
     def clear(self) -> None:
         """Let the clients go."""
-        self._shard, self._before = None, ()
+        self._shard = None
 
     @property
     def _placed(self) -> Shard:
@@ -268,6 +262,7 @@ class RayEngine:
     """
 
     simulated = False
+    needs_all = False
 
     def __init__(
         self,

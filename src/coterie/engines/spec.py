@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from torch import nn
 
-    from coterie.core.federation import Engine
+    from coterie.core.engine import Engine
     from coterie.core.loss import RowLoss
     from coterie.core.rows import Clients
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from coterie.core.engine import Engine
 from coterie.core.errors import require
-from coterie.core.federation import Engine, Session
 from coterie.core.schema import identity
+from coterie.core.session import Session
 from coterie.core.state import Checkpoint, read_checkpoint, write_checkpoint
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.federation import AskRecord
 from coterie.core.method import Log
+from coterie.core.session import AskRecord
 from coterie.core.vector import Layout, export
 
 __all__ = ["History", "Record", "Row", "Run", "Timing"]

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.engine import Engine
 from coterie.core.errors import RunError
-from coterie.core.federation import Engine, Federation
+from coterie.core.federation import Federation
 from coterie.core.filters import Filter, filters_of
 from coterie.core.method import Method, Sampler, as_method, as_sampler
 from coterie.core.rng import Rng

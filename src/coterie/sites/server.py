@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from coterie.core.envelopes import Answer, Ask, ClientCost
 from coterie.core.errors import InputError, RunError, plain, require
-from coterie.core.federation import Federation, Replies
+from coterie.core.federation import Federation
+from coterie.core.replies import Replies
 from coterie.core.rows import joint_fingerprint
 from coterie.core.shard import Shard
 from coterie.core.task import Task
@@ -107,6 +108,7 @@ class Remote:
         self.clients = tuple(sorted(link.names))
         self.unseen: tuple[str, ...] = ()
         self.has_server = False
+        self.needs_all = False
         self.model: nn.Module = nn.Linear(1, 1)  # until `prepare`: the tasks before it send no model vectors
         self.layout = Layout.of(self.model)
         self.x = torch.zeros(self.layout.size)

@@ -1,0 +1,206 @@
+"""Replies of which only the average is wanted: the bits of a mean of all of them, but never all of them at once."""
+
+from __future__ import annotations
+
+import gc
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import coterie as ct
+from coterie import task
+from coterie.core import exchange
+from coterie.core.errors import InputError
+from coterie.core.federation import QuorumError
+from coterie.core.rng import Rng
+from coterie.core.task import Gradient, Update
+from coterie.core.vector import average as mean_of
+from coterie.engines.inprocess import InProcessEngine
+from federations import batch_norm, federation_of, fit, logistic, quadratic
+
+NAMES = "abcdefgh"
+AVERAGING = [ct.FedAvg, ct.FedProx, ct.Scaffold]
+
+
+class Sent(NamedTuple):
+    delta: Update
+    gradient: Gradient
+    rows: Tensor
+    times: Tensor
+
+
+@task
+def send(cohort, *, spoil: str = "", how: str = "") -> Sent:
+    """Vectors drawn by name; `times` counts how often a client's answer has counted. The client `spoil` misbehaves."""
+    kept = cohort.state("times", torch.tensor(0.0))
+    cohort.keep("times", kept.values + 1)
+    shape = (cohort.layout.size,)
+    drawn = [cohort.rng(i, "send").generator() for i in range(len(cohort.names))]
+    delta = torch.stack([torch.randn(shape, generator=g, dtype=cohort.layout.dtype) for g in drawn])
+    rows = cohort.sizes
+    if spoil in cohort.names:
+        at = cohort.names.index(spoil)
+        if how == "fails":
+            raise OSError("line is busy")
+        if how == "nan":
+            delta[at] = float("nan")
+        if how == "far":
+            delta[at] *= 1e9
+        if how == "rows":
+            rows[at] = float("nan")
+        if how == "shape" and len(cohort.names) == 1:
+            delta = delta[:, :-1]
+        if how == "shape" and len(cohort.names) > 1:
+            raise ValueError("asked one by one, whoever is wrong has a name")
+    return Sent(delta, 2 * delta, rows, kept.values)
+
+
+def problem():
+    return quadratic(
+        {n: [float(i), 1.0, 2.0] for i, n in enumerate(NAMES)}, rows={n: i + 1 for i, n in enumerate(NAMES)}
+    )
+
+
+@pytest.fixture(params=[1, 3, pytest.param("ray", marks=pytest.mark.engines)])
+def federation(request, at_once):
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    with federation_of(problem(), request.param) as opened:
+        yield opened.view(opened.clients, 1, 0)
+
+
+@pytest.fixture(params=[3, 64])
+def at_once(request, monkeypatch):
+    monkeypatch.setattr(exchange, "AT_ONCE", request.param)
+
+
+def assert_means(average, replies, weights):
+    assert (average.clients, average.failed) == (replies.clients, replies.failed)
+    for key in ("delta", "gradient"):
+        assert torch.equal(average.fields[key], mean_of(weights, replies.fields[key]))
+    assert torch.equal(average.rows, replies.rows)
+    assert torch.allclose(average.weights, weights / weights.sum(), atol=1e-15)
+
+
+def test_an_average_has_the_bits_of_a_mean_of_stacked_replies(federation):
+    replies = federation.ask(federation.clients, send)
+    average = federation.average(federation.clients, send)
+    assert_means(average, replies, replies.rows)
+    order = ["c", "a", "h"]
+    weights = torch.tensor([3.0, 1.0, 0.5])
+    average = federation.average(order, send, weights=weights)
+    assert_means(average, federation.ask(order, send), torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("how", ["fails", "nan", "far", "rows", "shape"])
+def test_who_is_refused_is_in_no_sum_and_the_others_remember_one_answer(federation, how):
+    with federation_of(problem()) as other:
+        replies = other.view(other.clients, 1, 0).ask(federation.clients, send, spoil="c", how=how)
+    average = federation.average(federation.clients, send, spoil="c", how=how)
+    assert list(average.failed) == ["c"]
+    assert_means(average, replies, replies.rows)
+    later = federation.view(federation.clients, 2, 0).ask(federation.clients, send)
+    assert [t for n, t in zip(later.clients, later.times.tolist(), strict=True) if n != "c"] == [1] * 7
+
+
+@pytest.mark.parametrize("how", ["fails", "nan"])
+def test_below_quorum_those_that_failed_are_asked_once_more(federation, how):
+    with pytest.raises(QuorumError, match="7 of 8 clients replied, all of them are needed"):
+        federation.average(federation.clients, send, need="all", spoil="c", how=how)
+
+
+_VISITS: dict[str, int] = {}
+
+
+@task
+def busy(cohort) -> Sent:
+    """The clients b and f do not answer at first."""
+    for name in cohort.names:
+        _VISITS[name] = _VISITS.get(name, 0) + 1
+    if any(_VISITS[n] < 3 for n in cohort.names if n in "bf"):
+        raise OSError("line is busy")
+    return send(cohort)
+
+
+def test_who_answers_the_second_time_is_added_where_its_name_stands():
+    found = {}
+    for kind in ("ask", "average"):
+        _VISITS.clear()
+        with federation_of(problem()) as federation:
+            found[kind] = getattr(federation.view(federation.clients, 1, 0), kind)(federation.clients, busy, need="all")
+            later = federation.view(federation.clients, 2, 0).ask(federation.clients, send)
+            assert later.times.tolist() == [1] * 8
+            assert later.forgot == ()
+    assert found["ask"].failed == {}
+    assert_means(found["average"], found["ask"], found["ask"].rows)
+
+
+def test_what_cannot_be_averaged_is_an_error():
+    with federation_of(problem()) as federation:
+        with pytest.raises(InputError, match=r"weights have shape \(2,\) for 8 clients"):
+            federation.average(federation.clients, send, weights=torch.ones(2))
+        with pytest.raises(QuorumError, match=r"field 'delta' has shape \[8, 2, 3\]; an average takes one vector"):
+            federation.average(federation.clients, several)
+
+
+class Several(NamedTuple):
+    delta: Update
+
+
+@task
+def several(cohort) -> Several:
+    return Several(torch.zeros(len(cohort.names), 2, cohort.layout.size, dtype=cohort.layout.dtype))
+
+
+@pytest.mark.parametrize("method", AVERAGING)
+@pytest.mark.parametrize("make", [logistic, batch_norm])
+def test_methods_that_average_do_not_depend_on_how_many_are_held(method, make, at_once, monkeypatch):
+    given = make()
+    local = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
+    some = fit(method(local), given.clients, given.model, 4, workers=2)
+    monkeypatch.setattr(exchange, "AT_ONCE", 64)
+    assert torch.equal(fit(method(local), given.clients, given.model, 4).x, some.x)
+
+
+# ---- what is held
+
+
+SIZE = 97
+"""Numbers of a vector; no other tensor has as many columns."""
+
+
+def held():
+    """Vectors of a model that this process holds."""
+    tensors = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.ndim and t.shape[-1] == SIZE]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in tensors}
+    return sum(storages.values()) // SIZE
+
+
+@cache
+def many():
+    """A thousand clients of one row."""
+    return quadratic({f"{i:04d}": torch.full((SIZE,), i / 1000) for i in range(1000)}, rows=1, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("method", AVERAGING)
+def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, monkeypatch):
+    honest, seen = InProcessEngine.ask, []
+
+    def ask(self, ask):
+        answer = honest(self, ask)
+        seen.append(held())
+        return answer
+
+    owner = method(ct.LocalSGD(lr=0.1, steps=ct.Steps(1), batch_size=None))
+    with federation_of(many(), 2, strict_wire=False) as federation:  # clients live in two other processes
+        view = federation.view(federation.clients, 1, 0)
+        state, before = owner.init(federation.engine.x.clone(), view), held()
+        monkeypatch.setattr(InProcessEngine, "ask", ask)
+        owner.round(state, view, Rng.named(0, "server", 1))
+    fields = 2 if method is ct.Scaffold else 1
+    assert len(seen) == 16
+    assert 64 * fields <= max(seen) - before <= (64 + 4) * fields  # and the sums
+    assert owner.memory_estimate(1000, 1000) == owner.memory_estimate(64, 1000)
