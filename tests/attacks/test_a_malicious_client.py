@@ -241,7 +241,6 @@ def test_metrics_lie_in_their_range_and_rows_are_those_of_the_facts(quiet, field
     assert list(replies.failed) == [LIAR]
 
 
-@pytest.mark.xfail(strict=True)
 def test_one_update_cannot_be_far_longer_than_the_others(quiet):
     play = quiet.begin(0)
     honest = play(0).models - quiet.engine.x

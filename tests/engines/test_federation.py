@@ -349,7 +349,7 @@ DISTORTED = {
     "nan": "field 'delta' has NaN or Inf",
     "inf": "field 'delta' has NaN or Inf",
     "nan in another field": "field 'sizes' has NaN or Inf",
-    "huge": r"field 'delta' has norm 4.24e\+30, over 1e\+06 times the median 5.66",
+    "huge": r"field 'delta' has norm 4.24e\+30, over 100 times the median 5.66",
     "long": r"field 'delta' has shape \[1, 3\] and torch.float64; expected \[1, 2\] and torch.float64",
     "two rows": r"field 'delta' has shape \[2, 2\] and torch.float64; expected \[1, 2\]",
     "dtype": r"field 'delta' has shape \[1, 2\] and torch.float32; expected \[1, 2\] and torch.float64",
@@ -415,7 +415,7 @@ def test_max_norm_is_a_multiple_of_the_median(five):
     strict = Federation(five.engine, five.clients, max_norm=3.0, strict_wire=True)
     values = PerClient(torch.tensor([1.0, 2.0, 2.0, 6.0, 6.1]))
     assert strict.ask("abcde", lengths, values=values).failed == {
-        "e": "field 'gradient' has norm 30.5, over 3e+00 times the median 10"
+        "e": "field 'gradient' has norm 30.5, over 3 times the median 10"
     }
     assert five.ask("abcde", lengths, values=values).failed == {}
 

@@ -430,7 +430,7 @@ def put(field, value, block=False):
 GARBAGE = {
     "a NaN": (delta(lambda d: d * float("nan")), "field 'delta' has NaN or Inf"),
     "an infinity": (delta(lambda d: d / 0.0), "field 'delta' has NaN or Inf"),
-    "1e30": (delta(lambda d: d * 0 + 1e30), "over 1e\\+06 times the median"),
+    "1e30": (delta(lambda d: d * 0 + 1e30), "over 100 times the median"),
     "a shape": (delta(lambda d: d[:, :-1]), "field 'delta' has shape"),
     "a dtype": (delta(lambda d: d.double()), "torch.float64; expected"),
     "a row too many": (delta(lambda d: torch.cat([d, d])), "field 'delta' has shape"),

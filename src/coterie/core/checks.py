@@ -167,6 +167,6 @@ def outliers(
         median = usual.get(key, 0.0)
         for i in torch.nonzero(values > max_norm * median).flatten().tolist() if median > 0 else ():
             refused[names[i]] = (
-                f"field {key!r} has norm {float(values[i]):.3g}, over {max_norm:.0e} times the median {median:.3g}"
+                f"field {key!r} has norm {float(values[i]):.3g}, over {max_norm:g} times the median {median:.3g}"
             )
     return refused

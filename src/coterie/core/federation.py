@@ -50,7 +50,7 @@ class Federation:
     attempt: int = 0
     session: Session = field(default_factory=Session)
     strict_wire: bool = False
-    max_norm: float = 1e6
+    max_norm: float = 100.0
     clients_per_round: int | None = None
     filters: tuple[Filter, ...] = ()
     label: str = ""

@@ -38,7 +38,7 @@ class RunSettings:
     )
     loss: Annotated[str | RowLoss, InFiles(said=False)] = "auto"
     merge_validation: bool = True
-    max_norm: Annotated[float, POSITIVE] = 1e6
+    max_norm: Annotated[float, POSITIVE] = 100.0
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     callbacks: Annotated[tuple[Callable[[int], object], ...], _CALLABLES, InFiles(said=False)] = ()
     resume: Annotated[bool, InFiles(said=False)] = False
