@@ -37,11 +37,31 @@ def _run(args: argparse.Namespace) -> int:
     from coterie.run.tables import read_experiment
 
     path = Path(args.experiment)
+    _say_imports(path, args.trust)
     tables = read_experiment(path).tables()
     if args.resume and path.name == "experiment.toml" and is_run(path.parent):
         tables["run"]["out"] = str(path.parent)
     override(tables, args)
     return _execute(Experiment.from_tables(tables, args.experiment), args)
+
+
+def _say_imports(path: Path, trusted: list[str]) -> None:
+    """Say which Python files an experiment will import. Raises `InputError` for one that came with a run directory."""
+    from coterie.run.files import own_files
+    from coterie.run.folder import is_run
+    from coterie.run.tables import read_tables
+
+    own = own_files(read_tables(path))
+    folder = path.resolve().parent
+    if path.name == "experiment.toml" or is_run(folder):
+        for name in own:
+            require(
+                folder not in Path(name).resolve().parents
+                or Path(name).resolve() in {Path(t).resolve() for t in trusted},
+                f"{name} lies in the run directory {path.parent}, so whoever made that wrote it; look at it, then say --trust {name}",
+            )
+    for name in own:
+        sys.stderr.write(f"imports {name}\n")
 
 
 def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
@@ -98,10 +118,10 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
 def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
     from coterie.run.folder import is_run
     from coterie.run.search import tune, write_trials
-    from coterie.run.tables import read_experiment
+    from coterie.run.tables import read_saved
 
     if resume and is_run(folder):
-        saved = read_experiment(folder / "experiment.toml").methods
+        saved = read_saved(folder, experiment).methods
         same = [m.label for m in saved] == [m.label for m in experiment.methods]
         require(same, f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods")
         return experiment.with_methods(saved)
@@ -306,7 +326,8 @@ def _predict(args: argparse.Namespace) -> int:
     folder = Path(args.folder)
     _mend(folder)
     method = args.method or recommended(Results.load(folder), args.client)
-    prediction = predict(folder, Path(args.file), client=args.client, method=method, seed=args.seed)
+    trust = None if args.trust is None else Path(args.trust)
+    prediction = predict(folder, Path(args.file), client=args.client, method=method, seed=args.seed, trust=trust)
     table = prediction.table()
     if args.out:
         write_atomically(Path(args.out), lambda p: p.write_text(table, encoding="utf-8"))

@@ -77,6 +77,13 @@ def _add_experiments(commands: Any) -> None:
     )
     run = _add(commands, "run", "an experiment from a TOML file")
     run.add_argument("experiment", help="the TOML file (a run directory's experiment.toml repeats that run)")
+    run.add_argument(
+        "--trust",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="import this Python file although it lies in the run directory",
+    )
     for parser in (compare, run):
         parser.add_argument(
             "--tune", action="store_true", help="first choose each method's settings on validation rows"
@@ -179,4 +186,9 @@ def _add_results(commands: Any) -> None:
     predict.add_argument("--client", required=True, help="whose model")
     predict.add_argument("--method", help="whose label; left out: what the run recommends to this client")
     predict.add_argument("--seed", type=int, help="of the model; left out: the first")
+    predict.add_argument(
+        "--trust",
+        metavar="FILE",
+        help="import this file for a model of your own; nothing else that the run names is imported",
+    )
     predict.add_argument("--out", help="write the CSV there instead of on the screen")

@@ -351,6 +351,7 @@ class Clients(Sequence[Client]):
             reserved or "server" not in self._number,
             "a client is called 'server', the name of the server's own rows; rename it",
         )
+        require("*" not in self._number, "a client is called '*', which stands for the model of all clients; rename it")
 
     @property
     def label_scale(self) -> LabelScale:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.core.errors import InputError, require
+from coterie.run.files import unescaped
 
 __all__ = ["Columns", "csv_columns", "number_or_nan", "read", "summary_rows"]
 
@@ -55,7 +56,7 @@ def csv_columns(path: Path, columns: Columns) -> list[list[Any]]:
         if uneven is not None:
             raise ValueError(f"line {uneven + 2} has {len(rows[uneven])} values for {len(header)} columns")
         by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
-        return [_converted(name, by_name[name], convert) for name, convert in columns.items()]
+        return [_converted(name, [*map(unescaped, by_name[name])], convert) for name, convert in columns.items()]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
 

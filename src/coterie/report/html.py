@@ -18,6 +18,7 @@ from coterie.report.pictures import forest_picture, link, network_picture
 from coterie.report.results import Results
 from coterie.report.text import number, percent, printable
 from coterie.report.verdicts import Verdict
+from coterie.run.files import refuse_links
 
 __all__ = ["write"]
 
@@ -70,6 +71,7 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
     page = environment.get_template(TEMPLATE).render(
         **context, plotly=get_plotlyjs(), data=_embedded(figures.data(results, [t["client"] for t in context["tests"]]))
     )
+    refuse_links(results.folder)
     path = results.folder / "report.html"
     write_atomically(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
     return path

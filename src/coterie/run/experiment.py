@@ -233,17 +233,7 @@ class Experiment:
 
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""
-        from coterie.models import MODELS
-
-        table = {k: v for k, v in self.model.items() if k not in _START}
-        name = table.pop("name", MODELS.default)
-        where = f"{self.where}, [model]"
-        model = MODELS.find(name, where)
-        if isinstance(model, type) and hasattr(model, "build"):
-            return build(model, table, where)
-        ready = isinstance(model, torch.nn.Module) or not callable(model)
-        require(not (ready and table), f"{where}: {name} is made already, so {', '.join(table)} cannot be set")
-        return functools.partial(model, **table) if table else model
+        return model_of(self.model, f"{self.where}, [model]")
 
     def load_data(self, seed: int) -> Clients:
         """The clients of this experiment for one seed."""
@@ -291,6 +281,20 @@ class Experiment:
 
 
 _START = tuple(key for option in options_of(ModelTable) for key in option.keys)
+
+
+def model_of(model_table: Mapping[str, Any], where: str) -> Any:
+    """The settings (or function) that build the model of a [model] table."""
+    from coterie.models import MODELS
+
+    table = {k: v for k, v in model_table.items() if k not in _START}
+    name = table.pop("name", MODELS.default)
+    model = MODELS.find(name, where)
+    if isinstance(model, type) and hasattr(model, "build"):
+        return build(model, table, where)
+    ready = isinstance(model, torch.nn.Module) or not callable(model)
+    require(not (ready and table), f"{where}: {name} is made already, so {', '.join(table)} cannot be set")
+    return functools.partial(model, **table) if table else model
 
 
 def find_method(name: str) -> Callable[..., Any]:

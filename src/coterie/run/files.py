@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import io
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +18,19 @@ from coterie.core.errors import InputError, require
 from coterie.core.state import write_atomically
 
 __all__ = [
+    "FILES",
     "METRICS",
     "SUMMARY",
     "WRITER",
     "SummaryRow",
+    "escaped",
+    "hash_of",
+    "own_files",
+    "refuse_links",
     "require_format",
     "require_readable",
     "safe_name",
+    "unescaped",
     "write_csv",
     "write_json",
 ]
@@ -58,6 +66,9 @@ class SummaryRow:
 
 SUMMARY = ("method", "algorithm", *(f.name for f in dataclasses.fields(SummaryRow) if f.name != "metrics"))
 """Columns of summary.json beside the metrics; a run directory has rows of several methods."""
+
+FILES = "files.json"
+"""SHA-256 of each Python file of the user's own that the experiment names."""
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "loss")
 """Metrics that are always known; further columns of summary.json are metrics of the user's own."""
@@ -104,8 +115,64 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows(map(escaped, row) for row in rows)
     write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
+
+
+_FORMULA = re.compile(r"'*[=+@\t\r-].")
+
+
+def escaped(cell: Any) -> Any:
+    """A cell of a CSV file that no spreadsheet takes for a formula: such a text gets an apostrophe in front, which `unescaped` removes.
+
+    >>> [escaped(cell) for cell in ("=SUM(A1)", "-1.5", "+", "ward", 3)]
+    ["'=SUM(A1)", '-1.5', '+', 'ward', 3]
+    """
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell) else cell
+
+
+def unescaped(text: str) -> str:
+    """The text that `escaped` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def own_files(tables: Any) -> tuple[str, ...]:
+    """The Python files that the tables of an experiment name, each as it is named: importing one runs what is in it.
+
+    >>> own_files({"methods": [{"name": "fedavg"}, {"name": "mine.py:Mine"}], "run": {"metrics": ["mine.py:f"]}})
+    ('mine.py',)
+    """
+    return tuple(dict.fromkeys(text.rpartition(":")[0] for text in _texts(tables) if ".py:" in text))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal. Raises `InputError` if it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise `InputError` if there is a link in a run directory: whoever made it would choose what is overwritten."""
+    link = next((path for path in folder.rglob("*") if path.is_symlink()), None)
+    require(link is None, f"{link} is a link, and nothing is written through a link; put what it leads to in its place")
 
 
 def safe_name(name: str) -> str:

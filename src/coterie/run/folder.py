@@ -10,6 +10,7 @@ from typing import Any
 
 from coterie.core.errors import InputError, require
 from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.files import refuse_links
 from coterie.run.seals import damaged, is_sealed, read_sealed
 
 __all__ = ["Pair", "choose_folder", "is_run", "opened", "refuse_others"]
@@ -48,6 +49,7 @@ def refuse_others(folder: Path, resume: bool) -> None:
         begun = {CHECKPOINTS, "format.json", "tuning.csv"}  # a run that was killed before its first file
         other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
         require(other is None, f"{folder} holds {other} and is not a run directory; choose another --out")
+    refuse_links(folder)
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind, probabilities
 from coterie.core.rows import LabelScale
 from coterie.models import build_shape
-from coterie.run.files import require_readable, safe_name
+from coterie.run.experiment import model_of
+from coterie.run.files import FILES, escaped, hash_of, require_readable, safe_name
 from coterie.run.models import open_model_file
 from coterie.run.seals import damaged, read_sealed
-from coterie.run.tables import read_experiment
+from coterie.run.tables import read_tables
 
 __all__ = ["Prediction", "predict"]
 
@@ -48,9 +49,10 @@ class Prediction(NamedTuple):
             writer.writerow(("row", "prediction"))
             writer.writerows((i, f"{v:.6g}") for i, v in enumerate(self.values[:, 0].tolist(), 1))
             return buffer.getvalue()
-        writer.writerow(("row", "prediction", *self.classes))
+        classes = [escaped(name) for name in self.classes]
+        writer.writerow(("row", "prediction", *classes))
         for i, row in enumerate(self.values.tolist(), 1):
-            writer.writerow((i, self.classes[max(range(len(row)), key=row.__getitem__)], *(f"{p:.4f}" for p in row)))
+            writer.writerow((i, classes[max(range(len(row)), key=row.__getitem__)], *(f"{p:.4f}" for p in row)))
         return buffer.getvalue()
 
     def accuracy(self) -> float | None:
@@ -60,7 +62,9 @@ class Prediction(NamedTuple):
         return float((self.values.argmax(dim=1) == self.labels).double().mean())
 
 
-def predict(run: Path, data: Path, *, client: str, method: str, seed: int | None = None) -> Prediction:
+def predict(
+    run: Path, data: Path, *, client: str, method: str, seed: int | None = None, trust: Path | None = None
+) -> Prediction:
     """Predict the rows of a CSV, Parquet or npz file with a client's model of a finished run.
 
     Args:
@@ -69,43 +73,61 @@ def predict(run: Path, data: Path, *, client: str, method: str, seed: int | None
         client: whose model; where a method has one model for everybody, that one.
         method: its label.
         seed: of the run whose model is used; None: the first.
+        trust: the Python file of a model of the user's own. It is the only file that is imported, and must be the one of the run.
 
     Raises:
-        InputError: a run without tables, an unknown client or method, or a file that does not fit.
+        InputError: a run without tables, an unknown client or method, a file that does not fit, or a model whose file is not trusted.
     """
     from coterie.data import apply_recipe
 
     require_readable(run)
-    experiment = read_experiment(run / "experiment.toml")
-    known = {row["client"] for row in _json(run / "summary.json")}
+    tables = read_tables(run / "experiment.toml")
+    summary = _json(run / "summary.json")
+    known = {row["client"] for row in summary}
     require(client in known, f"the run has no client {client!r}; {nearest(client, known)}")
     if not (run / "preprocess.json").exists():
         raise InputError(f"{run} was not made from tables, so it cannot read {data}; use its models/ from Python")
-    used = experiment.run.seeds[0] if seed is None else seed
     recipes = _json(run / "preprocess.json")
-    require(str(used) in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
-    require(method in experiment.labels, f"the run has no method {method!r}; {nearest(method, experiment.labels)}")
-    encoded = apply_recipe(recipes[str(used)], data)
+    used = str(next(iter(recipes)) if seed is None else seed)
+    require(used in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
+    labels_known = {row["method"] for row in summary}
+    require(method in labels_known, f"the run has no method {method!r}; {nearest(method, labels_known)}")
+    encoded = apply_recipe(recipes[used], data)
 
     path = _model_path(run, method, used, client)
     state, about = open_model_file(path)
     require("shape" in about, f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
     shape = about["shape"]
     sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    built = build_shape(experiment.build_model(), sizes, about["outputs"])
+    built = build_shape(_model(run, tables.get("model", {}), trust), sizes, about["outputs"])
     built.load_state_dict(state)
     with torch.no_grad():
         outputs = built.eval()(encoded.inputs)
     classes = tuple(about["classes"])
     if not classes:
-        scale = LabelScale(*(recipes[str(used)]["label"][key] for key in ("mean", "scale")))
+        scale = LabelScale(*(recipes[used]["label"][key] for key in ("mean", "scale")))
         labels = None if encoded.labels is None else scale.undo(encoded.labels)
         return Prediction(method, (), scale.undo(outputs.reshape(len(outputs), -1)), labels, tuple(encoded.notes))
     kind: Kind = "binary" if about["outputs"] == 1 else "classes"
     return Prediction(method, classes, probabilities(kind, outputs), encoded.labels, tuple(encoded.notes))
 
 
-def _model_path(run: Path, method: str, seed: int, client: str) -> Path:
+def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
+    """What builds the model of a run. A file of the user's own is imported only if it is trusted and is the one of the run."""
+    name = str(table.get("name", ""))
+    if ".py:" in name:
+        path, _, attribute = name.rpartition(":")
+        if trust is None:
+            raise InputError(
+                f"the model of {run} is {name}, and to build it runs that file; look at it, then say --trust {path}"
+            )
+        recorded = _json(run / FILES).get(path) if (run / FILES).exists() else None
+        require(hash_of(trust) == recorded, f"{trust} is not the file with which {run} was made; give the same {path}")
+        table = {**table, "name": f"{trust}:{attribute}"}
+    return model_of(table, f"{run}, [model]")
+
+
+def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
     own = run / "models" / f"{safe_name(f'{method}-{seed}-{client}')}.safetensors"
     shared = run / "models" / f"{safe_name(f'{method}-{seed}')}.safetensors"
     found = own if own.exists() else shared

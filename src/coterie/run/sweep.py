@@ -24,7 +24,17 @@ from coterie.core.rows import Clients
 from coterie.models import build_model
 from coterie.run.collect import seal_tables, write_tables
 from coterie.run.experiment import Experiment, MethodEntry
-from coterie.run.files import METRICS, SUMMARY, WRITER, require_readable, safe_name, write_json
+from coterie.run.files import (
+    FILES,
+    METRICS,
+    SUMMARY,
+    WRITER,
+    hash_of,
+    own_files,
+    require_readable,
+    safe_name,
+    write_json,
+)
 from coterie.run.finetune import tunable
 from coterie.run.fit import fit, personalise
 from coterie.run.folder import Pair, is_run, opened, refuse_others
@@ -34,7 +44,7 @@ from coterie.run.outcomes import write_outcomes
 from coterie.run.seals import TABLES, hashes, is_sealed, write_sealed
 from coterie.run.settings import RunSettings
 from coterie.run.status import Event, Status
-from coterie.run.tables import read_experiment, write_experiment
+from coterie.run.tables import read_saved, write_experiment
 
 __all__ = ["Backend", "run_experiment"]
 
@@ -146,6 +156,9 @@ def run_experiment(
         (folder / TABLES).unlink(missing_ok=True)
         write_json(folder / "format.json", WRITER)
         write_experiment(folder / "experiment.toml", experiment)
+        own = own_files(experiment.tables())
+        if own:
+            write_json(folder / FILES, {path: hash_of(Path(path)) for path in own})
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
             for seed in seeds:
@@ -178,7 +191,7 @@ def _is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
 
 def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:
     """Before anything is written: what was saved must be of the same data and settings. Methods and seeds may be added."""
-    saved = read_experiment(folder / "experiment.toml")
+    saved = read_saved(folder, experiment)
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
     old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()

@@ -7,11 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError
+from coterie.core.errors import InputError, require
 from coterie.core.state import write_atomically
 from coterie.run.experiment import Experiment
+from coterie.run.files import own_files
 
-__all__ = ["preset", "preset_methods", "read_experiment", "read_tables", "write_experiment"]
+__all__ = ["preset", "preset_methods", "read_experiment", "read_saved", "read_tables", "write_experiment"]
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -39,6 +40,21 @@ def read_experiment(path: str | os.PathLike[str]) -> Experiment:
     tables = read_tables(Path(path))
     tables.pop("deploy", None)  # of a plan for sites elsewhere, which one machine can try
     return Experiment.from_tables(tables, str(path))
+
+
+def read_saved(folder: Path, now: Experiment) -> Experiment:
+    """The experiment of a run directory that `now` is to continue.
+
+    Raises `InputError` if it names a Python file that `now` does not name: reading it would run what somebody else wrote.
+    """
+    path = folder / "experiment.toml"
+    others = set(own_files(read_tables(path))) - set(own_files(now.tables()))
+    require(
+        not others,
+        f"{folder} was made with {min(others, default='')}, which is not named now; resume with the same settings, or choose "
+        "another --out",
+    )
+    return read_experiment(path)
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:
