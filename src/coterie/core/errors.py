@@ -15,6 +15,7 @@ __all__ = [
     "RunError",
     "check_field",
     "check_fields",
+    "cut",
     "is_number",
     "nearest",
     "plain",
@@ -55,6 +56,12 @@ def plain(text: str, most: int = 300) -> str:
     shown = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
     shown = shown.strip() if shown != text else text
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
+def cut(value: Any, most: int = 100) -> str:
+    """`value` as the text of an error, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
-from coterie.core.errors import InputError, is_number, nearest, require
+from coterie.core.errors import InputError, cut, is_number, nearest, require
 
 __all__ = [
     "BELOW_ONE",
@@ -441,7 +441,7 @@ def _check(option: Option, value: Any, owner: str) -> None:
     if rule is not None and not rule.test(value):
         close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"{owner}.{option.name} must be {rule.allowed}; got {_short(value)}{hint}")
+        raise InputError(f"{owner}.{option.name} must be {rule.allowed}; got {cut(value)}{hint}")
 
 
 def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:
@@ -475,8 +475,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, tuple | list) else value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -263,7 +263,13 @@ class Experiment:
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
-        named = [self.data.get("name", ""), self.model.get("name", ""), entry.name, *self.run.metrics]
+        named = [
+            self.data.get("name", ""),
+            self.model.get("name", ""),
+            entry.name,
+            *self.run.metrics,
+            str(self.run.loss),
+        ]
         named.append(self._attack_table().get("name", ""))
         named += [FILTERS.name_of(one) for one in self.filters]
         init = [Path(self.model["init"])] if "init" in self.model else []

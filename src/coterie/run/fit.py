@@ -12,15 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError, cut, require
 from coterie.core.filters import Filter, filters_of
-from coterie.core.loss import RowLoss
 from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
+from coterie.core.schema import build
 from coterie.core.training import LocalSGD
+from coterie.data import load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
-from coterie.models import ModelSpec, build_model
+from coterie.models import MODELS, ModelSpec, build_model
+from coterie.run.experiment import find_method
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Run
 from coterie.run.loop import run_method
@@ -44,9 +46,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def fit(
-    method: Method[Any],
-    clients: Clients,
-    model: nn.Module | ModelSpec | Callable[..., nn.Module],
+    method: Method[Any] | str,
+    clients: Clients | str | os.PathLike[str],
+    model: nn.Module | ModelSpec | Callable[..., nn.Module] | str = MODELS.default,
     rounds: int = 50,
     seed: int = 0,
     *,
@@ -61,9 +63,11 @@ def fit(
     """Run a method on clients.
 
     Args:
-        method: a `Method` such as `MeritFed(targets="all")`, or any object with `init`, `round` and `models`.
-        clients: their rows; those of the server too, if it has any (`from_tensors(server=...)`).
-        model: a module, the settings of one (`models.MLP()`), or a function (shape, outputs) -> module.
+        method: a `Method` such as `MeritFed(targets="all")`, any object with `init`, `round` and `models`, or the name of a method,
+            which has its defaults then.
+        clients: their rows; those of the server too, if it has any (`from_tensors(server=...)`). Or what `data.load` takes: the name
+            of a data set, or a folder.
+        model: a module, the settings of one (`models.MLP()`), a function (shape, outputs) -> module, or the name of a model.
         rounds: number of rounds, >= 0.
         seed: names all randomness; the same seed gives the same bits.
         engine: where the clients are: `InProcess(workers=2)`, `Ray(actors=4)`, or an `EngineSpec` of your own. A checkpoint of one
@@ -80,22 +84,26 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    require(isinstance(engine, EngineSpec), f"engine must be one such as InProcess(workers=2); got {engine!r}")
-    settings.check(rounds, seed, len(clients))
+    _check_types(engine=engine, local=local, init=init, settings=settings, filters=filters)
+    rows = _clients(clients, seed)
+    settings.check(rounds, seed, len(rows))
+    if isinstance(method, str):
+        method = build(find_method(method), {}, f"method {method!r}")
+    spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
     method = as_method(method if local is None else _with_local(method, local))
-    module = build_model(model, clients, seed)
+    module = build_model(spec, rows, seed)
     if init is not None:
         start_from(module, init)
     wrong: tuple[str, ...] = ()
     if attack is not None:
         attack = as_attack(attack)
-        wrong = choose_attackers(attack.on, clients.names, seed)
-        clients = attack.on_rows(clients, wrong)
-    prepared = _prepare(method, clients, settings.merge_validation)
+        wrong = choose_attackers(attack.on, rows.names, seed)
+        rows = attack.on_rows(rows, wrong)
+    prepared = _prepare(method, rows, settings.merge_validation)
     with _one_thread():
         method.check(prepared.names)
         filters_of(method, filters)
-        opened = engine.open(prepared, module, _loss(settings, prepared))
+        opened = engine.open(prepared, module, settings.row_loss(prepared))
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
@@ -104,8 +112,31 @@ def fit(
             opened.close()
 
 
-def _loss(settings: RunSettings, clients: Clients) -> str | RowLoss:
-    return "binary" if settings.loss == "auto" and clients.multi_hot else settings.loss
+def _check_types(**given: Any) -> None:
+    for name, (allowed, example) in _TYPES.items():
+        value = given[name]
+        good = value is None if name in ("local", "init") else False
+        require(good or isinstance(value, allowed), f"{name} must be {example}; got {cut(value)}")
+
+
+_TYPES: Mapping[str, tuple[type[Any], str]] = {
+    "engine": (EngineSpec, "an engine such as InProcess(workers=2)"),
+    "local": (LocalSGD, "None or LocalSGD(...)"),
+    "init": (Mapping, "None or a state dict"),
+    "settings": (RunSettings, "RunSettings(...)"),
+    "filters": (Sequence, "a list of filters such as [TopK(0.01)]"),
+}
+
+
+def _clients(given: Any, seed: int) -> Clients:
+    if isinstance(given, str | os.PathLike):
+        return load(given, seed=seed)
+    require(
+        isinstance(given, Clients),
+        f"clients must be Clients, as data.from_tensors makes them, or the name of a data set; got {cut(given)}",
+    )
+    clients: Clients = given
+    return clients
 
 
 def _with_local(method: Any, local: LocalSGD) -> Any:
@@ -146,7 +177,7 @@ def personalise(
     """
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with _one_thread():
-        opened = engine.open(clients, run.module, _loss(settings, clients))
+        opened = engine.open(clients, run.module, settings.row_loss(clients))
         try:
             return finetune(opened, run, tuning, settings)
         finally:

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.loss import Kind
+from coterie.core.loss import Kind, RowLoss
 from coterie.core.rows import Clients, Part, take
 from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
@@ -33,11 +33,11 @@ __all__ = ["outcomes", "write_outcomes"]
 CHUNK = 4096
 
 
-def write_outcomes(path: Path, label: str, run: Run, clients: Clients) -> None:
+def write_outcomes(path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto") -> None:
     """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
     from safetensors.torch import save
 
-    names, tensors = outcomes(run, clients)
+    names, tensors = outcomes(run, clients, loss)
     if names:
         about = {"method": label, "seed": run.seed, "clients": names}
         content = save(tensors, metadata={"coterie": json.dumps(about)})
@@ -45,9 +45,9 @@ def write_outcomes(path: Path, label: str, run: Run, clients: Clients) -> None:
 
 
 @torch.no_grad()
-def outcomes(run: Run, clients: Clients) -> tuple[list[str], dict[str, Tensor]]:
+def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[list[str], dict[str, Tensor]]:
     """The clients that have a model and test rows, and the tensors of the file."""
-    workspace = Workspace(run.module, "auto", clients[0])
+    workspace = Workspace(run.module, loss, clients[0])
     workspace.model.eval()
     trained_on = {row["client"]: row["n_train"] for row in run.summary}
     names: list[str] = []

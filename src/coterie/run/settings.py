@@ -6,12 +6,19 @@ from collections.abc import Callable
 from typing import Annotated
 
 from coterie.core.errors import require
-from coterie.core.loss import RowLoss
+from coterie.core.loss import LOSSES, RowLoss
 from coterie.core.metrics import DEFAULT_METRICS, find_metrics
+from coterie.core.modules import load_object
+from coterie.core.rows import Clients
 from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
 
 __all__ = ["RunSettings"]
 
+_LOSS = Rule(
+    lambda v: callable(v) or v in LOSSES or (isinstance(v, str) and ".py:" in v),
+    f"{' | '.join(LOSSES)} or FILE.py:FUNCTION",
+    LOSSES,
+)
 _CALLABLES = Rule(lambda v: isinstance(v, tuple) and all(map(callable, v)), "functions of a round's number")
 
 
@@ -23,7 +30,8 @@ class RunSettings:
         clients_per_round: clients drawn for each round; None: all.
         evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
         metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own.
-        loss: a name (`core.loss.LOSSES`), or a function (outputs, labels) -> [rows]; its `kind` says how metrics read the outputs.
+        loss: auto (from model and labels), binary, classes, classes-last or squared; FILE.py:FUNCTION, or in Python a function, of
+            (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs.
         merge_validation: train on validation rows too where a method does not need them.
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
         strict_wire: encode and decode everything as if it were sent.
@@ -36,12 +44,22 @@ class RunSettings:
     metrics: Annotated[tuple[str, ...], list_of(TEXT, "a list of names", empty=True), Flag(metavar="A,B")] = (
         DEFAULT_METRICS
     )
-    loss: Annotated[str | RowLoss, InFiles(said=False)] = "auto"
+    loss: Annotated[str | RowLoss, _LOSS, Flag(metavar="NAME")] = "auto"
     merge_validation: bool = True
     max_norm: Annotated[float, POSITIVE] = 100.0
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     callbacks: Annotated[tuple[Callable[[int], object], ...], _CALLABLES, InFiles(said=False)] = ()
     resume: Annotated[bool, InFiles(said=False)] = False
+
+    def row_loss(self, clients: Clients) -> str | RowLoss:
+        """The loss on these clients: that of a file is loaded. Raises `InputError` for a file that lacks it."""
+        if isinstance(self.loss, str) and ".py:" in self.loss:
+            loaded: RowLoss = load_object(self.loss)
+            require(
+                callable(loaded), f"{self.loss} is a {type(loaded).__name__}; a loss is a function (outputs, labels)"
+            )
+            return loaded
+        return "binary" if self.loss == "auto" and clients.multi_hot else self.loss
 
     def check(self, rounds: int, seed: int, count: int) -> None:
         """Raise `InputError` for what cannot be run with `count` clients."""

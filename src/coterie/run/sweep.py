@@ -245,7 +245,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         from coterie.run.fit import start_from
 
         start_from(module, init)
-    workspace = Workspace(module, "auto", clients[0])
+    workspace = Workspace(module, run.row_loss(clients), clients[0])
     for entry in experiment.methods:
         if entry.personalise is not None:
             tunable(workspace.layout, entry.personalise.part)
@@ -289,7 +289,7 @@ def _run_pair(
     files = [pair.history, *save_models(pair.run / "models", label, result, clients)]
     if isinstance(where, _Here):
         outcomes = pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors"
-        write_outcomes(outcomes, label, result, clients)
+        write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients))
         files.append(outcomes)
     rows = [{"method": label, "algorithm": pair.entry.name, **row} for row in result.summary]
     done: dict[str, Any] = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures}

@@ -98,7 +98,12 @@ def read_plan(path: Path) -> Plan:
 def _deployable(experiment: Experiment, path: Path) -> Experiment:
     """`experiment`, if sites can run it: their tables, and only code that they have installed."""
     table_options(experiment.data)
-    named = [*(m.name for m in experiment.methods), experiment.model.get("name", ""), *experiment.run.metrics]
+    named = [
+        *(m.name for m in experiment.methods),
+        experiment.model.get("name", ""),
+        *experiment.run.metrics,
+        str(experiment.run.loss),
+    ]
     own = next((n for n in named if ".py:" in n), None)
     require(own is None, f"{path}: {own} is code of your own, and no code travels to sites; name what coterie brings")
     name = experiment.model.get("name", "logistic")

@@ -146,7 +146,7 @@ class SiteRows:
         module.load_state_dict({k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")})
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name not in message["frozen"])
-        workspace = Workspace(module, "auto", clients[0], kernel=self.experiment.engine.kernel)
+        workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
         run = hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from coterie.core.envelopes import Answer, Ask, ClientCost
 from coterie.core.errors import InputError, RunError, plain, require
 from coterie.core.federation import Federation
+from coterie.core.loss import RowLoss
 from coterie.core.replies import Replies
 from coterie.core.rows import joint_fingerprint
 from coterie.core.shard import Shard
@@ -187,6 +188,7 @@ class Remote:
         fold: bool = True,
         kernel: str = "auto",
         keep: Sequence[str] = (),
+        loss: str | RowLoss = "auto",
     ) -> None:
         """Send the model and say which rows are trained on.
 
@@ -198,8 +200,9 @@ class Remote:
             fold: train on validation rows too, except at the clients `keep`.
             kernel: of local training, "auto" or "loop".
             keep: clients whose validation rows must not be trained on.
+            loss: of the plan, as the sites have it.
         """
-        workspace = Workspace(module, "auto", clients[0], kernel=kernel)
+        workspace = Workspace(module, loss, clients[0], kernel=kernel)
         self._here = Shard(clients, workspace)
         self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
         message = {

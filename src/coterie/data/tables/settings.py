@@ -34,9 +34,9 @@ class TableSettings:
 
     Attributes:
         label: column to predict; None: the one that is called label, target, outcome, y or class.
-        task: classification, regression, or None to tell from the label.
+        task: classification or regression; None: told from the label.
         above: a number cuts the label into two classes, `<= above` and `> above`.
-        classes: names to show instead of the label's sorted values.
+        classes: names of the classes, in the order of the label's sorted values; a table says how each class is spelled.
         spellings: the class that each value of the label means, where the user mapped them.
         categorical: columns of numbers that are codes (and texts to keep although they have many values).
         drop: columns to leave out, by client; those of `*` at every client.
@@ -48,9 +48,9 @@ class TableSettings:
     """
 
     label: Annotated[str | None, Flag(metavar="COLUMN")] = None
-    task: str | None = None
+    task: Annotated[str | None, Flag(metavar="TASK")] = None
     above: float | None = None
-    classes: Sequence[str] = ()
+    classes: Annotated[tuple[str, ...], Flag(metavar="A,B")] = ()
     spellings: Mapping[str, str] = field(default_factory=dict)
     categorical: Sequence[str] = ()
     drop: Mapping[str, Sequence[str]] = field(default_factory=dict)

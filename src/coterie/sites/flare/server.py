@@ -73,6 +73,7 @@ class Sites:
             fold=run.merge_validation,
             kernel=experiment.engine.kernel,
             keep=method.keeps_validation(clients.names),
+            loss=run.loss,
         )
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))
         return run_method(
