@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 import torch
 from csv_files import folder, notes, rows
 
 from coterie.core.errors import InputError
 from coterie.data import apply_recipe, from_folder, load
+from coterie.data.tables.settings import codes_of
 
 X = [3, 1, 4, 1, 5, 9]
 
@@ -173,3 +176,8 @@ def test_the_settings_are_options_of_load(tmp_path):
     options = {"rename": {"Age": "age"}, "classes": {"ill": [1], "well": [0]}}
     clients = load(str(tmp_path), **options)
     assert (clients.classes, clients.recipe["features"]) == (("ill", "well"), ["age", "mean_radius"])
+
+
+def test_a_date_is_no_code_for_missing():
+    with pytest.raises(InputError, match="codes of 'age' must be numbers or texts"):
+        codes_of({"age": datetime.date(2020, 1, 1)})

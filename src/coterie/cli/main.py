@@ -12,6 +12,9 @@ from coterie.core.errors import CoterieError, InputError
 
 __all__ = ["main"]
 
+LONGEST = 600
+"""Characters of an error on the screen."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
@@ -41,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(sentence: str, status: int) -> int:
-    sys.stderr.write(f"coterie: {' '.join(sentence.split())}\n")
+    words = " ".join(sentence.split())
+    if len(words) > LONGEST:  # the place stands in front and the cure at the end
+        words = f"{words[: LONGEST - 130]} ... {words[-125:]}"
+    sys.stderr.write(f"coterie: {words}\n")
     return status
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from coterie import catalogue
 from coterie.cli.flags import typed
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, nearest, plain, require
+from coterie.core.reading import parse_toml
 
 __all__ = ["compared", "override", "set_key"]
 
@@ -130,16 +131,14 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 
 
 def _value(text: str) -> Any:
-    import tomllib
-
     for parse in (int, float):
         try:
             return parse(text)
         except ValueError:
             continue
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(f"value = {text}", "the value of --set")["value"]
+    except InputError as error:
         listed = text[:1] in "[{"
-        require(not listed, f"{text!r} is not a TOML value ({error}); write 0.5 for .5, and texts in quotes")
+        require(not listed, f"{plain(text, 60)!r} is not a TOML value ({error}); write 0.5 for .5, and texts in quotes")
         return text

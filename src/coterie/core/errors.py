@@ -42,6 +42,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     "did you mean 'fedavg'? (allowed: fedavg, local)"
     """
     allowed = sorted(allowed)
+    word = word[:100]  # the time to compare grows with the square of the length
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}(allowed: {', '.join(allowed)})"

@@ -22,7 +22,7 @@ def read(path: Path, parse: Callable[[str], T]) -> T:
     """The content of a text file, parsed; a file that is missing or broken is an error with its cure."""
     try:
         return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{path} cannot be read ({reason}); restore it or repeat the run") from error
 

@@ -31,10 +31,15 @@ __all__ = ["Experiment", "MethodEntry", "ModelTable", "RunTable", "find_method",
 
 TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "run", "tune")
 
+MOST_SEEDS = 10_000
+
 
 def _are_seeds(value: Any) -> bool:
     listed = isinstance(value, tuple) and bool(value) and all(map(COUNT.test, value))
-    return listed or (type(value) is int and value >= 1)
+    return listed or (type(value) is int and 1 <= value <= MOST_SEEDS)
+
+
+SEEDS = Rule(_are_seeds, f"an int >= 1 or a list of ints >= 0, at most {MOST_SEEDS:,} seeds")
 
 
 @options
@@ -48,23 +53,18 @@ class RunTable(RunSettings):
     """
 
     rounds: Annotated[int, COUNT, Flag(metavar="N")] = 50
-    seeds: Annotated[tuple[int, ...], Rule(_are_seeds, "an int >= 1 or a list of ints >= 0"), Flag(metavar="N")] = (
-        0,
-        1,
-        2,
-        3,
-        4,
-    )
+    seeds: Annotated[tuple[int, ...], SEEDS, Flag(metavar="N")] = (0, 1, 2, 3, 4)
     out: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "a folder"), Flag(metavar="FOLDER")] = (
         None
     )
 
     def __post_init__(self) -> None:
         given: Any = self.seeds
-        if isinstance(given, int):
+        if _are_seeds(given) and isinstance(given, int):
             object.__setattr__(self, "seeds", tuple(range(given)))
-        repeat = len(set(self.seeds)) < len(self.seeds)
-        require(not repeat, f"run.seeds repeat: {list(self.seeds)}; name each once")
+        if isinstance(self.seeds, tuple):
+            repeat = len(set(self.seeds)) < len(self.seeds)
+            require(not repeat, f"run.seeds repeat: {list(self.seeds)}; name each once")
 
 
 @options

@@ -146,5 +146,5 @@ def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
 def _json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}); is this the folder of a finished run?") from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, require
+from coterie.core.errors import require
+from coterie.core.reading import read_toml
 from coterie.core.state import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
@@ -69,10 +69,4 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
 
 def read_tables(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `InputError` if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
+    return read_toml(path)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Annotated
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import nearest, require
+from coterie.core.reading import read_toml
 from coterie.core.schema import SIZE, TEXT, Rule, build, list_of, options
 from coterie.core.task import known_tasks
 
@@ -43,12 +43,8 @@ class SiteSettings:
 
 def read_settings(path: Path) -> SiteSettings:
     """The settings of a site; relative paths count from the file's folder. Raises `InputError` that names file, key and cure."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); write [site] and data = FILE into it") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from error
+    require(path.is_file(), f"{path} is missing; write [site] and data = FILE into it")
+    tables = read_toml(path)
     for key in tables:
         require(key == "site", f"{path}: unknown table [{key}]; {nearest(key, ['site'])}")
     made = build(SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site")

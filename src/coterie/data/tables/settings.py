@@ -188,7 +188,7 @@ def codes_of(missing: Mapping[str, Any] | None) -> dict[str, Missing]:
     )
     out: dict[str, Missing] = {}
     for column, codes in (missing or {}).items():
-        listed = [codes] if isinstance(codes, str | int | float) else list(codes)
+        listed = list(codes) if isinstance(codes, list | tuple | set) else [codes]
         require(
             all(isinstance(c, str | int | float) for c in listed),
             f"missing: codes of {column!r} must be numbers or texts",
