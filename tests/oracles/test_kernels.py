@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.algorithms import FedAvg
-from coterie.core import kernels
+from coterie.core import kernels, workspace
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError
 from coterie.core.kernels import Layer, recognise
@@ -91,18 +91,18 @@ def test_the_kernel_equals_the_loop(model, kind):
     x = fast.workspace.x.clone()
     count, dim = len(fast.names), len(x)
     xs, correction = x + 0.1 * randoms(count, dim), randoms(count, dim, seed=1)
+    everything = {"penalty": Quadratic(0.3, xs), "correction": correction}
     hooks = [
-        {},
-        {"penalty": Quadratic(0.3)},
-        {"penalty": Quadratic(0.3, xs), "correction": correction},
-        {"correction": correction[0], "steps": [1 + i % 4 for i in range(count)]},
+        (x, {}),
+        (xs, {"penalty": Quadratic(0.3)}),
+        (xs, {"correction": correction[0], "steps": [1 + i % 4 for i in range(count)]}),
     ]
-    for local in LOCALS:
-        for hook, start in zip(hooks, (x, xs, x, xs), strict=True):
-            trained = loop.train(start, local, **hook)
-            assert_close(fast.train(start, local, **hook), trained)
-            assert_close(fast.updates(start, local, **hook), trained - start)
-            assert_close(loop.updates(start, local, **hook), trained - start)
+    for local, start, hook in [*((LOCALS[0], *hook) for hook in hooks), *((local, x, everything) for local in LOCALS)]:
+        trained = loop.train(start, local, **hook)
+        assert_close(fast.train(start, local, **hook), trained)
+    updates = loop.updates(start, local, **hook)
+    assert_close(updates, trained - start)
+    assert_close(fast.updates(start, local, **hook), updates)
     assert_close(fast.gradient(xs), loop.gradient(xs))
     assert fast.spent == loop.spent
 
@@ -114,13 +114,15 @@ def test_a_client_s_bits_do_not_depend_on_who_shares_its_chunk(model, kind, dtyp
     everybody = cohort(given)
     count, x = len(everybody.names), everybody.workspace.x
     xs = x + 0.1 * randoms(count, len(x), dtype=dtype)
+    groups = [[0], [5], [6], [0, 2], [1, 4, 9], [3, 4, 5, 6, 7], [0, 1, 2, 11, 12]]
+    cohorts = [cohort(given, names=tuple(everybody.names[i] for i in group)) for group in groups]
+    updates = everybody.updates(xs, LOCALS[0])
+    for group, few in zip(groups, cohorts, strict=True):
+        assert torch.equal(few.updates(xs[group], LOCALS[0]), updates[group]), group
     for local in LOCALS:
         whole = everybody.train(xs, local, penalty=Quadratic(0.2))
-        updates = everybody.updates(xs, local)
-        for group in [[0], [5], [6], [0, 2], [1, 4, 9], [3, 4, 5, 6, 7], [0, 1, 2, 11, 12]]:
-            few = cohort(given, names=tuple(everybody.names[i] for i in group))
+        for group, few in zip(groups, cohorts, strict=True):
             assert torch.equal(few.train(xs[group], local, penalty=Quadratic(0.2)), whole[group]), group
-            assert torch.equal(few.updates(xs[group], local), updates[group]), group
 
 
 def test_a_single_step_is_the_same_beside_clients_with_several():
@@ -318,6 +320,7 @@ def test_the_kernel_is_announced_once_and_can_be_switched_off(caplog):
 
 
 def test_where_a_product_depends_on_its_company_the_loop_trains(monkeypatch, caplog):
+    monkeypatch.setattr(workspace, "_STEADY", {})
     monkeypatch.setattr(kernels.Batched, "steady", lambda self: False)
     with caplog.at_level(logging.INFO, "coterie"):
         assert cohort(problem("mlp")).workspace.batched is None
@@ -333,4 +336,6 @@ def test_company_that_changes_a_bit_is_seen(monkeypatch):
         outputs.mul_(1 + 1e-7 * len(outputs))
 
     monkeypatch.setattr(kernels.Batched, "_slope", crowded)
+    assert cohort(problem("mlp")).workspace.batched is not None  # what was found before is kept
+    monkeypatch.setattr(workspace, "_STEADY", {})
     assert cohort(problem("mlp")).workspace.batched is None

@@ -22,7 +22,9 @@ from coterie.core.vector import Layout, flatten, keeps_statistics, unflatten
 __all__ = ["Workspace"]
 
 logger = logging.getLogger("coterie")
-"""Bytes; where torch lets every tensor of its own begin."""
+
+_STEADY: dict[tuple[object, ...], bool] = {}
+"""What `Batched.steady` found, by what decides it: the runs of an experiment open the same model again and again."""
 
 
 def _by_keyword(
@@ -36,6 +38,13 @@ def _logits(result: Any) -> Any:
     if isinstance(result, Tensor):
         return result
     return result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+
+
+def _is_steady(batched: Batched) -> bool:
+    key = batched.layers, batched.kind, batched.layout.dtype, batched.device
+    if key not in _STEADY:
+        _STEADY[key] = batched.steady()
+    return _STEADY[key]
 
 
 class Workspace:
@@ -84,7 +93,7 @@ class Workspace:
         # Several labels of a row are as many outputs with a binary cross-entropy each.
         kind: Kind = "binary" if self.loss.kind == "multilabel" else self.loss.kind
         batched = Batched(layers, kind, self.layout, self.device)
-        if not batched.steady():
+        if not _is_steady(batched):
             logger.info("the loop trains: on this machine a batched product depends on how many share it")
             return None
         logger.info("the batched kernel trains the %d layers of this model (kernel = 'loop' turns it off)", len(layers))
