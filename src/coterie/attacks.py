@@ -1,10 +1,12 @@
 """Attacks and faults, around any federation and any method.
 
-`Attacked` is an engine around an engine: it lets an ask finish and rewrites what attackers say before anything is checked, so that
-the federation refuses or believes a lie as it would on a network. Rewritten are the fields that a reply declares as `Update`,
-`Gradient` or `Gap`, their d parameters only: float buffers behind them stay as they are. Statistics are those of one ask, over the
-rows of the clients that replied; a field [n, T, d] is attacked for each of the T models alone. Randomness is named by seed, round,
-task, number of the ask in its round, and client, so that neither the number of workers nor a resumed run changes it.
+`Attacked` is an engine around an engine that simulates clients. What attackers compute from their own reply alone (`corrupt`) is a
+filter where the reply is made, after all other filters but masks. Those who know what others send (`rewrite`) come into play where all
+replies pass, before anything is checked, so that the federation refuses or believes a lie as it would on a network. Attacked are the
+fields that a reply declares as `Update`, `Gradient` or `Gap`, their d parameters only: float buffers behind them stay as they are.
+Statistics are those of one ask, over the rows of the clients that replied, for each of the T models of a field [n, T, d] alone.
+Randomness is named by seed, round, method, field, number of the ask in its round, and client, so that neither the number of workers nor
+a resumed run changes it.
 
 An attack is a `coterie.core.method.Attack`, or any object with some of its hooks.
 
@@ -18,8 +20,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,14 +29,16 @@ from torch import Tensor, nn
 
 from coterie.core.checks import VECTORS, well_formed
 from coterie.core.engine import Engine
-from coterie.core.envelopes import Answer, Ask, Block
-from coterie.core.errors import is_number, nearest, require
+from coterie.core.envelopes import Answer, Ask, Block, Context
+from coterie.core.errors import InputError, is_number, nearest, require
+from coterie.core.filters import Filter, Passage, in_order, streams
 from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Rows
 from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, identity, one_of, options
 from coterie.core.task import Task
 from coterie.core.vector import Layout
+from coterie.core.wire import to_json, wire_type
 
 __all__ = [
     "ALIE",
@@ -101,6 +105,7 @@ class ALIE(Attack):
         return (seen.mean(dim=0) - self.z * seen.std(dim=0, correction=0)).expand_as(rows[attackers])
 
 
+@wire_type
 @options
 class SignFlip(Attack):
     """Bit flipping: the attackers send their own update or gradient with the other sign.
@@ -111,11 +116,12 @@ class SignFlip(Attack):
 
     scale: Annotated[float, POSITIVE] = 1.0
 
-    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """-scale times the attackers' own rows."""
-        return -self.scale * rows[attackers] if kind in VECTORS else rows[attackers]
+    def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """-scale times updates and gradients."""
+        return -self.scale * rows if kind in VECTORS else rows
 
 
+@wire_type
 @options
 class Noise(Attack):
     """Random noise: the attackers send sigma * N(0, I), or add it to what they would have sent.
@@ -128,15 +134,15 @@ class Noise(Attack):
     sigma: Annotated[float, POSITIVE] = 10.0
     mode: Annotated[str, one_of("replace", "add")] = "replace"
 
-    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """Noise instead of, or on, updates and gradients."""
-        own = rows[attackers]
         if kind not in VECTORS:
-            return own
-        noise = self.sigma * _normal(own, rngs)
-        return noise if self.mode == "replace" else own + noise
+            return rows
+        noise = self.sigma * normal(rows, rngs)
+        return noise if self.mode == "replace" else rows + noise
 
 
+@wire_type
 @options
 class LossInflation(Attack):
     """MaxFL's Byzantine clients: they report a huge gap, to be weighed as much as can be, and add noise to their update.
@@ -149,19 +155,19 @@ class LossInflation(Attack):
     gap: float = 100.0
     sigma: Annotated[float, NOT_NEGATIVE] = 1.0
 
-    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """The huge gap, and noise on vectors."""
-        own = rows[attackers]
-        return torch.full_like(own, self.gap) if kind == "gap" else own + self.sigma * _normal(own, rngs)
+        return torch.full_like(rows, self.gap) if kind == "gap" else rows + self.sigma * normal(rows, rngs)
 
 
+@wire_type
 @options
 class NaN(Attack):
     """The attackers send NaN in every number, as a client does whose training broke."""
 
-    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
         """NaN."""
-        return torch.full_like(rows[attackers], torch.nan)
+        return torch.full_like(rows, torch.nan)
 
 
 @options
@@ -266,6 +272,33 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
     return tuple(sorted(on))
 
 
+@wire_type
+@dataclass(frozen=True)
+class Corrupted(Filter):
+    """What some clients send in place of their own replies.
+
+    Attributes:
+        attack: what they do (`Attack.corrupt`).
+        who: their names.
+    """
+
+    stage = "attack"
+    kinds: ClassVar[tuple[str, ...]] = (*VECTORS, "gap")
+
+    attack: Any
+    who: tuple[str, ...]
+
+    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
+        """The rows [n, ...] with those of the attackers changed."""
+        mine = [i for i, name in enumerate(passage.names) if name in self.who]
+        if not mine:
+            return rows
+        rngs = passage.rngs("attack")
+        changed = rows.clone()
+        changed[mine] = self.attack.corrupt(passage.kind, rows[mine], [rngs[i] for i in mine])
+        return changed
+
+
 class Attacked:
     """An engine some of whose clients attack. To attack a federation: `replace(federation, engine=Attacked(federation.engine, ...))`.
 
@@ -280,7 +313,7 @@ class Attacked:
     def __init__(self, engine: Engine, attack: Any, clients: Sequence[str]) -> None:
         require(
             bool(getattr(engine, "simulated", False)),
-            f"attacks are simulated in process only, not on {type(engine).__name__}; choose engine inprocess",
+            f"attacks are simulated in process or on Ray, not on {type(engine).__name__}; choose engine inprocess or ray",
         )
         self.honest, self.attack = engine, as_attack(attack)
         self.attackers = choose_attackers(clients, engine.clients, 0)
@@ -291,29 +324,25 @@ class Attacked:
         self.x: Tensor = engine.x
         self.model: nn.Module = engine.model
         self.needs_all = overrides(self.attack, Attack, "rewrite")
-        self._round = (0, 0)
-        self._asked = 0
+        self._filter = _travelling(Corrupted(self.attack, self.attackers))
 
     def ask(self, ask: Ask) -> Answer:
         """Let the ask finish, without those that fail before it; then drop what is late and rewrite what attackers say."""
-        context = ask.context
-        # The number of the ask in its round, which a resumed run counts alike; `context.ask` counts from where a process started.
-        self._asked = self._asked + 1 if (context.round, context.attempt) == self._round else 0
-        self._round = (context.round, context.attempt)
-        where = (context.seed, context.round, "attack", ask.task, self._asked)
-        rngs = {n: Rng.named(*where, n) for n in ask.names if n in self.attackers}
-        failed = {n: self.attack.fault for n, rng in rngs.items() if self.attack.fails(rng)}
+        bad = [n for n in ask.names if n in self.attackers]
+        rngs = streams(ask.context, "attack", "fault", bad)
+        failed = {n: self.attack.fault for n, rng in zip(bad, rngs, strict=True) if self.attack.fails(rng)}
         asked = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
-        answer = self.honest.ask(ask.to(asked)) if asked else Answer()
+        sent = replace(ask.to(asked), filters=in_order((*ask.filters, *self._filter)))
+        answer = self.honest.ask(sent) if asked else Answer()
         blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
-        if rngs and overrides(self.attack, Attack, "rewrite"):
-            blocks = self._rewritten(ask.function, blocks, rngs)
+        if bad and self.needs_all:
+            blocks = self._rewritten(ask.function, blocks, ask.context)
         return replace(answer, blocks=tuple(blocks), failed={**answer.failed, **failed})
 
-    def _rewritten(self, task: Task[Any], blocks: Sequence[Block], rngs: Mapping[str, Rng]) -> list[Block]:
+    def _rewritten(self, task: Task[Any], blocks: Sequence[Block], context: Context) -> list[Block]:
         copies = [Block(block.names, dict(block.values)) for block in blocks]
         for field, kind in task.kinds.items():
-            if kind == "other":
+            if kind not in Corrupted.kinds:
                 continue
             forms: dict[Any, list[tuple[str, Tensor]]] = {}
             for block, copy_ in zip(blocks, copies, strict=True):
@@ -324,20 +353,20 @@ class Attacked:
                     forms.setdefault((value.shape[1:], value.dtype), []).extend(named)
             for rows in forms.values():
                 rows.sort(key=lambda row: row[0])  # a sum must not depend on which worker answered first
-                self._rewrite_rows(kind, field, rows, rngs)
+                self._rewrite_rows(kind, field, rows, context)
         return copies
 
-    def _rewrite_rows(self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], rngs: Mapping[str, Rng]) -> None:
+    def _rewrite_rows(self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], context: Context) -> None:
         """Rewrite, in place, the attackers' rows of one field; `rows` are views of it, sorted by name."""
         whole = kind not in VECTORS
         parts = [(n, row if whole else row[..., : self.layout.dim]) for n, row in rows]
-        parts = [(n, part) for n, part in parts if n in rngs or bool(torch.isfinite(part).all())]
-        mine = [part for n, part in parts if n in rngs]
+        parts = [(n, part) for n, part in parts if n in self.attackers or bool(torch.isfinite(part).all())]
+        bad, mine = [n for n, _ in parts if n in self.attackers], [part for n, part in parts if n in self.attackers]
         if not mine:
             return
-        attackers = torch.tensor([n in rngs for n, _ in parts])
-        streams = [rngs[n].child(field) for n, _ in parts if n in rngs]
-        new = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, streams)
+        attackers = torch.tensor([n in self.attackers for n, _ in parts])
+        rngs = streams(context, "attack", field, bad)
+        new = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, rngs)
         for part, lie in zip(mine, new, strict=True):
             part.copy_(lie)
 
@@ -363,11 +392,23 @@ class Attacked:
         self.honest.close()
 
 
+def _travelling(corrupted: Corrupted) -> tuple[Corrupted, ...]:
+    """The filter of an attack, if it corrupts replies where they are made. Raises `InputError` if it cannot travel there."""
+    if not overrides(corrupted.attack, Attack, "corrupt"):
+        return ()
+    try:
+        to_json(corrupted)
+    except InputError as error:
+        own = type(corrupted.attack).__name__
+        raise InputError(f"{own}.corrupt runs at the clients; register the dataclass {own} with @wire_type") from error
+    return (corrupted,)
+
+
 def _seen(rows: Tensor, attackers: Tensor, statistics: str) -> Tensor:
     return rows[~attackers] if statistics == "honest" and not bool(attackers.all()) else rows
 
 
-def _normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
+def normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
     """N(0, I) in the form of `like`, a row from each stream."""
     drawn = [
         torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype) for row, rng in zip(like, rngs, strict=True)

@@ -8,9 +8,13 @@ import pytest
 import torch
 from test_methods import CASES, is_pooled, label, plain, quick, run
 
-from coterie.attacks import ATTACKS, IPM, Dropout, LabelFlip, NaN, Noise
+from coterie.attacks import ALIE, ATTACKS, IPM, Attack, Dropout, LabelFlip, NaN, Noise, SignFlip
+from coterie.core import exchange, task
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import QuorumError
+from coterie.core.tasks import local_update
+from coterie.engines import ENGINES
+from coterie.filters.top_k import TopK
 from federations import PROBLEMS, assert_same_bits, fit, logistic
 
 FIRST = {case[0]: case for case in reversed(CASES)}
@@ -59,6 +63,53 @@ def test_clients_that_train_alone_and_rows_in_one_place_are_out_of_reach():
     alone, attacked = run(FIRST["local"]), run(FIRST["local"], attack=Noise(on=("b",)))
     for name, x in alone.models.items():
         assert torch.equal(x, attacked.models[name]) == (name != "b")
+
+
+@pytest.mark.parametrize("where", [2, pytest.param("ray", marks=pytest.mark.engines)])
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("name", ["fedavg", "maxfl"])
+def test_every_attack_gives_the_same_bits_on_every_engine(name, attack, where, request):
+    options = {"rounds": 2, "attack": ATTACKS[attack](on=("b", "d")), "problem": PROBLEMS["batch-norm"]()}
+    if where == "ray":
+        request.getfixturevalue("ray_cluster")
+        other = {"engine": ENGINES.build({"name": "ray"}, "")}
+    else:
+        other = {"workers": where}
+    assert_same_bits(run(FIRST[name], **options), run(FIRST[name], **options, **other))
+
+
+@pytest.mark.parametrize("attack", [IPM, ALIE])
+def test_attackers_who_know_what_others_send_know_it_of_all_that_are_asked(attack, monkeypatch):
+    options = {"rounds": 2, "attack": attack(on=("b", "d"))}
+    whole = run(FIRST["fedavg"], **options)
+    monkeypatch.setattr(exchange, "AT_ONCE", 2)
+    assert_same_bits(whole, run(FIRST["fedavg"], **options))
+
+
+def test_an_attack_at_the_clients_does_not_depend_on_where_its_task_is_defined_or_how_many_are_asked(monkeypatch):
+    options = {"rounds": 2, "attack": Noise(on=("b", "d"))}
+    whole = run(FIRST["fedavg"], **options)
+    monkeypatch.setattr(exchange, "AT_ONCE", 2)
+    monkeypatch.setitem(task._TASKS, "elsewhere:local_update", local_update)
+    monkeypatch.setattr(local_update, "name", "elsewhere:local_update")
+    assert_same_bits(whole, run(FIRST["fedavg"], **options))
+
+
+def test_a_compressed_update_is_attacked_before_it_is_packed():
+    filters = {"filters": [TopK(0.5)], "rounds": 2}
+    plain, attacked = run(FIRST["fedavg"], **filters), run(FIRST["fedavg"], attack=SignFlip(on=("b",)), **filters)
+    assert not torch.equal(plain.x, attacked.x)
+    assert [a.bytes_up for a in plain.asks] == [a.bytes_up for a in attacked.asks]
+
+
+class Unregistered(Attack):
+    def corrupt(self, kind, rows, rngs):
+        return 0 * rows
+
+
+def test_an_attack_that_runs_at_the_clients_must_be_able_to_travel():
+    with pytest.raises(InputError, match=r"Unregistered.corrupt runs at the clients; register the dataclass"):
+        run(FIRST["fedavg"], attack=Unregistered(on=("b",)))
 
 
 @pytest.mark.parametrize(

@@ -326,7 +326,7 @@ def test_engines_of_real_machines_cannot_be_attacked():
     class Remote:
         clients = ("a",)
 
-    with pytest.raises(InputError, match="in process only, not on Remote"):
+    with pytest.raises(InputError, match="in process or on Ray, not on Remote"):
         Attacked(Remote(), IPM(), ("a",))
 
 

@@ -25,7 +25,7 @@ from coterie.core.wire import to_json
 if TYPE_CHECKING:
     from coterie.core.method import Method
 
-__all__ = ["STAGES", "Filter", "Passage", "filtered", "filters_of", "unpacked"]
+__all__ = ["STAGES", "Filter", "Passage", "filtered", "filters_of", "in_order", "streams", "unpacked"]
 
 STAGES = ("clipping", "noise", "compression", "attack", "masks")
 """The order of filters: attackers change what they would have sent, and a mask hides whatever is sent."""
@@ -52,9 +52,7 @@ class Passage:
 
     def rngs(self, purpose: str = "filter") -> list[Rng]:
         """A random stream for each client; it depends neither on where a task is defined nor on who shares the cohort."""
-        at = self.context
-        where = (at.seed, at.round, purpose, at.label, self.field, at.number)
-        return [Rng.named(*where, name) for name in self.names]
+        return streams(self.context, purpose, self.field, self.names)
 
     def residual(self, like: Tensor) -> Tensor:
         """What earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
@@ -70,6 +68,12 @@ class Passage:
     def _key(self) -> str:
         task = self.task.replace("/", ".")
         return f"filter {self.position} {task} {self.field} {self.context.stream}"
+
+
+def streams(context: Context, purpose: str, field: str, names: Iterable[str]) -> list[Rng]:
+    """A random stream for each client and field of the replies to an ask."""
+    where = (context.seed, context.round, purpose, context.label, field, context.number)
+    return [Rng.named(*where, name) for name in names]
 
 
 class Filter:
@@ -127,7 +131,12 @@ def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...
     require(
         len(packing) < 2, f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
     )
-    return () if method.is_reference else tuple(sorted(given, key=lambda one: STAGES.index(one.stage)))
+    return () if method.is_reference else in_order(given)
+
+
+def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:
+    """Filters in the order of their stages."""
+    return tuple(sorted(filters, key=lambda one: STAGES.index(one.stage)))
 
 
 def filtered(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:

@@ -168,8 +168,20 @@ class Attack:
     fault: ClassVar[str] = "failed"
     late: ClassVar[bool] = False
 
+    def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """What attackers who know their own reply alone send in its place [a, ...]; called where the reply is made.
+
+        An attack with this hook travels, so it is a frozen dataclass registered with `@wire_type`.
+
+        Args:
+            kind: of the field, `update`, `gradient` or `gap`.
+            rows: what the a attackers would have replied [a, ...].
+            rngs: one stream for each of them.
+        """
+        return rows
+
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """New rows [a, ...] of the attackers.
+        """What attackers who know what everybody replies send [a, ...]; called where all replies pass.
 
         Args:
             kind: of the field, `update`, `gradient` or `gap`.
