@@ -5,17 +5,22 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
 
 import coterie as ct
 from coterie.cli.main import main
 from coterie.core.errors import InputError
+from coterie.core.filters import Filter
+from coterie.filters import FILTERS
 from coterie.run.files import write_csv
 from coterie.run.seals import TABLES, hashes, read_sealed, write_sealed
 from coterie.run.tables import read_tables
+from coterie.sites.plan import read_plan
 
 OWN = '''"""Files of whoever made the run; each leaves a trace where it is imported."""
 
@@ -243,3 +248,41 @@ def test_a_report_reads_names_back_as_they_are(tmp_path):
     assert {row["client"] for row in json.loads((tmp_path / "run" / "summary.json").read_text())} == {"=a", "+b"}
     assert "'=a" in (tmp_path / "run" / "history.csv").read_text()
     assert read_tables(tmp_path / "run" / "experiment.toml")["run"]["rounds"] == 1
+
+
+OWN_IN_PLANS = {
+    "method": {"methods": [{"name": "FILE:Mine"}]},
+    "model": {"model": {"name": "FILE:small"}},
+    "attack": {"attack": {"name": "FILE:Flip", "on": ["b"]}},
+    "filter": {"filters": [{"name": "FILE:Flip"}]},
+    "sampler": {"local": {"sampler": {"name": "FILE:Mine"}}},
+    "engine": {"engine": {"name": "FILE:Mine"}},
+    "data": {"data": {"name": "FILE:small", "label": "y"}},
+}
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("part", OWN_IN_PLANS)
+def test_reading_a_plan_imports_nothing(tmp_path, part):
+    trace, file = tmp_path / "trace", tmp_path / f"{part}_in_a_plan.py"
+    file.write_text(OWN.format(trace=str(trace)))
+    tables = {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], "deploy": {"sites": ["a", "b"]}}
+    text = json.dumps({**tables, **OWN_IN_PLANS[part]}).replace("FILE:", f"{file}:")
+    (tmp_path / "plan.toml").write_text(tomli_w.dumps(json.loads(text)))
+    with pytest.raises(InputError, match="no code travels to sites"):
+        read_plan(tmp_path / "plan.toml")
+    assert not trace.exists()
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_plan_has_no_filters_that_lie(tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Lie(Filter):
+        stage = "attack"
+
+    monkeypatch.setitem(FILTERS, "lie", Lie)
+    tables = {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], "deploy": {"sites": ["a", "b"]}}
+    (tmp_path / "plan.toml").write_text(tomli_w.dumps({**tables, "filters": [{"name": "lie"}]}))
+    monkeypatch.setattr("coterie.run.experiment.filters_of", lambda method, filters: filters)
+    with pytest.raises(InputError, match=r"filters: lie is an attack, which is for one machine"):
+        read_plan(tmp_path / "plan.toml")

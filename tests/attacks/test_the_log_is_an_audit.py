@@ -91,6 +91,26 @@ def test_malformed_messages_are_refused_and_logged_and_nothing_raises(site):
     assert sum(line["outcome"] != "answered" for line in lines) > count / 2
 
 
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("message", [3, None, {"do": "open"}, "open"], ids=str)
+def test_what_is_no_bytes_is_refused_and_logged(site, message):
+    assert decode(site.handle(message, "server"))["failed"] == "no message of coterie"
+    assert json.loads(site._log.path.read_text().splitlines()[-1])["outcome"] == "refused"
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_message_over_the_sites_bound_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    from coterie.sites import site as module
+
+    hospital = Hospital(tmp_path, settings={"largest_message": 1})
+    made = module.Site("hungary", hospital.settings_file, tmp_path / "kept")
+    monkeypatch.setattr(module, "header", None)
+    reply = decode(made.handle(bytes(2**20 + 1), "server"))
+    assert reply["failed"] == "a message of 2 MB is over the 1 MB of largest_message at its site"
+    entry = json.loads(made._log.path.read_text().splitlines()[-1])
+    assert (entry["outcome"], entry["bytes_down"]) == ("refused", 2**20 + 1)
+
+
 def test_a_replayed_message_is_refused(site):
     message = messages(site.hospital)[0]
     assert "failed" not in decode(site.handle(message, "server"))
