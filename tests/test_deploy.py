@@ -57,7 +57,7 @@ def test_a_plan_is_an_experiment_and_where_it_runs(tmp_path):
         ('"b"]', '"b"]\ncolumns = "age"', "columns must be a list of names of columns"),
         ('folder = "hospitals"', 'name = "digits"', "'digits' has no files at sites"),
         ('label = "num"', "", "[data] must name the label"),
-        ('name = "fedavg"', 'name = "mine.py:Mine"', "there is no file 'mine.py'"),
+        ('name = "fedavg"', 'name = "mine.py:Mine"', "mine.py is code of your own, and no code travels to sites"),
         ("[deploy]\n", '[attack]\nname = "ipm"\non = ["a"]\n[deploy]\n', "[attack] is for one machine"),
         ("[deploy]\n", '[engine]\nname = "ray"\n[deploy]\n', "[engine] does not go with [deploy]"),
     ],

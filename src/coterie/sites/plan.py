@@ -13,8 +13,10 @@ from typing import Annotated
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.schema import POSITIVE, SIZE, TEXT, Rule, build, list_of, options
 from coterie.engines.inprocess import InProcess
+from coterie.filters import FILTERS
 from coterie.models import MODELS
 from coterie.run.experiment import Experiment
+from coterie.run.files import own_files
 from coterie.run.tables import read_tables
 from coterie.sites.tables import table_options
 
@@ -91,6 +93,8 @@ def read_plan(path: Path) -> Plan:
     table = tables.pop("deploy", None)
     if not isinstance(table, dict):
         raise InputError(f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")
+    own = next(iter(own_files(tables)), None)
+    require(own is None, f"{path}: {own} is code of your own, and no code travels to sites; name what coterie brings")
     deployment = build(Deployment, table, f"{path}, [deploy]", named="deploy")
     return Plan(_deployable(Experiment.from_tables(tables, str(path)), path), deployment)
 
@@ -98,17 +102,11 @@ def read_plan(path: Path) -> Plan:
 def _deployable(experiment: Experiment, path: Path) -> Experiment:
     """`experiment`, if sites can run it: their tables, and only code that they have installed."""
     table_options(experiment.data)
-    named = [
-        *(m.name for m in experiment.methods),
-        experiment.model.get("name", ""),
-        *experiment.run.metrics,
-        str(experiment.run.loss),
-    ]
-    own = next((n for n in named if ".py:" in n), None)
-    require(own is None, f"{path}: {own} is code of your own, and no code travels to sites; name what coterie brings")
     name = experiment.model.get("name", "logistic")
     require(name in MODELS, f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}")
     require(experiment.attack is None, f"{path}: [attack] is for one machine; drop it from a plan")
+    lie = next((FILTERS.name_of(one) for one in experiment.filters if one.stage == "attack"), None)
+    require(lie is None, f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
     require(tuned is None, f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
     require(type(experiment.engine) is InProcess, f"{path}: [engine] does not go with [deploy]; drop it")

@@ -25,6 +25,8 @@ __all__ = ["FRAME", "answer_of", "check_description", "facts_of_reply", "most_by
 MEGABYTE = 2**20
 FRAME = 16 * MEGABYTE
 """Bytes that a reply may have beside its tensors: names, notes, descriptions of columns."""
+UNREAD = -1
+"""The serial number with which a site refuses a message that it has not read."""
 MANY_VECTORS = 64
 """Model vectors in a field that does not declare how many."""
 PACKED = 4
@@ -61,9 +63,10 @@ def opened(got: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
         values = decode(got)
     except InputError as error:
         raise InputError(plain(f"its reply cannot be read: {error}")) from error
-    require(type(values.get("serial")) is int and values["serial"] == serial, "it replied to another ask")
     why = values.get("failed", "")
     require(isinstance(why, str), "its reply cannot be read: it fails without a sentence")
+    answers = (serial, UNREAD) if why else (serial,)
+    require(type(values.get("serial")) is int and values["serial"] in answers, "it replied to another ask")
     return values, plain(why)
 
 

@@ -29,6 +29,7 @@ class SiteSettings:
             its name and sums stay at the site.
         minimum_batch: a gradient, a loss or a step of training that rests on fewer rows is refused.
         refuse: names of tasks that the site does not run, such as `meritfed:target_descent`, although its plan asks them.
+        largest_message: megabytes (of 2^20 bytes); a longer message is refused before it is read.
         log: file to which every request is written.
     """
 
@@ -37,6 +38,7 @@ class SiteSettings:
     minimum_rows: Annotated[int, SIZE] = 20
     minimum_cell: Annotated[int, SIZE] = 10
     minimum_batch: Annotated[int, SIZE] = 8
+    largest_message: Annotated[int, SIZE] = 1024
     refuse: Annotated[tuple[str, ...], _TASKS] = ()
     log: Annotated[str, Rule(TEXT.test, "the path of a file")] = "asks.jsonl"
 

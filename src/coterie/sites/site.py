@@ -29,6 +29,7 @@ __all__ = ["SERVER", "Site"]
 
 SERVER = "server"
 """The server's name, under which FLARE lets it call; no site can have it."""
+MEGABYTE = 2**20
 _BEGINNINGS = ("open", "encode", "prepare")
 
 
@@ -70,11 +71,18 @@ class Site:
             return False
         return not self.busy
 
-    def handle(self, message: bytes, caller: str) -> bytes:
+    def handle(self, message: Any, caller: str) -> bytes:
         """The answer to a message of `caller`, whom the transport has authenticated; what goes wrong is a sentence under `failed`."""
         if caller != SERVER:  # before anything is read, and without a lock: nobody else can make the site wait
-            return self._refuse({}, message, caller, "only the server may ask")
+            return self._refuse({}, message if isinstance(message, bytes) else b"", caller, "only the server may ask")
+        if not isinstance(message, bytes):
+            return self._refuse({}, b"", caller, "no message of coterie")
         with self._lock:  # calls come in threads, and one that timed out may still run
+            settings = self._settings
+            if settings is not None and len(message) > settings.largest_message * MEGABYTE:
+                size, most = -(-len(message) // MEGABYTE), settings.largest_message
+                why = f"a message of {size} MB is over the {most} MB of largest_message at its site"
+                return self._refuse({}, message, caller, why)
             try:
                 about = header(message)
                 serial = about["serial"]
@@ -86,22 +94,22 @@ class Site:
             if serial <= self._newest:
                 return self._refuse(about, message, caller, "a later ask came first")
             self._newest = serial
-            if self._unready or self._settings is None:
+            if self._unready or settings is None:
                 return self._refuse(about, message, caller, self._unready)
-            return self._answer(about, message, caller)
+            return self._answer(about, message, caller, settings)
 
     def close(self) -> None:
         """End the child process."""
         if self._child is not None:
             self._child.close()
 
-    def _answer(self, about: Mapping[str, Any], message: bytes, caller: str) -> bytes:
+    def _answer(self, about: Mapping[str, Any], message: bytes, caller: str, settings: SiteSettings) -> bytes:
         if self._child is None:
-            self._child = self._fresh()
+            self._child = self._fresh(settings)
         answer, told = self._child.ask(message)
         if answer is None:
             why = f"its cohort process ended with exit code {self._child.code}; {MEMORY_LOST}"
-            self._child = self._again()
+            self._child = self._again(settings)
             answer, told = _failure(about, why), {"error": why}
         elif "refused" not in told and "error" not in told and about.get("do") in _BEGINNINGS:
             self._journal[about["do"]] = message
@@ -134,13 +142,12 @@ class Site:
             **told,
         )
 
-    def _fresh(self) -> _Child:
-        assert self._settings is not None
-        return _Child(self.name, self._settings, self.folder, self._plan_file)
+    def _fresh(self, settings: SiteSettings) -> _Child:
+        return _Child(self.name, settings, self.folder, self._plan_file)
 
-    def _again(self) -> _Child | None:
+    def _again(self, settings: SiteSettings) -> _Child | None:
         """A new child that knows what the old one was told; but for its memory, which is lost."""
-        child = self._fresh()
+        child = self._fresh(settings)
         for kind in (k for k in _BEGINNINGS if k in self._journal):
             message = self._journal[kind]
             if kind == "prepare":
