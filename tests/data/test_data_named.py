@@ -72,8 +72,8 @@ def test_defaults_spelled_out_are_the_defaults(name):
         ("digits", {"alpha": 1}, "digits has no option 'alpha'; it has none"),
         ("digits", {"folder": "x"}, "digits has no option 'folder'"),
         ("mean-estimation", {"muu": 1}, r"mean-estimation has no option 'muu'; did you mean 'mu'\?"),
-        ("digits", {"seed": -1}, "seed = -1 must be a whole number of at least 0"),
-        ("digits", {"seed": True}, "seed = True must be a whole number"),
+        ("digits", {"seed": -1}, "seed must be an int >= 0; got -1"),
+        ("digits", {"seed": True}, "seed must be an int >= 0; got True"),
         ("heart-disease", {"split": {"alpha": 1}}, "alpha does not apply to heart-disease, which has"),
         ("mean-estimation", {"split": {"parts": {"train": 1}}}, "parts does not apply to mean-estimation"),
         ("mean-estimation", {"mu": -1}, "mu = -1 must be a number of at least 0"),
@@ -184,7 +184,7 @@ def test_idx_files_are_checked(tmp_path):
         assert np.array_equal(read_idx(path), array)
     whole = idx(array, gz=False)
     for raw, sentence in [
-        (b"", "no IDX file of bytes: it starts with nothing"),
+        (b"", "not an IDX file of bytes: it starts with nothing"),
         (b"\x89PNG....", "it starts with 89 50 4e 47, not with 00 00 08"),
         (b"\x00\x00\x0d\x01" + b"\x00" * 8, "starts with 00 00 0d 01"),  # floats
         (whole[:-1], r"holds 23 bytes of data but its header says 24 \[2, 3, 4\]; copy it again"),

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.rows import Clients, Inputs
+from coterie.core.schema import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
 from coterie.data.split_table import ReadColumn, Split
-from coterie.data.splits import subset, whole
+from coterie.data.splits import subset
 from coterie.data.tensors import as_labels, split_over
 
 __all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "installed", "open_hub"]
@@ -75,7 +76,7 @@ def from_hub(
     rule = Split.parse(split, **DEFAULT_SPLIT)
     found = columns(open_hub(name, subset_name=subset_name, part=part), input, label)
     count = len(found.labels)
-    require(rows is None or (whole(1)(rows) and rows <= count), f"rows = {rows!r} must lie between 1 and {count}")
+    require(rows is None or (SIZE.test(rows) and rows <= count), f"rows = {rows!r} must lie between 1 and {count}")
     chosen = np.arange(count) if rows is None else subset(found.labels, rows, seed=rule.seeded(seed))
     return split_over(
         lambda index: found.read(chosen[index]),

@@ -10,11 +10,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.rows import Clients
 from coterie.data import hub
 from coterie.data.sets import cifar10, digits, fashion_mnist, heart_disease, mean_estimation
-from coterie.data.splits import DEFAULT_PARTS, whole
+from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tables.folder import from_folder
 
 __all__ = ["DATASETS", "Dataset", "load"]
@@ -151,7 +153,8 @@ def load(
     >>> load("heart-disease").names
     ('cleveland', 'hungary', 'long-beach', 'switzerland')
     """
-    require(whole(0)(seed), f"seed = {seed!r} must be a whole number of at least 0")
+    good = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+    require(good, f"seed must be an int >= 0; got {seed!r}")
     key = os.fspath(name_or_folder)
     found = DATASETS.get(key)
     if found is None:

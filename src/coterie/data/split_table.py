@@ -9,10 +9,22 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.schema import Flag
+from coterie.core.errors import is_number, nearest, require
+from coterie.core.schema import (
+    COUNT,
+    POSITIVE,
+    SIZE,
+    TEXT,
+    Flag,
+    Rule,
+    build,
+    one_of,
+    optional,
+    options,
+    options_of,
+)
 from coterie.data import splits
-from coterie.data.splits import DEFAULT_PARTS, Index, generator, is_number, numbered, whole
+from coterie.data.splits import DEFAULT_PARTS, Index, generator, numbered
 
 __all__ = ["Dealt", "ReadColumn", "Split"]
 
@@ -47,7 +59,19 @@ class Dealt:
         return np.unique(np.concatenate([*self.clients.values(), *self.unseen.values(), *self.validation.values()]))
 
 
-@dataclass(frozen=True)
+_KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups", "column")
+_FRACTION = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
+
+
+def _are_parts(value: Any) -> bool:
+    named = isinstance(value, Mapping) and set(value) <= set(DEFAULT_PARTS)
+    return named and all(map(_FRACTION.test, value.values()))
+
+
+_PARTS = Rule(_are_parts, "a table of train, validation and test with fractions from 0 to 1")
+
+
+@options
 class Split:
     """The `[split]` table of an experiment, checked.
 
@@ -69,22 +93,22 @@ class Split:
         parts: fraction of a client's rows per part.
     """
 
-    kind: Annotated[str | None, Flag("--split", "KIND")] = None
-    clients: Annotated[int, Flag(metavar="N")] = 10
-    column: str | None = None
-    alpha: Annotated[float, Flag()] = 0.5
-    minimum: int = 3
-    shards_per_client: int = 2
-    shard_size: int | None = None
-    nr: float = 0.95
-    clusters: int = 5
-    labels_per_cluster: int = 2
-    held_out: int = 300
-    unseen: int = 0
-    flip: float = 0.0
-    test: str = "own"
-    seed: int | None = None
-    parts: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_PARTS))
+    kind: Annotated[str | None, optional(one_of(*_KINDS)), Flag("--split", "KIND")] = None
+    clients: Annotated[int, COUNT, Flag(metavar="N")] = 10
+    column: Annotated[str | None, optional(TEXT._replace(allowed="the name of a column"))] = None
+    alpha: Annotated[float, POSITIVE, Flag()] = 0.5
+    minimum: Annotated[int, COUNT] = 3
+    shards_per_client: Annotated[int, SIZE] = 2
+    shard_size: Annotated[int | None, optional(SIZE)] = None
+    nr: Annotated[float, _FRACTION] = 0.95
+    clusters: Annotated[int, SIZE] = 5
+    labels_per_cluster: Annotated[int, SIZE] = 2
+    held_out: Annotated[int, COUNT] = 300
+    unseen: Annotated[int, COUNT] = 0
+    flip: Annotated[float, _FRACTION] = 0.0
+    test: Annotated[str, one_of("own", "label-mix", "standard")] = "own"
+    seed: Annotated[int | None, optional(COUNT, "that of the run")] = None
+    parts: Annotated[Mapping[str, float], _PARTS] = field(default_factory=lambda: dict(DEFAULT_PARTS))
 
     @classmethod
     def parse(cls, table: Mapping[str, Any] | None, *, natural: str = "", **defaults: Any) -> Split:
@@ -94,20 +118,13 @@ class Split:
         that names the key, what is allowed and the nearest spelling.
         """
         given = dict(table or {})
-        allowed = list(_CHECKS)
         for key in given:
-            require(key in allowed, f"[split] has no key {key!r}; {nearest(str(key), allowed)}")
+            known = key in _KEYS
+            require(known, f"[split]: unknown key {key!r}; {nearest(str(key), _KEYS)}")
             require(
                 not natural or key in ("seed", "parts"),
                 f"[split] {key} does not apply to {natural}, which has its own clients; only seed and parts do",
             )
-        for key, value in given.items():
-            check, meaning = _CHECKS[key]
-            if not check(value):
-                near = f"; {nearest(value, _KINDS)}" if key == "kind" and isinstance(value, str) else ""
-                raise InputError(f"[split] {key} = {value!r} must be {meaning}{near}")
-        if "parts" in given:
-            given["parts"] = _parts(given["parts"])
         if given.get("kind") == "target-groups":
             defaults = {**defaults, "clients": 20}
         if given.get("kind") == "column":
@@ -116,7 +133,7 @@ class Split:
                 "[split] kind = 'column' needs the name of the column, for example column = \"writer\"",
             )
             defaults = {**defaults, "clients": 0}
-        split = cls(**{**defaults, **given})
+        split = build(cls, {**defaults, **given}, "[split]", named="split")
         for key, kinds in _BELONGS.items():
             require(
                 key not in given or split.kind in kinds,
@@ -126,22 +143,20 @@ class Split:
         return split
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _parts(self.parts))
+        require(self.clients > 0 or self.kind == "column", f"split.clients must be {SIZE.allowed}; got {self.clients}")
         require(
             self.test == "own" or not self.flip,
-            f"[split] flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them",
+            f"flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them",
         )
         if self.kind != "target-groups":
             return
-        require(
-            self.clients in (20, 40), f"[split] clients = {self.clients} must be 20 or 40 for kind = 'target-groups'"
-        )
-        require(
-            self.alpha <= 1, f"[split] alpha = {self.alpha} must be at most 1 for kind = 'target-groups': it is a share"
-        )
+        require(self.clients in (20, 40), f"clients = {self.clients} must be 20 or 40 for kind = 'target-groups'")
+        require(self.alpha <= 1, f"alpha = {self.alpha} must be at most 1 for kind = 'target-groups': it is a share")
         for key in ("unseen", "flip"):
             require(
                 not getattr(self, key),
-                f"[split] {key} does not apply to kind = 'target-groups', whose clients are fixed",
+                f"{key} does not apply to kind = 'target-groups', whose clients are fixed",
             )
 
     def seeded(self, seed: int) -> int:
@@ -266,22 +281,12 @@ def _copy(name: str) -> str:
 
 def _parts(given: Mapping[str, float]) -> dict[str, float]:
     total = float(sum(given.values()))
-    require(
-        abs(total - 1) < 1e-6, f"[split] parts add up to {total:g}; fractions of train, validation, test must give 1"
-    )
-    require(given.get("train", 0) > 0, "[split] parts need train above 0, for example {train = .6, test = .4}")
+    require(abs(total - 1) < 1e-6, f"parts add up to {total:g}; fractions of train, validation, test must give 1")
+    require(given.get("train", 0) > 0, "parts need train above 0, for example {train = .6, test = .4}")
     return {key: float(given.get(key, 0.0)) for key in DEFAULT_PARTS if given.get(key, 0.0) > 0}
 
 
-def _is_parts(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and set(value) <= set(DEFAULT_PARTS)
-        and all(is_number(v) and 0 <= v <= 1 for v in value.values())
-    )
-
-
-_KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups", "column")
+_KEYS = tuple(key for option in options_of(Split) for key in option.keys)
 _BELONGS = {
     "alpha": ("dirichlet", "target-groups"),
     "minimum": ("dirichlet", "column"),
@@ -292,26 +297,4 @@ _BELONGS = {
     "clusters": ("clusters",),
     "labels_per_cluster": ("clusters",),
     "held_out": ("target-groups",),
-}
-_TESTS = ("own", "label-mix", "standard")
-_AT_LEAST_1 = (whole(1), "a whole number of at least 1")
-_AT_LEAST_0 = (whole(0), "a whole number of at least 0")
-_SHARE = (lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
-_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "kind": (lambda v: v in _KINDS, f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"),
-    "clients": _AT_LEAST_1,
-    "column": (lambda v: isinstance(v, str) and bool(v), "the name of a column"),
-    "alpha": (lambda v: is_number(v) and v > 0, "a number above 0"),
-    "minimum": _AT_LEAST_0,
-    "shards_per_client": _AT_LEAST_1,
-    "shard_size": _AT_LEAST_1,
-    "nr": _SHARE,
-    "clusters": _AT_LEAST_1,
-    "labels_per_cluster": _AT_LEAST_1,
-    "held_out": _AT_LEAST_0,
-    "unseen": _AT_LEAST_0,
-    "flip": _SHARE,
-    "test": (lambda v: v in _TESTS, '"own", "label-mix" or "standard"'),
-    "seed": _AT_LEAST_0,
-    "parts": (_is_parts, "a table of train, validation and test with fractions from 0 to 1"),
 }

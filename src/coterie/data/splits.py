@@ -8,7 +8,7 @@ share rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +25,6 @@ __all__ = [
     "dirichlet",
     "generator",
     "iid",
-    "is_number",
     "label_mix",
     "mixed",
     "numbered",
@@ -33,7 +32,6 @@ __all__ = [
     "stratified",
     "subset",
     "target_groups",
-    "whole",
 ]
 
 Index = NDArray[np.int64]
@@ -373,14 +371,3 @@ def _classes(labels: ArrayLike, kind: str) -> NDArray[Any]:
 def _check_clients(n: int, rows: int) -> None:
     require(n >= 1, f"clients = {n} must be at least 1")
     require(n <= rows, f"{rows} rows cannot be split over {n} clients; lower `clients`")
-
-
-def whole(low: int) -> Callable[[Any], bool]:
-    """A test for whole numbers of at least `low`; True and False are none."""
-    return lambda v: isinstance(v, int | np.integer) and v is not True and v is not False and int(v) >= low
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number; True and False are none."""
-    real = isinstance(value, int | float | np.number) and value is not True and value is not False
-    return real and bool(np.isfinite(float(value)))

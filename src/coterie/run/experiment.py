@@ -149,7 +149,7 @@ class Experiment:
             model=dict(tables.get("model", {"name": "logistic"})),
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where) for e in entries),
-            run=build(RunTable, tables.get("run", {}), f"{where}, [run]", named="run"),
+            run=_run(tables.get("run", {}), f"{where}, [run]"),
             tune=dict(tables.get("tune", {})),
             where=where,
             engine=ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
@@ -337,6 +337,14 @@ def _above(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     """Settings of local training with those `above` in place of those `below`; epochs take the place of steps."""
     replaced = {key for option in options_of(LocalSGD) if set(option.keys) & set(above) for key in option.keys}
     return {**{k: v for k, v in below.items() if k not in replaced}, **above}
+
+
+def _run(table: Mapping[str, Any], where: str) -> RunTable:
+    engines = {key for name in ENGINES for option in options_of(ENGINES[name]) for key in option.keys}
+    for key in table:
+        require(key not in engines, f"{where}: {key} belongs to the engine; write {key} = ... under [engine]")
+    require("engine" not in table, f'{where}: the engine is a table of its own: [engine] name = "ray"')
+    return build(RunTable, table, where, named="run")
 
 
 def _attack(table: Mapping[str, Any] | None, where: str) -> Any:

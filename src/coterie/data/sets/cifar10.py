@@ -20,9 +20,10 @@ from torch import Tensor
 
 from coterie.core.errors import InputError, require
 from coterie.core.rows import Clients, Part
+from coterie.core.schema import COUNT, SIZE
 from coterie.data import hub
 from coterie.data.split_table import Split
-from coterie.data.splits import subset, whole
+from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 
 __all__ = ["CLASSES", "DEFAULT_SPLIT", "cifar10"]
@@ -65,10 +66,10 @@ def cifar10(
     where = _find(folder)
     labels, read = _source(where, "train")
     require(
-        rows is None or (whole(1)(rows) and rows <= len(labels)),
+        rows is None or (SIZE.test(rows) and rows <= len(labels)),
         f"rows = {rows!r} must lie between 1 and {len(labels)}",
     )
-    require(whole(0)(server), f"server = {server!r} must be a whole number of at least 0")
+    require(COUNT.test(server), f"server = {server!r} must be a whole number of at least 0")
     at = rule.seeded(seed)
     chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=at)
     held = standard = None

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import InputError, require
 from coterie.core.rows import Clients, Part
+from coterie.core.schema import COUNT, SIZE
 from coterie.data.split_table import Split
-from coterie.data.splits import whole
 from coterie.data.tensors import split_over
 
 __all__ = ["CLASSES", "DEFAULT_SPLIT", "fashion_mnist", "read_idx"]
@@ -52,7 +52,7 @@ def fashion_mnist(
     where = _find(folder)
     images, labels = _pair(where, "train")
     require(
-        rows is None or (whole(1)(rows) and rows <= len(labels)),
+        rows is None or (SIZE.test(rows) and rows <= len(labels)),
         f"rows = {rows!r} must lie between 1 and {len(labels)}",
     )
     images, labels = images[:rows], labels[:rows]
@@ -60,7 +60,7 @@ def fashion_mnist(
     if server or rule.test != "own":
         extra_images, extra_labels = _pair(where, "t10k")
         require(
-            whole(0)(server) and server <= len(extra_labels),
+            COUNT.test(server) and server <= len(extra_labels),
             f"server = {server!r} must lie between 0 and {len(extra_labels)}",
         )
         if server:

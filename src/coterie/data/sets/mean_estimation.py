@@ -21,11 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.errors import require
+from coterie.core.errors import is_number, require
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients, Part, Rows
+from coterie.core.schema import COUNT
 from coterie.data.split_table import Split
-from coterie.data.splits import generator, is_number, numbered, whole
+from coterie.data.splits import generator, numbered
 
 __all__ = ["TARGET", "mean_estimation", "means"]
 
@@ -128,8 +129,8 @@ def _scalars(centres: Any, seed: int) -> Clients:
 def _check(mu: Any, groups: Any, sizes: Mapping[str, tuple[Any, int]]) -> None:
     require(is_number(mu) and mu >= 0, f"mu = {mu!r} must be a number of at least 0")
     require(
-        isinstance(groups, list | tuple) and len(groups) == 3 and all(map(whole(0), groups)) and groups[0] >= 1,
+        isinstance(groups, list | tuple) and len(groups) == 3 and all(map(COUNT.test, groups)) and groups[0] >= 1,
         f"groups = {groups!r} must be three whole numbers of clients, the first at least 1",
     )
     for key, (value, low) in sizes.items():
-        require(whole(low)(value), f"{key} = {value!r} must be a whole number of at least {low}")
+        require(COUNT.test(value) and value >= low, f"{key} = {value!r} must be a whole number of at least {low}")
