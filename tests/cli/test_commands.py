@@ -460,7 +460,8 @@ def test_predictions_on_raw_rows_are_as_good_as_the_evaluation_says(coterie, spl
             if (r["method"], r["client"], r["seed"], r["split"]) == (method, client, seed, "test")
         )
         assert expected["n"] == len(truth) == len(predicted)
-        assert list(predicted[0]) == ["row", "prediction", "num <= 0", "num > 0"]
+        assert list(predicted[0])[-4:] == ["num", "prediction", "num <= 0", "num > 0"]
+        assert [row["num"] for row in predicted] == [row["num"] for row in rows_of(folder / f"{client}-test.csv")]
         right = [(p["prediction"] == "num > 0") == t for p, t in zip(predicted, truth, strict=True)]
         assert sum(right) / len(right) == pytest.approx(expected["accuracy"], abs=1e-12)
         chance = torch.tensor([float(p["num > 0" if t else "num <= 0"]) for p, t in zip(predicted, truth, strict=True)])
@@ -471,14 +472,16 @@ def test_predict_takes_rows_without_label_and_columns_in_any_order(coterie, tmp_
     run = str(heart[0])
     (tmp_path / "whole.csv").write_text(hospital("switzerland", slice(0, 20)))
     whole = done(coterie("predict", run, "whole.csv", "--client", "switzerland", "--method", "meritfed"))
-    assert "model: meritfed for switzerland\n" in whole.err
+    assert "model: meritfed for switzerland, disease from 0.5 on\n" in whole.err
     assert re.search(r"the file has labels: accuracy [01]\.\d+ on 20 rows", whole.err)
     turned = [line.split(",") for line in hospital("switzerland", slice(0, 20), ("num", "ca", "thal")).splitlines()]
     (tmp_path / "turned.csv").write_text(
         "\n".join(";".join([*reversed(row), "x"]) for row in turned).replace(";x", ";note", 1)
     )
     other = done(coterie("predict", run, "turned.csv", "--client", "switzerland", "--method", "meritfed"))
-    assert other.out == whole.out
+    assert [line.split(",")[-3:] for line in other.out.splitlines()] == [
+        line.split(",")[-3:] for line in whole.out.splitlines()
+    ]
     assert "labels" not in other.err
     assert done(coterie("predict", run, "whole.csv", "--client", "switzerland")).err.startswith("model: ")
 
@@ -532,7 +535,7 @@ def test_a_folder_of_tables_end_to_end(driver, tmp_path):
     new = tmp_path / "new.csv"
     new.write_text("ward,age,blood sugar,smoker\nb,71,1.2,yes\nzz,31,,\n", encoding="utf-8")
     got = done(driver(tmp_path, "predict", "run", "new.csv", "--client", "Genève", "--method", "local"))
-    assert [line.split(",")[1] for line in got.out.splitlines()] == ["prediction", "ill", "well"]
+    assert [line.split(",")[4] for line in got.out.splitlines()] == ["prediction", "ill", "well"]
     assert "ward has 'zz'" in got.err
     assert (run / "models" / "local-1-Genève.safetensors").exists()
     assert (run / "report.html").exists()
@@ -546,8 +549,8 @@ def test_three_classes(driver, tmp_path):
     assert row["auc"] is not None
     assert load_file(tmp_path / "run" / "models" / "meritfed-0-Bern.safetensors")["weight"].shape[0] == 3
     got = done(driver(tmp_path, "predict", "run", "mine/Bern.csv", "--client", "Bern", "--method", "meritfed"))
-    assert got.out.splitlines()[0] == "row,prediction,high,low,middle"
-    assert sum(map(float, got.out.splitlines()[1].split(",")[2:])) == pytest.approx(1, abs=2e-4)
+    assert got.out.splitlines()[0] == "age,ward,blood sugar,smoker,target,room,prediction,high,low,middle"
+    assert sum(map(float, got.out.splitlines()[1].split(",")[-3:])) == pytest.approx(1, abs=2e-4)
 
 
 def test_regression(driver, tmp_path):
@@ -561,8 +564,8 @@ def test_regression(driver, tmp_path):
         assert row["accuracy"] is row["auc"] is row["majority"] is None
         assert row["loss"] < 20
     got = done(driver(tmp_path, "predict", "run", "mine/Bern.csv", "--client", "Bern", "--method", "fedavg"))
-    assert got.out.splitlines()[0] == "row,prediction"
-    assert 5 < float(got.out.splitlines()[1].split(",")[1]) < 15
+    assert got.out.splitlines()[0].endswith(",target,room,prediction")
+    assert 5 < float(got.out.splitlines()[1].split(",")[-1]) < 15
 
 
 def test_a_folder_called_like_a_data_set(driver, tmp_path):

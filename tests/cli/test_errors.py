@@ -382,7 +382,7 @@ DAMAGE = {
     "no results": ("report", "summary.json", "[]", "holds no results yet"),
     "half an experiment": ("report", "experiment.toml", "[data", "experiment.toml"),
     "half a history": ("report", "history.csv", "method,seed\nlocal", "history.csv"),
-    "no experiment": ("predict", "experiment.toml", None, "experiment.toml cannot be read"),
+    "no experiment": ("predict", "experiment.toml", None, "lacks experiment.toml"),
     "no recipe": ("predict", "preprocess.json", None, "was not made from tables"),
     "half a recipe": ("predict", "preprocess.json", '{"0": ', "preprocess.json"),
     "no model": ("predict", "models/local-0-a.safetensors", None, "has no model of 'local' for 'a'"),

@@ -317,23 +317,60 @@ def _verify(args: argparse.Namespace) -> int:
     return 2 if found.problems else 0
 
 
-def _predict(args: argparse.Namespace) -> int:
+def _finalise(args: argparse.Namespace) -> int:
     from coterie.core.state import write_atomically
+    from coterie.report.card import card
+    from coterie.report.diagnosis import operating_point
     from coterie.report.results import Results
     from coterie.report.verdicts import recommended
-    from coterie.run.predict import predict
+    from coterie.run.files import safe_name
+    from coterie.run.finalise import finalise
 
-    folder = Path(args.folder)
-    _mend(folder)
-    method = args.method or recommended(Results.load(folder), args.client)
+    run = Path(args.folder)
+    _mend(run)
+    results = Results.load(run, args.threshold)
+    best = recommended(results, args.client)
+    method = args.method or best
+    threshold = operating_point(results, method, args.client)
+    out = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
+    final = finalise(run, out, client=args.client, method=method, threshold=threshold)
+    text = card(results, args.client, method, final.rows, threshold)
+    write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
+    _say(f"model of {method} for {args.client}, trained on all rows: {out}")
+    _say(f"what to expect of it: {out / 'card.md'}")
+    for note in final.notes:
+        sys.stderr.write(f"note: {note}\n")
+    return 0
+
+
+def _predict(args: argparse.Namespace) -> int:
+    from coterie.core.state import write_atomically
+    from coterie.report.diagnosis import operating_point
+    from coterie.report.results import Results, threshold_of
+    from coterie.report.verdicts import recommended
+    from coterie.run.predict import is_final, predict
+
+    folder, method, threshold = Path(args.folder), args.method, args.threshold
+    if is_final(folder):
+        require(threshold != "validation", f"{folder} holds one model and its threshold; give a risk, say 0.3")
+        threshold = None if threshold is None else float(threshold_of(threshold))
+    else:
+        _mend(folder)
+        require(args.client is not None, f"say whose model of {folder} answers, with --client")
+        results = Results.load(folder, threshold)
+        method = method or recommended(results, args.client)
+        seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
+        threshold = operating_point(results, method, args.client, seed)
     trust = None if args.trust is None else Path(args.trust)
-    prediction = predict(folder, Path(args.file), client=args.client, method=method, seed=args.seed, trust=trust)
+    chosen = {"client": args.client, "method": method, "seed": args.seed}
+    prediction = predict(folder, Path(args.file), **chosen, threshold=threshold, trust=trust)
     table = prediction.table()
     if args.out:
         write_atomically(Path(args.out), lambda p: p.write_text(table, encoding="utf-8"))
     else:
         sys.stdout.write(table)
-    sys.stderr.write(f"model: {prediction.method} for {args.client}\n")
+    cut = f", {prediction.classes[1]} from {prediction.threshold:g} on" if len(prediction.classes) == 2 else ""
+    sys.stderr.write(f"model: {prediction.method} for {prediction.client}{cut}\n")
     for note in prediction.notes:
         sys.stderr.write(f"note: {note}\n")
     accuracy = prediction.accuracy()
@@ -366,6 +403,7 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "submit": _submit,
     "report": _report,
     "verify": _verify,
+    "finalise": _finalise,
     "predict": _predict,
 }
 """What runs a command, given its options; it returns the exit status."""

@@ -170,20 +170,25 @@ def _add_results(commands: Any) -> None:
     report.add_argument("folder")
     report.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON")
     report.add_argument("--no-html", action="store_true", help="print the answer only")
-    report.add_argument(
-        "--threshold",
-        metavar="P",
-        help="call a row positive from this risk on; validation: as its validation rows suit",
-    )
+    _add_threshold(report)
     _add_tables_flag(report)
 
     verify = _add(commands, "verify", "compare every file of a run directory with the hash that the run recorded")
     verify.add_argument("folder")
 
-    predict = _add(commands, "predict", "predict new rows with a client's model of a finished run")
-    predict.add_argument("folder", help="the run directory")
-    predict.add_argument("file", help="CSV, Parquet or npz file with the client's columns")
-    predict.add_argument("--client", required=True, help="whose model")
+    finalise = _add(
+        commands, "finalise", "fit a finished run's method again on all rows: a model to use, with its card"
+    )
+    finalise.add_argument("folder", help="the run directory")
+    finalise.add_argument("--client", required=True, help="whose model")
+    finalise.add_argument("--method", help="whose label; left out: what the run recommends to this client")
+    finalise.add_argument("--out", metavar="FOLDER", help="left out: final/RUN-CLIENT")
+    _add_threshold(finalise)
+
+    predict = _add(commands, "predict", "predict new rows with a client's model of a finished run, or a finalised one")
+    predict.add_argument("folder", help="the run directory, or what finalise wrote")
+    predict.add_argument("file", help="CSV, Excel, Parquet or npz file with the client's columns")
+    predict.add_argument("--client", help="whose model of a run")
     predict.add_argument("--method", help="whose label; left out: what the run recommends to this client")
     predict.add_argument("--seed", type=int, help="of the model; left out: the first")
     predict.add_argument(
@@ -192,3 +197,12 @@ def _add_results(commands: Any) -> None:
         help="import this file for a model of your own; nothing else that the run names is imported",
     )
     predict.add_argument("--out", help="write the CSV there instead of on the screen")
+    _add_threshold(predict)
+
+
+def _add_threshold(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--threshold",
+        metavar="P",
+        help="call a row positive from this risk on; validation: as the validation rows suit",
+    )

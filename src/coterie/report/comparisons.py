@@ -139,6 +139,13 @@ class Comparisons:
             return self.family(client)[method, metric]
         return self._paired(method, other, client, metric)
 
+    def score(self, method: str, client: str, metric: str) -> Difference | None:
+        """A metric itself, as a difference to nothing: its mean over seeds, and the interval over seeds and rows."""
+        values = self._values(method, client, metric)
+        rows = self.outcomes.own_error(method, client, metric)
+        higher = self.results.higher_is_better(metric)
+        return paired(values, np.zeros(len(values)), self._ratio(client), rows, higher_is_better=higher)
+
     def against_constant(self, method: str, client: str) -> Difference | None:
         """The loss of a method minus that of always predicting the client's own training rows."""
         loss = self.results.values(method, client, "loss")

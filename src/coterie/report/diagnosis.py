@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from coterie.core.errors import InputError
 from coterie.report.results import THRESHOLD, Results
 from coterie.report.text import number, printable
 
-__all__ = ["THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "table", "thresholds"]
+__all__ = ["THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "operating_point", "table", "thresholds"]
 
 BINS = 10
 
@@ -70,6 +71,26 @@ def thresholds(results: Results, method: str, client: str) -> dict[int, float]:
         seed: rows.threshold if said == "validation" else float(said)
         for seed, rows in results.compared.outcomes.rows(method, client).items()
     }
+
+
+def operating_point(results: Results, method: str, client: str, seed: int | None = None) -> float | None:
+    """From which risk a client's model of a seed (None: mean over seeds) calls a row positive; None unless there are two classes.
+
+    Raises:
+        InputError: the threshold is to come from validation rows, and the method kept none.
+    """
+    if len(results.label().get("classes", ())) != 2:
+        return None
+    if results.threshold != "validation":
+        return float(results.threshold)
+    chosen = thresholds(results, method, client)
+    value = _mean(list(chosen.values()) if seed is None else [chosen.get(seed, math.nan)])
+    if math.isnan(value):
+        raise InputError(
+            f"{method} kept no validation rows of {client} to choose a threshold on; give a risk, say --threshold 0.3, or"
+            " repeat the run with --set run.merge_validation=false"
+        )
+    return value
 
 
 def table(results: Results, client: str) -> list[dict[str, Any]]:

@@ -75,6 +75,12 @@ class Rows(NamedTuple):
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     @property
+    def _called(self) -> NDArray[np.int64]:
+        """The class of the highest probability."""
+        scores = self.scores
+        return np.asarray(scores[:, 0] >= 0 if scores.shape[1] == 1 else scores.argmax(axis=1), dtype=np.int64)
+
+    @property
     def squares(self) -> NDArray[np.float64] | None:
         """Squared errors of a regression in the unit of the label."""
         if self.labels is None or self.outputs is None or self.classes:
@@ -84,6 +90,8 @@ class Rows(NamedTuple):
     def influence(self, metric: str, constant: bool = False) -> Influence | None:
         """What each row adds to the error of a deciding metric; None if it has none here."""
         loss = self.constant if constant else self.loss
+        if metric == "accuracy" and self.classes and self.outputs is not None and not constant:
+            return mean_influence(self.numbers, self._called == self.labels)
         if metric == "loss":
             return mean_influence(self.numbers, loss)
         if metric == "rmse" and self.squares is not None:
@@ -154,6 +162,13 @@ class Outcomes:
         """Test rows of the rarest class in the seed that has fewest; None where it is not known."""
         rows = self.rows(method, client)
         return min(one.rarest for one in rows.values()) if rows else None
+
+    def own_error(self, method: str, client: str, metric: str) -> RowError | None:
+        """The standard error over rows of the mean over seeds of the metric itself."""
+        found = [rows.influence(metric) for rows in self.rows(method, client).values()]
+        known = [one for one in found if one is not None]
+        nothing = [one._replace(values=np.zeros_like(one.values)) for one in known]
+        return row_error(known, nothing) if len(known) == len(found) else None
 
     def error(self, method: str, other: str, client: str, metric: str) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""

@@ -27,7 +27,7 @@ from coterie.run.settings import RunSettings
 if TYPE_CHECKING:
     from coterie.core.rows import Clients
 
-__all__ = ["Experiment", "MethodEntry", "ModelTable", "RunTable", "find_method", "label_of"]
+__all__ = ["Experiment", "MethodEntry", "ModelTable", "RunTable", "find_method", "label_of", "model_of"]
 
 TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "run", "tune")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,24 @@ from coterie.models import outputs_of
 from coterie.run.files import safe_name
 from coterie.run.history import Run
 
-__all__ = ["load_model_file", "open_model_file", "save_models"]
+__all__ = ["about_models", "load_model_file", "open_model_file", "save_model", "save_models"]
 
 
 def save_models(folder: Path, label: str, run: Run, clients: Clients) -> list[Path]:
     """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
-    from safetensors.torch import save
+    about = about_models(label, run, clients)
+    files: list[Path] = []
+    for client in run.models:
+        name = f"{label}-{run.seed}" + ("" if client == "*" else f"-{client}")
+        files.append(folder / f"{safe_name(name)}.safetensors")
+        save_model(files[-1], run, client, about)
+    return files
 
+
+def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
+    """What the file of a model says of it."""
     inputs = clients.train.inputs
-    about = {
+    return {
         "method": label,
         "seed": run.seed,
         "rounds": run.rounds,
@@ -33,16 +43,16 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients) -> list[Pa
         "outputs": outputs_of(clients),
         "classes": clients.classes,
     }
+
+
+def save_model(path: Path, run: Run, client: str, about: Mapping[str, Any]) -> None:
+    """Write the model of `client` ("*": the one for everybody) with what is `about` it as metadata."""
+    from safetensors.torch import save
+
     meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
-    files: list[Path] = []
-    for client in run.models:
-        name = f"{label}-{run.seed}" + ("" if client == "*" else f"-{client}")
-        tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
-        path = folder / f"{safe_name(name)}.safetensors"
-        # `save_file` makes files that only their owner may read; a run directory is for colleagues.
-        write_atomically(path, lambda p, t=tensors: p.write_bytes(save(t, metadata=meta)))  # type: ignore[misc]
-        files.append(path)
-    return files
+    tensors = {k: v.clone() for k, v in run.state_dict(client).items()}
+    # `save_file` makes files that only their owner may read; a run directory is for colleagues.
+    write_atomically(path, lambda p: p.write_bytes(save(tensors, metadata=meta)))
 
 
 def load_model_file(path: Path) -> dict[str, Tensor]:

@@ -1,15 +1,16 @@
-"""`coterie predict`: a finished run answers for new rows."""
+"""`coterie predict`: a model of a finished run, or one that was finalised, answers for new rows."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind, probabilities
@@ -21,95 +22,173 @@ from coterie.run.models import open_model_file
 from coterie.run.seals import damaged, read_sealed
 from coterie.run.tables import read_tables
 
-__all__ = ["Prediction", "predict"]
+__all__ = ["MODEL", "Answers", "Prediction", "is_final", "load_answers", "predict"]
+
+
+MODEL = "model.safetensors"
+
+
+class Answers(nn.Module):
+    """A model that answers in words that people use: class probabilities [rows, C], or a number [rows, 1] in the label's unit."""
+
+    def __init__(self, model: nn.Module, outputs: int, classes: Sequence[str], scale: LabelScale) -> None:
+        super().__init__()
+        self.model, self.classes, self.scale = model, tuple(classes), scale
+        self.kind: Kind = "regression" if not classes else "binary" if outputs == 1 else "classes"
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """What it says of inputs [rows, features] that `recipe` made of columns."""
+        outputs = self.model(inputs)
+        if self.kind == "regression":
+            return self.scale.undo(outputs.reshape(len(outputs), -1))
+        return probabilities(self.kind, outputs)
 
 
 class Prediction(NamedTuple):
     """Predictions for new rows.
 
     Attributes:
-        method: whose model was used.
+        method, client: whose model was used.
         classes: names of the classes; empty for regression.
         values: probability of each class [rows, C], or the predicted number [rows, 1] in the unit of the label.
         labels: of the file, if it has them.
         notes: what was unusual about the file.
+        threshold: the probability of the second of two classes from which a row is called so.
+        columns: of the file, as they are written there; empty for arrays.
     """
 
     method: str
+    client: str
     classes: tuple[str, ...]
     values: Tensor
     labels: Tensor | None
     notes: tuple[str, ...]
+    threshold: float = 0.5
+    columns: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def called(self) -> Tensor:
+        """Number of the predicted class [rows]."""
+        return (self.values[:, 1] >= self.threshold).long() if len(self.classes) == 2 else self.values.argmax(dim=1)
 
     def table(self) -> str:
-        """A CSV: row number, prediction, and a column per class."""
+        """A CSV: the columns of the file (the row number if it has none), the prediction, and a column per class."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        if not self.classes:
-            writer.writerow(("row", "prediction"))
-            writer.writerows((i, f"{v:.6g}") for i, v in enumerate(self.values[:, 0].tolist(), 1))
-            return buffer.getvalue()
-        classes = [escaped(name) for name in self.classes]
-        writer.writerow(("row", "prediction", *classes))
-        for i, row in enumerate(self.values.tolist(), 1):
-            writer.writerow((i, classes[max(range(len(row)), key=row.__getitem__)], *(f"{p:.4f}" for p in row)))
+        given = {name: cells for name, cells in self.columns.items() if name}
+        given = given or {"row": [str(i) for i in range(1, len(self.values) + 1)]}
+        rows = [(*given, *(_free(name, given) for name in ("prediction", *self.classes)))]
+        rows += [(*cells, *own) for cells, own in zip(zip(*given.values(), strict=True), self._cells(), strict=True)]
+        writer.writerows([escaped(cell) for cell in row] for row in rows)
         return buffer.getvalue()
+
+    def _cells(self) -> list[list[str]]:
+        if not self.classes:
+            return [[f"{value:.6g}"] for value in self.values[:, 0].tolist()]
+        names = [self.classes[i] for i in self.called.tolist()]
+        return [[name, *(f"{p:.4f}" for p in row)] for name, row in zip(names, self.values.tolist(), strict=True)]
 
     def accuracy(self) -> float | None:
         """Share of right predictions, if the file has labels of classes."""
         if self.labels is None or not self.classes:
             return None
-        return float((self.values.argmax(dim=1) == self.labels).double().mean())
+        return float((self.called == self.labels).double().mean())
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken else f"{name} (predicted)"
 
 
 def predict(
-    run: Path, data: Path, *, client: str, method: str, seed: int | None = None, trust: Path | None = None
+    folder: Path,
+    data: Path,
+    *,
+    client: str | None = None,
+    method: str | None = None,
+    seed: int | None = None,
+    threshold: float | None = None,
+    trust: Path | None = None,
 ) -> Prediction:
-    """Predict the rows of a CSV, Parquet or npz file with a client's model of a finished run.
+    """Predict the rows of a table or an npz file with a client's model of a finished run, or with a finalised one.
 
     Args:
-        run: the run directory.
+        folder: the run directory, or what `coterie finalise` wrote.
         data: raw columns as in the client's own file; the label may be missing.
-        client: whose model; where a method has one model for everybody, that one.
-        method: its label.
+        client: of a run, whose model; where a method has one model for everybody, that one.
+        method: of a run, its label.
         seed: of the run whose model is used; None: the first.
+        threshold: the probability of the second of two classes from which a row is called so; None: that of a finalised model, else .5.
         trust: the Python file of a model of the user's own. It is the only file that is imported, and must be the one of the run.
 
     Raises:
         InputError: a run without tables, an unknown client or method, a file that does not fit, or a model whose file is not trusted.
     """
     from coterie.data import apply_recipe
+    from coterie.data.tables.read import cells_of
 
-    require_readable(run)
-    tables = read_tables(run / "experiment.toml")
-    summary = _json(run / "summary.json")
-    known = {row["client"] for row in summary}
-    require(client in known, f"the run has no client {client!r}; {nearest(client, known)}")
-    if not (run / "preprocess.json").exists():
-        raise InputError(f"{run} was not made from tables, so it cannot read {data}; use its models/ from Python")
-    recipes = _json(run / "preprocess.json")
-    used = str(next(iter(recipes)) if seed is None else seed)
-    require(used in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
-    labels_known = {row["method"] for row in summary}
-    require(method in labels_known, f"the run has no method {method!r}; {nearest(method, labels_known)}")
-    encoded = apply_recipe(recipes[used], data)
+    answers, recipe, about = load_answers(folder, client=client, method=method, seed=seed, trust=trust)
+    require(threshold is None or len(answers.classes) == 2, "a threshold needs two classes; leave it out")
+    encoded = apply_recipe(recipe, data)
+    with torch.no_grad():
+        values = answers(encoded.inputs)
+    labels = encoded.labels
+    if labels is not None and not answers.classes:
+        labels = answers.scale.undo(labels)
+    said = about.get("threshold") if threshold is None else threshold
+    whose, notes = str(about.get("client", client)), tuple(encoded.notes)
+    cut = 0.5 if said is None else said
+    return Prediction(about["method"], whose, answers.classes, values, labels, notes, cut, cells_of(data))
 
-    path = _model_path(run, method, used, client)
+
+def is_final(folder: Path) -> bool:
+    """Whether `folder` is what `coterie finalise` wrote."""
+    return (folder / MODEL).is_file()
+
+
+def load_answers(
+    folder: Path,
+    *,
+    client: str | None = None,
+    method: str | None = None,
+    seed: int | None = None,
+    trust: Path | None = None,
+) -> tuple[Answers, dict[str, Any], dict[str, Any]]:
+    """A model in eval mode, the recipe of its inputs, and what its file says about it; arguments and errors of `predict`."""
+    if is_final(folder):
+        given = {"client": client, "method": method, "seed": seed}
+        named = [key for key, value in given.items() if value is not None]
+        require(not named, f"{folder} holds one model; leave out {', '.join(named)}")
+        path, recipe = folder / MODEL, _json(folder / "preprocess.json")
+    else:
+        path, recipe = _of_run(folder, client, method, seed)
     state, about = open_model_file(path)
     require("shape" in about, f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
     shape = about["shape"]
     sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    built = build_shape(_model(run, tables.get("model", {}), trust), sizes, about["outputs"])
-    built.load_state_dict(state)
-    with torch.no_grad():
-        outputs = built.eval()(encoded.inputs)
-    classes = tuple(about["classes"])
-    if not classes:
-        scale = LabelScale(*(recipes[used]["label"][key] for key in ("mean", "scale")))
-        labels = None if encoded.labels is None else scale.undo(encoded.labels)
-        return Prediction(method, (), scale.undo(outputs.reshape(len(outputs), -1)), labels, tuple(encoded.notes))
-    kind: Kind = "binary" if about["outputs"] == 1 else "classes"
-    return Prediction(method, classes, probabilities(kind, outputs), encoded.labels, tuple(encoded.notes))
+    table = about["model"] if is_final(folder) else read_tables(folder / "experiment.toml").get("model", {})
+    model = build_shape(_model(folder, table, trust), sizes, about["outputs"])
+    model.load_state_dict(state)
+    classes, label = tuple(about["classes"]), recipe["label"]
+    scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
+    return Answers(model, about["outputs"], classes, scale).eval(), recipe, about
+
+
+def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
+    """The file of a model, and the recipe of its seed."""
+    require_readable(run)
+    read_tables(run / "experiment.toml")
+    summary = _json(run / "summary.json")
+    known = {row["client"] for row in summary}
+    require(client is not None, f"say whose model answers, with --client; the run has {', '.join(sorted(known))}")
+    require(client in known, f"the run has no client {client!r}; {nearest(str(client), known)}")
+    if not (run / "preprocess.json").exists():
+        raise InputError(f"{run} was not made from tables, so it cannot read a file; use its models/ from Python")
+    recipes = _json(run / "preprocess.json")
+    used = str(next(iter(recipes)) if seed is None else seed)
+    require(used in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
+    labels_known = {row["method"] for row in summary}
+    require(method in labels_known, f"the run has no method {method!r}; {nearest(str(method), labels_known)}")
+    return _model_path(run, str(method), used, str(client)), recipes[used]
 
 
 def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:

@@ -15,7 +15,7 @@ from coterie.data.tables.columns import Column, Reading, Table, from_numbers, fr
 from coterie.data.tables.numbers import Comma
 from coterie.data.tables.spelling import listing
 
-__all__ = ["SUFFIXES", "read", "read_arrays", "read_frame"]
+__all__ = ["SUFFIXES", "cells_of", "read", "read_arrays", "read_frame"]
 
 SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
 
@@ -64,8 +64,26 @@ def _table(name: str, source: str, found: Columns, reading: Reading) -> Table:
     return table
 
 
+def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
+    """The columns of a file as they are written, for whoever hands them on; none of a file of arrays. Errors are those of `read`."""
+    path = Path(path)
+    if path.suffix.lower() == ".npz":
+        return {}
+    if path.suffix.lower() == ".parquet":
+        table = _parquet_table(path)
+        columns = [["" if v is None else str(v) for v in column.to_pylist()] for column in table.columns]
+        return dict(zip(table.column_names, columns, strict=True))
+    header, cells = _xlsx_cells(path) if path.suffix.lower() == ".xlsx" else _csv_cells(path)[:2]
+    return dict(zip(header, cells, strict=True))
+
+
 def _csv(path: Path, reading: Reading) -> Columns:
-    """Columns of a text file; the separator is the one of , ; tab | that cuts the first lines into most equal parts."""
+    header, cells, comma = _csv_cells(path)
+    return header, lambda i, key: _texts(cells[i], key, reading, comma=comma)
+
+
+def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
+    """Header and columns of a text file; the separator is the one of , ; tab | that cuts the first lines into most equal parts."""
     try:
         raw = path.read_bytes()
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
@@ -91,13 +109,8 @@ def _csv(path: Path, reading: Reading) -> Columns:
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num} cannot be read as CSV ({error}); mend that line") from error
     require(bool(header), f"{path} is empty; give it a header line and rows, or remove it")
-    cells = list(zip(*rows, strict=True)) if rows else [()] * len(header)
-    comma: Comma = "decimal" if separator == ";" else "thousands" if separator == "," else ""
-
-    def column(i: int, key: str) -> Column:
-        return _texts(cells[i], key, reading, comma=comma)
-
-    return header, column
+    cells: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(header)
+    return header, cells, "decimal" if separator == ";" else "thousands" if separator == "," else ""
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -115,7 +128,12 @@ def _separator(lines: Sequence[str]) -> str:
 
 
 def _xlsx(path: Path, reading: Reading) -> Columns:
-    """Columns of the only sheet of a workbook, its cells as a CSV would write them; formulas as they were last computed."""
+    header, cells = _xlsx_cells(path)
+    return header, lambda i, key: _texts(cells[i], key, reading)
+
+
+def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
+    """Header and columns of the only sheet of a workbook, its cells as a CSV would write them; formulas as they were last computed."""
     try:
         import openpyxl
     except ImportError as error:
@@ -137,8 +155,7 @@ def _xlsx(path: Path, reading: Reading) -> Columns:
     (rows,) = filled.values()
     width = max(max(i for i, cell in enumerate(row) if cell) + 1 for row in rows)
     header = [cell.strip() for cell in rows[0][:width]] + [""] * (width - len(rows[0]))
-    cells = [[row[i] if i < len(row) else "" for row in rows[1:]] for i in range(width)]
-    return header, lambda i, key: _texts(cells[i], key, reading)
+    return header, [[row[i] if i < len(row) else "" for row in rows[1:]] for i in range(width)]
 
 
 def _cell(cell: Any) -> str:
@@ -152,16 +169,21 @@ def _cell(cell: Any) -> str:
     return value.isoformat(" ") if hasattr(value, "hour") and hasattr(value, "year") else str(value)
 
 
-def _parquet(path: Path, reading: Reading) -> Columns:
+def _parquet_table(path: Path) -> Any:
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
         raise InputError('reading Parquet needs pyarrow: pip install "coterie[data]"') from error
     try:
-        table = pq.ParquetFile(path).read()  # one file, whatever its folder is called: no Hive partitions
+        return pq.ParquetFile(path).read()  # one file, whatever its folder is called: no Hive partitions
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({_first_line(error)}); write it again") from error
+
+
+def _parquet(path: Path, reading: Reading) -> Columns:
+    table = _parquet_table(path)
+    import pyarrow as pa
 
     def column(i: int, key: str) -> Column:
         kind, values = table.schema.field(i).type, table.column(i)

@@ -1,0 +1,114 @@
+"""The model card of a finalised model: what it is for, what to expect of it, and what it may give away (Mitchell et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from coterie.report.results import Results
+from coterie.report.text import count, listing, number, printable
+from coterie.report.verdicts import late_shares, verdict, whole_percent
+from coterie.report.words import headline
+
+__all__ = ["card"]
+
+
+def card(results: Results, client: str, method: str, rows: Mapping[str, int], threshold: float | None = None) -> str:
+    """The card in Markdown.
+
+    Args:
+        results: of the run that compared the methods.
+        client: whose model it is.
+        method: with which it was trained.
+        rows: that each client trained on, for this model.
+        threshold: the risk from which a row is called positive; None where there are not two classes.
+    """
+    parts = (
+        [f"# {printable(results.title)}: a model for {results.names[client]}"],
+        _purpose(results, client, method, threshold),
+        _rows(results, client, method, rows),
+        _expected(results, client, method),
+        _privacy(results),
+        [
+            "## Use",
+            "",
+            "    coterie predict FOLDER new.csv",
+            "",
+            "The file needs the columns of `preprocess.json`.",
+        ],
+    )
+    return "\n".join(line for part in parts for line in (*part, ""))
+
+
+def _purpose(results: Results, client: str, method: str, threshold: float | None) -> list[str]:
+    lines = ["## Intended use", ""]
+    lines.append(
+        f"Predicts {results.predicts} for new rows of {results.names[client]}, with the columns that the clients shared."
+    )
+    if threshold is not None:
+        lines.append(f"A row is called positive from a predicted risk of {number(threshold)} on.")
+    lines += [
+        "It is meant for research. Nobody has assessed it as a medical device, and other sites' rows may differ.",
+        "",
+    ]
+    lines.append(
+        f"What the comparison says of joining, for {results.names[client]}: {headline(results, verdict(results, client))}"
+    )
+    return [*lines, f"This model is of {printable(method)}."]
+
+
+def _rows(results: Results, client: str, method: str, rows: Mapping[str, int]) -> list[str]:
+    run = results.experiment.get("run", {})
+    lines = ["## Training", ""]
+    lines.append(
+        f"{printable(results.algorithms[method])}, {count(run.get('rounds', 0), 'round')}, with the settings of the run"
+        f" `{printable(results.folder.name)}`, on all rows of all clients:"
+    )
+    shares = late_shares(results, client, method)
+    total = sum(shares.values())
+    lines += [
+        "",
+        "| client | rows |" + (" weight in the comparison |" if total else ""),
+        "| --- | ---: |" + (" ---: |" if total else ""),
+    ]
+    for name, amount in rows.items():
+        share = f" {whole_percent(shares.get(name, 0.0) / total)} |" if total else ""
+        lines.append(f"| {results.names.get(name, printable(name))} | {amount:,} |{share}")
+    return lines
+
+
+def _expected(results: Results, client: str, method: str) -> list[str]:
+    lines = ["## What to expect", ""]
+    seeds = count(len(results.seeds), "seed")
+    lines.append(
+        f"These numbers come from the comparison, not from this model: over {seeds}, models of {printable(method)} were trained without"
+        f" the {results.split} rows and judged on them. This model was trained on all rows, so nothing is left to judge it by."
+    )
+    lines += ["", f"| {results.names[client]} | value | 95 % interval |", "| --- | ---: | ---: |"]
+    for metric in results.metrics:
+        found = results.compared.score(method, client, metric)
+        if found is not None:
+            interval = "-" if found.low is None else f"{number(found.low)} to {number(found.high)}"
+            lines.append(f"| {results.metric_title(metric)} | {number(found.mean)} | {interval} |")
+    unproven = [results.names[c] for c in results.clients if _no_better(results, c, method)]
+    known = any(results.compared.against_constant(method, c) is not None for c in results.clients)
+    if unproven:
+        lines += ["", f"Not shown to be better than a constant prediction at {listing(unproven)}."]
+    elif known:
+        lines += ["", "Shown to be better than a constant prediction at every client."]
+    return lines
+
+
+def _no_better(results: Results, client: str, method: str) -> bool:
+    found = results.compared.against_constant(method, client)
+    return found is not None and not (found.better and found.excludes_zero)
+
+
+def _privacy(results: Results) -> list[str]:
+    filters = [str(f.get("name")) for f in results.experiment.get("filters", []) if isinstance(f, dict)]
+    said = f"Replies passed {listing(filters)} in training." if filters else "No noise was added in training."
+    text = (
+        "The folder holds no rows. A model can still tell something of the rows that it was trained on (membership, rare"
+        " combinations), and `preprocess.json` holds pooled means, spreads and the names of categories."
+        f" {said} Hand it on only to whom the clients would tell that much."
+    )
+    return ["## Privacy", "", text]

@@ -1,0 +1,150 @@
+"""`coterie finalise`: the recommended method of a finished run, fitted again on all rows, as one model to hand on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from coterie.core.errors import nearest, require
+from coterie.core.rows import Clients
+from coterie.core.state import write_atomically
+from coterie.data import DATASETS
+from coterie.data.splits import DEFAULT_PARTS
+from coterie.models import build_model
+from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.files import require_readable, write_json
+from coterie.run.fit import fit
+from coterie.run.history import Run
+from coterie.run.models import about_models, save_model
+from coterie.run.predict import MODEL, load_answers
+from coterie.run.sweep import add_metrics, freeze, initial, run_settings
+from coterie.run.tables import read_experiment
+
+__all__ = ["Final", "finalise"]
+
+
+class Final(NamedTuple):
+    """What was written: `rows` that each client trained on, and `notes` about what could not be done."""
+
+    rows: dict[str, int]
+    notes: tuple[str, ...]
+
+
+def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float | None = None) -> Final:
+    """Fit `method` again on all rows of all clients, and write the model of `client` to the new folder `out`.
+
+    Rounds and settings are those of the run, and the seed is its first. Rows that were kept for testing are trained on too; where
+    something is chosen on validation rows, these stay apart. `out` gets model.safetensors, preprocess.json (how columns become
+    inputs) and model.onnx.
+
+    Args:
+        run: the run directory.
+        out: a folder that does not exist or is empty.
+        client: whose model is written.
+        method: the label of a method of the run.
+        threshold: kept with the model, for `predict`.
+
+    Raises:
+        InputError: a run that was not made from tables on this machine, or under attack; an unknown name; `out` holds something.
+    """
+    require_readable(run)
+    experiment = read_experiment(run / "experiment.toml")
+    known = {entry.label: entry for entry in experiment.methods}
+    require(method in known, f"the run has no method {method!r}; {nearest(method, known)}")
+    require((run / "preprocess.json").is_file(), f"{run} was not made from tables; only these can be finalised")
+    require(not (run / "asks.csv").is_file(), f"the rows of {run} lie at sites; finalise works where all rows are here")
+    require(experiment.attack is None, f"{run} was made under attack; repeat it without [attack]")
+    require(not out.exists() or not any(out.iterdir()), f"{out} holds something already; choose another --out")
+    add_metrics(experiment)
+    whole = _on_all_rows(experiment)
+    seed = experiment.run.seeds[0]
+    clients = whole.load_data(seed)
+    require(client in clients.names, f"the run has no client {client!r}; {nearest(client, clients.names)}")
+    fitted = _fit(whole, known[method], clients, seed)
+    _write(out, whole, fitted, clients, client=client, method=method, threshold=threshold)
+    rows = {row["client"]: int(row["n_train"]) for row in fitted.summary if row["split"] == "train"}
+    return Final(rows, tuple(_write_onnx(out)))
+
+
+def _on_all_rows(experiment: Experiment) -> Experiment:
+    """The same experiment without test rows; those of validation keep their share beside those of training."""
+    defaults = DATASETS[name].defaults if (name := str(experiment.data.get("name"))) in DATASETS else {}
+    parts = {**experiment.split}.get("parts") or defaults.get("split", {}).get("parts") or DEFAULT_PARTS
+    used = {part: share for part, share in parts.items() if part != "test"}
+    shares = {part: share / sum(used.values()) for part, share in used.items()}
+    data = {key: value for key, value in experiment.data.items() if key != "split_column"}
+    return replace(experiment, data=data, split={**experiment.split, "parts": shares})
+
+
+def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> Run:
+    module = build_model(experiment.build_model(), clients, seed)
+    freeze(module, experiment)
+    return fit(
+        experiment.build_method(entry),
+        clients,
+        module,
+        experiment.run.rounds,
+        seed,
+        engine=experiment.engine,
+        filters=experiment.filters,
+        init=initial(experiment),
+        settings=run_settings(experiment, merge_validation=True),
+    )
+
+
+def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **about: Any) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    owner = about["client"] if about["client"] in run.models else "*"
+    model = experiment.tables()["model"]
+    save_model(out / MODEL, run, owner, {**about_models(about["method"], run, clients), **about, "model": model})
+    write_json(out / "preprocess.json", clients.recipe)
+
+
+def _write_onnx(out: Path) -> list[str]:
+    """Write model.onnx; a sentence if that cannot be done."""
+    try:
+        import onnx  # noqa: F401 - torch imports both when it exports, and names neither where one is missing
+        import onnxscript  # noqa: F401
+    except ImportError:
+        return ['no model.onnx: that needs pip install "coterie[onnx]"']
+    answers, recipe, _ = load_answers(out)
+    given = answers.kind == "regression"
+    rows = torch.export.Dim("rows")
+    path = out / "model.onnx"
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                answers,
+                (torch.zeros(2, len(recipe["features"])),),
+                input_names=["features"],
+                output_names=["prediction" if given else "probabilities"],
+                dynamic_shapes=({0: rows},),
+                dynamo=True,
+                verbose=False,
+            )
+            assert program is not None
+            write_atomically(path, lambda p: program.save(p))
+    except Exception as error:  # exporters fail in many ways on models of a user's own
+        return [f"no model.onnx: this model cannot be exported ({type(error).__name__})"]
+    return []
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of packages that nobody needs here."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

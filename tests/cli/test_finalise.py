@@ -1,0 +1,194 @@
+"""`coterie finalise`: a model on all rows, which answers alone, with a card whose numbers are those of the comparison."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from coterie.report.results import Results
+from coterie.run.predict import load_answers
+from coterie.run.tables import read_experiment
+
+CLIENTS = {"a": 60, "b": 45}
+
+
+def write(folder, label=lambda score: "yes" if score > 0 else "no"):
+    folder.mkdir()
+    draw = torch.Generator().manual_seed(1)
+    for name, count in CLIENTS.items():
+        lines = ["patient,age,sugar,y"]
+        for i in range(count):
+            age, sugar, noise = torch.randn(3, generator=draw).tolist()
+            lines.append(f"{name}{i},{50 + 10 * age:.0f},{sugar:.3f},{label(age + sugar + 0.5 * noise)}")
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture(scope="module")
+def run(driver, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finalise")
+    write(folder / "mine")
+    flags = (
+        "--label",
+        "y",
+        "--methods",
+        "local,fedavg",
+        "--rounds",
+        "6",
+        "--seeds",
+        "3",
+        "--no-report",
+        "--out",
+        "run",
+    )
+    ended = driver(folder, "compare", str(folder / "mine"), *flags)
+    assert ended.status == 0, ended.err
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_onnx(request, monkeypatch):
+    """The exporter takes many seconds; one slow test sees it."""
+    if "slow" not in request.keywords:
+        monkeypatch.setitem(sys.modules, "onnx", None)
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_it_is_trained_on_all_rows_and_answers_alone(coterie, run, tmp_path):
+    ended = coterie("finalise", str(run / "run"), "--client", "a", "--method", "fedavg", "--out", "final")
+    assert ended.status == 0, ended.err
+    assert 'no model.onnx: that needs pip install "coterie[onnx]"' in ended.err
+    assert sorted(p.name for p in (tmp_path / "final").iterdir()) == ["card.md", "model.safetensors", "preprocess.json"]
+    card = (tmp_path / "final" / "card.md").read_text()
+    assert all(f"| {name} | {rows} |" in card for name, rows in CLIENTS.items())
+    with safe_open(tmp_path / "final" / "model.safetensors", framework="pt") as file:
+        about = json.loads(file.metadata()["coterie"])
+    assert (about["method"], about["client"], about["threshold"]) == ("fedavg", "a", 0.5)
+    ended = coterie("predict", "final", str(run / "mine" / "a.csv"))
+    assert ended.status == 0, ended.err
+    assert "model: fedavg for a, yes from 0.5 on" in ended.err
+    rows = table(ended.out)
+    assert list(rows[0]) == ["patient", "age", "sugar", "y", "prediction", "no", "yes"]
+    assert len(rows) == CLIENTS["a"]
+    right = [row["prediction"] == row["y"] for row in rows]
+    assert sum(right) / len(right) > 0.75
+    assert f"accuracy {sum(right) / len(right):.3f} on 60 rows" in ended.err
+
+
+def test_the_fit_is_that_of_the_run_on_rows_of_all_parts(coterie, run, tmp_path):
+    import coterie as ct
+
+    assert coterie("finalise", str(run / "run"), "--client", "b", "--method", "local", "--out", "final").status == 0
+    experiment = read_experiment(run / "run" / "experiment.toml")
+    clients = ct.data.load(str(run / "mine"), label="y", seed=0, split={"parts": {"train": 0.8, "validation": 0.2}})
+    fitted = ct.fit(experiment.build_method(experiment.methods[0]), clients, experiment.build_model(), rounds=6)
+    answers, _, _ = load_answers(tmp_path / "final")
+    for name, tensor in fitted.state_dict("b").items():
+        assert torch.equal(answers.model.state_dict()[name], tensor)
+
+
+def test_the_card_has_the_numbers_of_the_comparison_and_says_so(coterie, run, tmp_path):
+    assert coterie("finalise", str(run / "run"), "--client", "a", "--method", "fedavg", "--out", "final").status == 0
+    card = (tmp_path / "final" / "card.md").read_text()
+    results = Results.load(run / "run")
+    assert "# mine: a model for a" in card
+    assert "These numbers come from the comparison, not from this model" in card
+    assert "A row is called positive from a predicted risk of .500 on." in card
+    assert "| a | 60 |" in card
+    for metric in ("auc", "loss", "accuracy"):
+        score = results.compared.score("fedavg", "a", metric)
+        assert score is not None
+        assert score.mean == pytest.approx(results.mean("fedavg", "a", metric))
+        assert score.low < score.mean < score.high
+        share = results.mean("fedavg", "a", "accuracy")
+        if metric == "accuracy":  # no narrower than if the patients of one test set were all there is
+            assert score.half_width > 1.9 * math.sqrt(share * (1 - share) / CLIENTS["a"])
+    for section in ("Intended use", "Training", "What to expect", "Privacy", "Use"):
+        assert f"## {section}\n" in card
+    assert "constant prediction" in card
+
+
+def test_thresholds_of_predict(coterie, run):
+    flags = ("predict", str(run / "run"), str(run / "mine" / "b.csv"), "--client", "b", "--method", "fedavg")
+    shares = {}
+    for threshold in (".1", ".5", ".9"):
+        ended = coterie(*flags, "--threshold", threshold)
+        assert ended.status == 0, ended.err
+        rows = table(ended.out)
+        shares[threshold] = sum(row["prediction"] == "yes" for row in rows)
+        assert all((float(row["yes"]) >= float(threshold)) == (row["prediction"] == "yes") for row in rows)
+    assert shares[".1"] > shares[".5"] > shares[".9"]
+    assert coterie(*flags).out == coterie(*flags, "--threshold", "0.5").out
+    ended = coterie(*flags, "--threshold", "validation")
+    assert ended.status == 2
+    assert "fedavg kept no validation rows of b to choose a threshold on" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("the run has no client 'c'; (allowed: a, b)", ("--client", "c")),
+        ("the run has no method 'fedavgg'; did you mean 'fedavg'?", ("--client", "a", "--method", "fedavgg")),
+        ("holds something already; choose another --out", ("--client", "a", "--out", "mine")),
+    ],
+)
+def test_what_cannot_be_finalised_is_one_sentence(coterie, run, tmp_path, words, flags):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "x").write_text("")
+    ended = coterie("finalise", str(run / "run"), *flags)
+    assert ended.status == 2
+    assert words in ended.err
+    assert not (tmp_path / "final").exists()
+
+
+def test_regression_is_in_the_unit_of_the_label(coterie, tmp_path):
+    write(tmp_path / "mine", lambda score: f"{100 + 10 * score:.2f}")
+    flags = (
+        "--label",
+        "y",
+        "--methods",
+        "local,fedavg",
+        "--rounds",
+        "30",
+        "--seeds",
+        "3",
+        "--no-report",
+        "--out",
+        "run",
+    )
+    assert coterie("compare", "mine", "--set", "data.unit=mg/dl", *flags).status == 0
+    ended = coterie("finalise", "run", "--client", "a", "--method", "fedavg", "--out", "final")
+    assert ended.status == 0, ended.err
+    rows = table(coterie("predict", "final", "mine/a.csv").out)
+    assert list(rows[0])[-2:] == ["y", "prediction"]
+    gaps = [float(row["prediction"]) - float(row["y"]) for row in rows]
+    assert math.sqrt(sum(g * g for g in gaps) / len(gaps)) < 12
+    card = (tmp_path / "final" / "card.md").read_text()
+    assert "| RMSE of y in mg/dl |" in card
+    assert "called positive" not in card
+    ended = coterie("predict", "final", "mine/a.csv", "--threshold", ".3")
+    assert "a threshold needs two classes; leave it out" in ended.err
+
+
+@pytest.mark.slow
+def test_onnx_answers_as_predict_does(coterie, run, tmp_path):
+    pytest.importorskip("onnxscript")
+    from onnx.reference import ReferenceEvaluator
+
+    from coterie.data import apply_recipe
+
+    ended = coterie("finalise", str(run / "run"), "--client", "a", "--method", "fedavg", "--out", "final")
+    assert ended.err == ""
+    answers, recipe, _ = load_answers(tmp_path / "final")
+    inputs = apply_recipe(recipe, run / "mine" / "b.csv").inputs
+    (given,) = ReferenceEvaluator(tmp_path / "final" / "model.onnx").run(None, {"features": inputs.numpy()})
+    assert torch.from_numpy(given).numpy() == pytest.approx(answers(inputs).detach().numpy(), abs=1e-6)
