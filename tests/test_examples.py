@@ -138,7 +138,7 @@ def test_own_metric(out, capsys):
         "1",
     ]
     assert main(["compare", "heart-disease", *flags, "--no-report", "--tables", "--out", str(out)]) == 0
-    assert "brier on test rows (lower is better" in capsys.readouterr().out
+    assert "Brier score on test rows (lower is better" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("function", ["clients", "tables"])

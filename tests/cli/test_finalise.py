@@ -179,6 +179,30 @@ def test_regression_is_in_the_unit_of_the_label(coterie, tmp_path):
     assert "a threshold needs two classes; leave it out" in ended.err
 
 
+def test_a_personalised_method_keeps_validation_rows_to_tune_on(coterie, tmp_path):
+    write(tmp_path / "mine")
+    flags = ("--label", "y", "--methods", "local,fedavg,fedavg+bias", "--rounds", "3", "--seeds", "1")
+    assert coterie("compare", "mine", *flags, "--no-report", "--out", "run").status == 0
+    ended = coterie("finalise", "run", "--client", "a", "--method", "fedavg+bias", "--out", "final")
+    assert ended.status == 0, ended.err
+    assert "| a | 48 |" in (tmp_path / "final" / "card.md").read_text()
+    assert "model: fedavg+bias for a, yes from 0.5 on" in coterie("predict", "final", "mine/a.csv").err
+
+
+def test_a_model_of_ones_own_is_imported_only_if_its_file_is_trusted(coterie, tmp_path):
+    write(tmp_path / "mine")
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef net(shape, outputs):\n    return torch.nn.Linear(shape[0], outputs)\n"
+    )
+    flags = ("--label", "y", "--methods", "local,fedavg", "--model", "net.py:net", "--rounds", "2", "--seeds", "1")
+    assert coterie("compare", "mine", *flags, "--no-report", "--out", "run").status == 0
+    assert coterie("finalise", "run", "--client", "a", "--method", "fedavg", "--out", "final").status == 0
+    ended = coterie("predict", "final", "mine/a.csv")
+    assert ended.status == 2
+    assert "look at it, then say --trust net.py" in ended.err
+    assert coterie("predict", "final", "mine/a.csv", "--trust", "net.py").status == 0
+
+
 @pytest.mark.slow
 def test_onnx_answers_as_predict_does(coterie, run, tmp_path):
     pytest.importorskip("onnxscript")

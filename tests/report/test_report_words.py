@@ -142,6 +142,8 @@ def test_join_then_recalibrate(tmp_path: Path) -> None:
     found = verdict(gain, "a")
     assert (found.kind, found.method) == ("join, then recalibrate", "fedavg+bias")
     assert words.headline(gain, found) == "Join, then recalibrate (fedavg+bias): clearly better in AUC."
+    gain.algorithms["fedavg+bias"] = "fedavg"
+    assert words.label(gain, "fedavg+bias") == "Averaging, recalibrated (fedavg+bias)"
     same = load(tmp_path / "same", {"local": ALONE, "fedavg": worse, "fedavg+bias": ALONE})
     found = verdict(same, "a")
     assert found.kind == "no gain; recalibrate if you join anyway"

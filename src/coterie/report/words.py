@@ -192,7 +192,8 @@ def takes(results: Results, client: str, method: str) -> str:
 def label(results: Results, method: str) -> str:
     """A method by its label, with plain words before it where there are some; fit to begin a sentence."""
     words, name = PLAIN_WORDS.get(results.algorithms[method]), printable(method)
-    return f"{words.capitalize()} ({name})" if words else name
+    tuned = ", recalibrated" if results.recalibrated(method) else ""
+    return f"{words.capitalize()}{tuned} ({name})" if words else name
 
 
 def constant(results: Results, client: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +19,8 @@ from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
 from coterie.models import build_model
 from coterie.run.experiment import Experiment, MethodEntry
-from coterie.run.files import require_readable, write_json
-from coterie.run.fit import fit
+from coterie.run.files import FILES, hash_of, require_readable, write_json
+from coterie.run.fit import fit, personalise
 from coterie.run.history import Run
 from coterie.run.models import about_models, save_model
 from coterie.run.predict import MODEL, load_answers
@@ -41,8 +41,8 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
     """Fit `method` again on all rows of all clients, and write the model of `client` to the new folder `out`.
 
     Rounds and settings are those of the run, and the seed is its first. Rows that were kept for testing are trained on too; where
-    something is chosen on validation rows, these stay apart. `out` gets model.safetensors, preprocess.json (how columns become
-    inputs) and model.onnx.
+    something is chosen on validation rows, as in personalisation, these keep their share. `out` gets model.safetensors,
+    preprocess.json (how columns become inputs) and model.onnx.
 
     Args:
         run: the run directory.
@@ -70,7 +70,7 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
     fitted = _fit(whole, known[method], clients, seed)
     _write(out, whole, fitted, clients, client=client, method=method, threshold=threshold)
     rows = {row["client"]: int(row["n_train"]) for row in fitted.summary if row["split"] == "train"}
-    return Final(rows, tuple(_write_onnx(out)))
+    return Final(rows, tuple(_write_onnx(out, _own_file(experiment.model))))
 
 
 def _on_all_rows(experiment: Experiment) -> Experiment:
@@ -84,9 +84,9 @@ def _on_all_rows(experiment: Experiment) -> Experiment:
 
 
 def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> Run:
-    module = build_model(experiment.build_model(), clients, seed)
+    module, tuning = build_model(experiment.build_model(), clients, seed), entry.personalise
     freeze(module, experiment)
-    return fit(
+    run = fit(
         experiment.build_method(entry),
         clients,
         module,
@@ -95,8 +95,11 @@ def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int
         engine=experiment.engine,
         filters=experiment.filters,
         init=initial(experiment),
-        settings=run_settings(experiment, merge_validation=True),
+        settings=run_settings(experiment, merge_validation=tuning is None),
     )
+    if tuning is None:
+        return run
+    return personalise(run, clients, **vars(tuning), engine=experiment.engine, settings=run_settings(experiment))
 
 
 def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **about: Any) -> None:
@@ -105,16 +108,24 @@ def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **abou
     model = experiment.tables()["model"]
     save_model(out / MODEL, run, owner, {**about_models(about["method"], run, clients), **about, "model": model})
     write_json(out / "preprocess.json", clients.recipe)
+    if own := _own_file(model):
+        write_json(out / FILES, {str(own): hash_of(own)})
 
 
-def _write_onnx(out: Path) -> list[str]:
+def _own_file(model: Mapping[str, Any]) -> Path | None:
+    """The file of a model of the user's own."""
+    name = str(model.get("name", ""))
+    return Path(name.rpartition(":")[0]) if ".py:" in name else None
+
+
+def _write_onnx(out: Path, own: Path | None) -> list[str]:
     """Write model.onnx; a sentence if that cannot be done."""
     try:
         import onnx  # noqa: F401 - torch imports both when it exports, and names neither where one is missing
         import onnxscript  # noqa: F401
     except ImportError:
         return ['no model.onnx: that needs pip install "coterie[onnx]"']
-    answers, recipe, _ = load_answers(out)
+    answers, recipe, _ = load_answers(out, trust=own)
     given = answers.kind == "regression"
     rows = torch.export.Dim("rows")
     path = out / "model.onnx"
