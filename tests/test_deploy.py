@@ -95,3 +95,33 @@ def test_rows_for_a_server_are_taken_out_of_the_hospitals_files(tmp_path):
     assert clients.server.inputs.shape[1:] == clients.train.inputs.shape[1:]
     with pytest.raises(InputError, match="server_rows must be from 0 to 230; got 231"):
         export(tmp_path / "more", server_rows=231)
+
+
+@pytest.fixture
+def odd_site(tmp_path):
+    """A plan that names columns, and a site's file with three things to look at."""
+    plan = PLAN.replace('label = "num"', 'label = "num"\ndrop = ["b_only"]').replace(
+        'sites = ["a", "b"]', 'sites = ["a", "b"]\ncolumns = ["MEAN_RADIUS", "age"]'
+    )
+    rows = [f"{i % 7 + 1},{50 + i},{i % 2},{'x' if i == 3 else i}" for i in range(30)]
+    return read_plan(write(tmp_path, plan)), tmp_path / "a.csv", rows
+
+
+def test_a_site_is_told_which_of_its_columns_the_plan_spells_otherwise(odd_site):
+    from coterie.sites.check import _looked_at
+
+    plan, file, rows = odd_site
+    file.write_text("\n".join(["mean radius,age,num,dose", *rows]))
+    with pytest.raises(InputError, match="has a column 'mean radius' where the plan has 'MEAN_RADIUS'"):
+        _looked_at(file, "a", plan)
+
+
+def test_a_site_is_shown_what_coterie_check_says_of_its_own_file(odd_site):
+    from coterie.sites.check import _looked_at
+
+    plan, file, rows = odd_site
+    file.write_text("\n".join(["MEAN_RADIUS,age,num,dose", *rows]))
+    found = _looked_at(file, "a", plan)
+    assert len(found) == 1
+    assert "dose" in found[0]
+    assert "b_only" not in found[0]

@@ -197,7 +197,8 @@ def _deploy(args: argparse.Namespace) -> int:
 
     path = Path(args.plan)
     deployment = read_plan(path).deployment
-    kits = provision(path, None if args.kits is None else Path(args.kits), keys_at_sites=args.keys_at_sites)
+    folders = [None if given is None else Path(given) for given in (args.kits, args.wheels)]
+    kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1])
     _say(f"kits in {kits}: hand each site its folder over a private channel; it holds a private key")
     _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
     for name in deployment.sites:

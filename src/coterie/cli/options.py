@@ -150,6 +150,11 @@ def _add_site_commands(commands: Any) -> None:
         action="store_true",
         help="make no kits of sites: each makes its own key (coterie site request)",
     )
+    deploy.add_argument(
+        "--wheels",
+        metavar="FOLDER",
+        help="wheels that each kit carries, pinned by hash (pip wheel -w FOLDER 'coterie[flare]')",
+    )
 
     site = commands.add_parser("site", help="for a site: check, approve and audit what a plan asks of it")
     add_site_commands(site.add_subparsers(title="commands", metavar="COMMAND", required=True))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest, require
+from coterie.data.tables.check import check_tables
+from coterie.data.tables.read import read
+from coterie.data.tables.settings import EVERY_FILE
+from coterie.data.tables.spelling import alike, quoted
 from coterie.sites.approval import Approved, approved_file, fits, plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.minima import moments_fit, table_withheld
-from coterie.sites.plan import PLAN_FILE
+from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
-from coterie.sites.tables import read_site, table_options
+from coterie.sites.tables import read_site, table_options, table_settings
 from coterie.sites.versions import VERSIONS_FILE, compared
 
 __all__ = ["check_site"]
@@ -50,6 +55,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     settings = read_settings(settings_file)
     options = table_options(plan.experiment.data)
     _check_label(settings, options, settings_file)
+    problems = _looked_at(Path(settings.data), site, plan)
     said = [
         f"plan      {plan_file}: {', '.join(m.label for m in plan.experiment.methods)}; predicts {options['label']}"
     ]
@@ -73,6 +79,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     fits(approved, settings)
     said.append(f"data      {settings.data}: {len(table)} rows, {len(table.columns)} columns, {least} rows to train on")
     said += [f"note      {note}" for note in notes]
+    said += [f"look at   {problem}" for problem in problems]
     said.append(f"refuses   {', '.join(short(t) for t in settings.refuse) or 'no task'}")
     said += [f"versions  {line}" for line in compared(plan_file.with_name(VERSIONS_FILE))]
     path = approved_file(settings_file)
@@ -80,6 +87,30 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     said.append("approved  yes" if agreed else f"approved  no: read what it asks with coterie site approve {place}")
     said.append("this site can join" if agreed else "this site can join once it has approved the plan")
     return said
+
+
+def _looked_at(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
+    """What `coterie check` says of the site's file alone. Raises `InputError` for a column that the plan spells otherwise."""
+    options = table_options(plan.experiment.data)
+    settings = table_settings(options)
+    table = read(file, settings.reading(site), name=site)
+    for column in plan.deployment.columns:
+        other = next((name for name in table.columns if column not in table.columns and alike(name, column)), None)
+        require(
+            other is None,
+            f"{file} has a column {other!r} where the plan has {column!r}; are they the same? Then rename it in the file, or let the "
+            f"plan say rename = {{{quoted(str(other))} = {quoted(column)}}}",
+        )
+    ways = {key: options[key] for key in ("unlabelled", "split_column") if key in options}
+    fitted = settings.fitted_to({site: table})
+    own = replace(  # what the plan says of columns and files of other sites is not about this file
+        fitted,
+        rename={},
+        drop={EVERY_FILE: tuple(c for c in fitted.dropped if c in table.columns)},
+        categorical=tuple(c for c in fitted.categorical if c in table.columns),
+        missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
+    )
+    return check_tables({site: table}, own, split=plan.experiment.split or None, **ways).problems
 
 
 def _check_certificate(startup: Path, site: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from coterie.core.errors import InputError, nearest, require
 from coterie.sites.flare.kits import AUTHORITY, PROJECT, fingerprint_of, furnish, harden, need_flare, organisation_of
 from coterie.sites.plan import Deployment, read_plan
+from coterie.sites.software import add_software
 
 __all__ = ["join", "request", "sign"]
 
@@ -87,6 +88,7 @@ def join(signed_zip: Path, fingerprint: str, plan_file: Path, requested: Path, k
             raise InputError(f"FLARE made no kit of {signed_zip}; ask the operator to sign again")
         shutil.copytree(made, kit)
     harden(kit)
+    add_software(kit, None)
     furnish(kit, plan, plan_file)
 
 

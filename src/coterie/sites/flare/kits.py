@@ -15,6 +15,7 @@ from typing import Any
 from coterie.core.errors import InputError, require
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
+from coterie.sites.software import add_software
 from coterie.sites.tables import table_options
 from coterie.sites.versions import VERSIONS_FILE, versions
 
@@ -44,13 +45,16 @@ AUTHORITY = "ca"
 """Folder of the kits with the key that signs sites: it stays with the operator."""
 
 
-def provision(plan_file: Path, folder: Path | None = None, *, keys_at_sites: bool = False) -> Path:
+def provision(
+    plan_file: Path, folder: Path | None = None, *, keys_at_sites: bool = False, wheels: Path | None = None
+) -> Path:
     """Write the kits of a plan; returns their folder. Raises `InputError` if there are kits already or FLARE is missing.
 
     Args:
         plan_file: the plan.
         folder: for the kits; None: as the plan says.
         keys_at_sites: make none for sites, which ask for a certificate with a key of their own (`join.request`).
+        wheels: a folder of wheels that every kit carries; None: they carry none.
     """
     plan = read_plan(plan_file)
     deployment = plan.deployment
@@ -74,6 +78,7 @@ def provision(plan_file: Path, folder: Path | None = None, *, keys_at_sites: boo
         make_authority(Path(temporary) / "coterie" / "state" / "cert.json", kits / AUTHORITY)
     for name in (deployment.server, *sites):
         harden(kits / name)
+        add_software(kits / name, wheels)
     _keep_jobs(kits / deployment.server)
     remember_interpreter(kits / deployment.server)
     for name in sites:
@@ -195,6 +200,7 @@ label = "{label}"            # the column that may be predicted
 minimum_rows = 20            # with fewer training rows this site refuses every request
 minimum_cell = 10            # what fewer rows stand behind stays here: metrics, categories, classes, sums
 minimum_batch = 8            # a gradient of fewer rows is refused
+largest_message = 1024       # MB; a longer message is refused before it is read
 refuse = []                  # tasks of the plan that this site does not run, such as "meritfed:target_descent"
 log = "asks.jsonl"           # every request is written there; check it with: coterie site log KIT --check
 """
