@@ -77,7 +77,7 @@ def _cluster() -> Iterator[float | None]:
     begun = time.perf_counter()
     with ExitStack() as stack:
         try:
-            from coterie.engines.ray import cluster
+            from coterie.engines.ray_cluster import cluster
 
             stack.enter_context(cluster(2))
         except InputError:

@@ -27,7 +27,7 @@ def strict_wire(monkeypatch):
 def ray_cluster():
     """One Ray cluster and its actors for all tests that need one."""
     pytest.importorskip("ray", reason="engine ray is not installed: pip install 'coterie[ray]', or make test-engines")
-    from coterie.engines.ray import cluster
+    from coterie.engines.ray_cluster import cluster
 
     with cluster(3):
         yield

@@ -344,7 +344,7 @@ def test_what_cannot_be_sent_is_refused(ray_cluster):
 
 @needs_ray
 def test_every_kind_of_tensor_travels():
-    from coterie.engines.ray import _pack, _unpack
+    from coterie.engines.ray_actor import pack, unpack
 
     values = {
         "bf16": torch.randn(3, 2).to(torch.bfloat16), "half": torch.randn(2).half(), "scalar": torch.tensor(1.5),
@@ -352,7 +352,7 @@ def test_every_kind_of_tensor_travels():
         "nan": torch.tensor([float("nan")]), "turned": torch.arange(6).reshape(2, 3).T, "each": PerClient(torch.ones(2, 2)),
         "n": 3, "word": "ü\n", "none": None, "local": LOCAL, "names": ("a", "b"),
     }  # fmt: skip
-    got = _unpack(_pack(values))
+    got = unpack(pack(values))
     assert list(got) == list(values)
     for name, value in values.items():
         if isinstance(value, Tensor):

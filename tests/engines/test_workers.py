@@ -18,6 +18,7 @@ from torch import Tensor
 
 from coterie import task
 from coterie.algorithms import FedAvg, MeritFed
+from coterie.core.capacity import check_free_memory
 from coterie.core.errors import InputError, RunError
 from coterie.core.federation import QuorumError
 from coterie.core.task import Task, Update
@@ -25,7 +26,7 @@ from coterie.core.training import LocalSGD, Steps
 from coterie.core.wire import PerClient
 from coterie.engines import inprocess
 from coterie.engines.arena import Arena
-from coterie.engines.inprocess import InProcess, InProcessEngine, check_free_memory
+from coterie.engines.inprocess import InProcess, InProcessEngine
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)

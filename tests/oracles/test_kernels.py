@@ -13,7 +13,7 @@ from coterie.algorithms import FedAvg
 from coterie.core import kernels, workspace
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError
-from coterie.core.kernels import Layer, recognise
+from coterie.core.known_models import Layer, recognise
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Steps

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.core.noise import Noise, forked, seed_noise
+from coterie.core.noise import Generators, forked, seed_noise
 from coterie.engines.inprocess import InProcess
 from coterie.run.settings import RunSettings
 
@@ -54,7 +54,7 @@ def test_noise_of_any_library_has_the_bits_of_the_seed(draw, always):
     torch.manual_seed(0)
     model = Noisy(draw, always)
     seed_noise(5)
-    before = Noise.now()
+    before = Generators.now()
     first = fitted(model)
     assert not before.moved()  # nobody else's numbers change
     seed_noise(7)
@@ -65,7 +65,7 @@ def test_noise_of_any_library_has_the_bits_of_the_seed(draw, always):
 
 
 def test_forked_generators_stand_where_they_stood():
-    before = Noise.now()
+    before = Generators.now()
     with forked(3):
         drawn = numbers()
         assert before.moved()

@@ -4,7 +4,7 @@ The plain loop over clients spends much of its time in calls: each step of each 
 weights of a chunk of clients lie behind each other [c, out, in], a step is one `baddbmm` per layer and direction with the backward
 pass written by hand, and the step of SGD is part of the product that makes the gradient.
 
-Known are linear layers with ReLU between them (`recognise`) under cross-entropy, binary cross-entropy or squared error, with plain
+Known are linear layers with ReLU between them (`known_models`) under cross-entropy, binary cross-entropy or squared error, with plain
 SGD, weight decay, a quadratic penalty and a correction; and a model whose output is its parameter (mean estimation), where a
 step is in closed form. Everything else runs on the loop, which gives the same numbers up to rounding.
 
@@ -22,13 +22,14 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.bits import aligned, is_aligned
+from coterie.core.known_models import Layer
 from coterie.core.loss import Kind
 from coterie.core.vector import Layout
 
-__all__ = ["Batched", "Chunk", "Layer", "Rule", "chunks", "recognise"]
+__all__ = ["Batched", "Chunk", "RowSource", "StepRule", "chunks"]
 
 Array = NDArray[np.int64]
 Gather = Callable[[Tensor], Tensor]
@@ -44,23 +45,14 @@ _BLOCK = 1 << 18
 """Elements gathered at once for several steps."""
 
 
-class Layer(NamedTuple):
-    """`outputs = inputs @ weight.T + bias`, then ReLU; without inputs (0) the bias is the output."""
-
-    outputs: int
-    inputs: int
-    bias: bool
-    relu: bool
-
-
-class Source(NamedTuple):
+class RowSource(NamedTuple):
     """Where rows come from: inputs as the model takes them, and labels."""
 
     inputs: Gather
     labels: Gather
 
 
-class Rule(NamedTuple):
+class StepRule(NamedTuple):
     """What a step does with the gradient g at y: `y <- (1 - lr (decay + mu)) y + lr (mu anchor - correction) - lr g`.
 
     Attributes:
@@ -74,46 +66,11 @@ class Rule(NamedTuple):
     shift: Tensor | None = None
 
 
-_GRADIENT = Rule(-1.0, 0.0)
+_GRADIENT = StepRule(-1.0, 0.0)
 """A step that leaves the gradient itself."""
 
 
-def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, ...] | None:
-    """The layers of `model` if it is known here and takes rows like `inputs`; else None."""
-    layers: list[Layer] = []
-    names: list[str] = []
-    flat = inputs.ndim == 2
-    for name, module in _leaves(model, ""):
-        if any(getattr(module, hooks) for hooks in _HOOKS) or "forward" in vars(module):
-            return None
-        constant = getattr(type(module), "constant_output", None)
-        if constant is not None and not layers:
-            layers.append(Layer(getattr(module, constant).numel(), 0, True, False))
-            names.append(name + constant)
-        elif type(module) is nn.Linear and (flat or layers) and not (layers and layers[-1].inputs == 0):
-            layers.append(Layer(module.out_features, module.in_features, module.bias is not None, False))
-            names += [f"{name}weight", *([f"{name}bias"] if layers[-1].bias else [])]
-        elif type(module) is nn.ReLU and layers:
-            layers[-1] = layers[-1]._replace(relu=True)
-        elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
-            flat = True
-        elif not (type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0)):
-            return None
-    known = names == [k for k, _ in layout.parameters] and not layout.buffers
-    good = known and not layers[-1].relu and layout.dtype in (torch.float32, torch.float64)
-    return tuple(layers) if good and layers[0].inputs in (0, inputs[0].numel()) else None
-
-
 _passed = torch.ops.aten.threshold_backward.grad_input
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
-
-def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    if type(module) is nn.Sequential and not any(getattr(module, hooks) for hooks in _HOOKS):
-        for name, child in module.named_children():
-            yield from _leaves(child, f"{prefix}{name}.")
-    else:
-        yield prefix, module
 
 
 class Chunk(NamedTuple):
@@ -211,7 +168,7 @@ class Batched:
         return min(256, max(_WIDTH, _CACHE // (self._itemsize * values)))
 
     def train(
-        self, x: Tensor, chunk: Chunk, source: Source, rule: Rule, result: Tensor, *, relative: bool = False
+        self, x: Tensor, chunk: Chunk, source: RowSource, rule: StepRule, result: Tensor, *, relative: bool = False
     ) -> None:
         """Train the clients of a chunk from x [1, d], or [n, d] for each its own; models are written to `result` [n, d].
 
@@ -246,7 +203,7 @@ class Batched:
                         torch.sub(model[slot], begun[slot % len(begun)], out=to) if relative else to.copy_(model[slot])
 
     def _train_once(
-        self, old: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: Rule,
+        self, old: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: StepRule,
         shift: list[Tensor], chunk: Chunk, result: Tensor, relative: bool,
     ) -> None:  # fmt: skip
         """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
@@ -288,7 +245,7 @@ class Batched:
             start = x.repeat(len(clients), 1) if own else x
             found = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
             for chunk in chunks(rows, lambda size: len(clients), lambda client, own: own):
-                self.train(start, chunk, Source(inputs.__getitem__, labels.__getitem__), Rule(0.1), found)
+                self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), found)
             return found
 
         groups = (range(2), range(1), range(4, 7))
@@ -342,7 +299,7 @@ class Batched:
             return labels.long()[:, None]
         return labels.reshape(len(labels), -1).to(self.layout.dtype)
 
-    def _feed(self, chunk: Chunk, slots: int, source: Source) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _feed(self, chunk: Chunk, slots: int, source: RowSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1], for those who still train, step by step."""
         total, count, batch = chunk.rows.shape
         take = np.arange(slots) % count
@@ -400,7 +357,7 @@ class Batched:
             found.append(_Side(layer.relu, weight, turned, bias, out, back, moves))
         return found
 
-    def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: Rule) -> None:
+    def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: StepRule) -> None:
         """One step."""
         below = inputs
         for relu, _, turned, bias, out, _, _ in sides:

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from coterie.core import layers, own_rows
 from coterie.core.errors import InputError
-from coterie.core.kernels import Batched, Rule, Source, chunks
+from coterie.core.kernels import Batched, RowSource, StepRule, chunks
 from coterie.core.method import Sampler, as_sampler, overrides
-from coterie.core.noise import Noise
+from coterie.core.noise import Generators
 from coterie.core.own_rows import Batch, gather, require_enough, size_of, split
 from coterie.core.rng import batches
 from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Step, Steps, make_optimiser
@@ -128,7 +128,7 @@ def _train_batched(
     if correction is not None:
         pull = _each(correction) * -lr
         shift = pull if shift is None else shift + pull
-    rule = Rule(lr, 1 - lr * (settings[0].weight_decay + mu), shift)
+    rule = StepRule(lr, 1 - lr * (settings[0].weight_decay + mu), shift)
     where = [part.positions(number) for number in cohort.index]
 
     def place(i: int, own: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -136,7 +136,7 @@ def _train_batched(
         return own + at.start if isinstance(at, slice) else at[own]
 
     inputs, labels = cast("Tensor", part.inputs), part.labels  # a kernel is found for no other inputs
-    source = Source(
+    source = RowSource(
         lambda numbers: cast("Tensor", cohort.workspace.prepare(inputs.index_select(0, numbers.to(inputs.device)))),
         lambda numbers: labels.index_select(0, numbers.to(labels.device)).to(cohort.workspace.device),
     )
@@ -244,14 +244,14 @@ class _Hooks:
             return self._plain(batch)
         workspace = self.cohort.workspace
         here = workspace.head.clone()
-        noise: dict[int, Noise] = {}
+        noise: dict[int, Generators] = {}
 
         def at(y: Tensor, number: int) -> Tensor:
             workspace.head.copy_(y)
             if workspace.random:  # two gradients on one batch meet the same noise, or their difference would be noise
                 if number in noise:
                     noise[number].restore()
-                noise.setdefault(number, Noise.now())
+                noise.setdefault(number, Generators.now())
             if number == 0:
                 return self._plain(batch)
             further = extra(number)

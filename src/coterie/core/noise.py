@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Noise", "forked", "seed_noise"]
+__all__ = ["Generators", "forked", "seed_noise"]
 
 
-class Noise(NamedTuple):
+class Generators(NamedTuple):
     """Where the global generators stand."""
 
     torch: Tensor
@@ -25,7 +25,7 @@ class Noise(NamedTuple):
     python: Any
 
     @classmethod
-    def now(cls) -> Noise:
+    def now(cls) -> Generators:
         """As they stand."""
         return cls(torch.get_rng_state(), np.random.get_state(), random.getstate())  # noqa: NPY002
 
@@ -37,7 +37,7 @@ class Noise(NamedTuple):
 
     def moved(self) -> bool:
         """Whether anything was drawn since."""
-        now = Noise.now()
+        now = Generators.now()
         same_numpy = all(np.array_equal(a, b) for a, b in zip(self.numpy, now.numpy, strict=True))
         return not (torch.equal(self.torch, now.torch) and same_numpy and self.python == now.python)
 
@@ -52,7 +52,7 @@ def seed_noise(seed: int) -> None:
 @contextmanager
 def forked(seed: int | None = None) -> Iterator[None]:
     """Within it the global generators are of this `seed` (None: go on as they are); behind it they stand where they stood."""
-    before = Noise.now()
+    before = Generators.now()
     try:
         if seed is not None:
             seed_noise(seed)

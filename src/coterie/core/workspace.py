@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from coterie.core.bits import is_aligned
 from coterie.core.errors import InputError, require
-from coterie.core.kernels import Batched, recognise
+from coterie.core.kernels import Batched
+from coterie.core.known_models import recognise
 from coterie.core.loss import IGNORED, Kind, RowLoss, choose_loss
-from coterie.core.noise import Noise, forked
+from coterie.core.noise import Generators, forked
 from coterie.core.rows import Client, Clients, Inputs, rows, take
 from coterie.core.vector import Layout, flatten, keeps_statistics, unflatten
 
@@ -117,7 +118,7 @@ class Workspace:
         kept = self.x.clone()
         with forked():
             outputs = self._tried(inputs, example.name)
-            before = Noise.now()
+            before = Generators.now()
             with torch.no_grad():
                 self.model(inputs)
             self.always_random = before.moved()
@@ -138,7 +139,7 @@ class Workspace:
         self.batch_norm = any(m not in self.frozen for m in norms)
         # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
         with forked(), torch.no_grad():
-            before = Noise.now()
+            before = Generators.now()
             self.train(True)
             if len(few) >= self.smallest_batch:
                 self.model(inputs)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.envelopes import Answer, Ask, Refusal, Saved, answer_in
-from coterie.core.errors import InputError, RunError, require
+from coterie.core.errors import InputError, require
 from coterie.core.loss import RowLoss
 from coterie.core.memory import of_clients, owners
 from coterie.core.rows import Clients
@@ -327,27 +327,3 @@ def _reply(shard: Shard, received: bytes, down: Arena, up: Arena) -> bytes:
         return up.pack({"answer": answer, "remember": remember, "notes": notes})
     except InputError as error:  # a reply that cannot travel
         return up.pack({"answer": Refusal(str(error))})
-
-
-def check_free_memory(vectors: int, layout_size: int, itemsize: int, available: int | None = None) -> str | None:
-    """The sentence that names the memory of a method's [n, d] matrix; None below 100 MB.
-
-    Raises `RunError` if it is more than what is free.
-    """
-    needed = vectors * layout_size * itemsize
-    free = available if available is not None else _available()
-    sentence = f"a round holds {vectors} model vectors of {layout_size} numbers: {needed / 1e9:.2f} GB"
-    if free is not None and needed > free:
-        raise RunError(
-            f"{sentence}, but only {free / 1e9:.2f} GB are free; ask fewer clients a round or take a smaller model"
-        )
-    return sentence if needed > 1e8 else None
-
-
-def _available() -> int | None:
-    try:
-        with open("/proc/meminfo") as lines:
-            fields: Sequence[str] = next(line for line in lines if line.startswith("MemAvailable")).split()
-    except (OSError, StopIteration):
-        return None
-    return int(fields[1]) * 1024

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.core.capacity import check_free_memory
 from coterie.core.engine import Engine
 from coterie.core.errors import RunError
 from coterie.core.federation import Federation
@@ -22,7 +23,6 @@ from coterie.core.filters import Filter, filters_of
 from coterie.core.method import Method, Sampler, as_method, as_sampler
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
-from coterie.engines.inprocess import check_free_memory
 from coterie.run.checkpoint import RoundFiles, fingerprint
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run, Timing

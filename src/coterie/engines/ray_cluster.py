@@ -1,0 +1,195 @@
+"""The connection to a Ray cluster, and the driver's side of its actors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from coterie.core.envelopes import Context
+from coterie.core.errors import InputError, RunError, require
+from coterie.core.loss import RowLoss
+from coterie.core.metrics import METRICS
+from coterie.core.modules import source_of, user_modules
+from coterie.core.rows import Clients
+from coterie.core.task import Task
+from coterie.core.wire import wire_types
+from coterie.engines.inprocess import MEMORY_LOST
+from coterie.engines.ray_actor import Actor, Parcel
+
+__all__ = ["STARTING", "Host", "cluster", "result_of"]
+
+STARTING = 120.0
+"""Seconds that an actor may take to start: it imports torch, and may wait for a CPU."""
+
+
+_idle: list[tuple[Any, set[str]]] | None = None
+"""Actors without clients and the modules that they know, kept between the runs of one `cluster`."""
+
+
+@contextmanager
+def cluster(actors: int, address: str | None = None) -> Iterator[None]:
+    """Keep a connection to a Ray cluster and its actors over several runs; where there is one already, this does nothing.
+
+    Args:
+        actors: CPUs of a local cluster, and the least that a cluster must have.
+        address: as for `RayEngine`.
+    """
+    global _idle
+    ray = _ray()
+    outermost = not ray.is_initialized()
+    if outermost:
+        _connect(ray, actors, address)
+    try:
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        require(cpus >= actors, f"the Ray cluster has {cpus} CPUs, too few for {actors} actors; set actors = {cpus}")
+        if outermost:
+            _idle = []
+        yield
+    finally:
+        if outermost:
+            _idle = None
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+        from ray._private import worker
+    except ImportError as error:
+        raise InputError("engine 'ray' needs the package ray: pip install 'coterie[ray]'") from error
+    # Ray prints the death of a worker to standard output, which belongs to the command's tables and JSON; asks report it.
+    worker._worker_logs_enabled = False
+    return ray
+
+
+def _connect(ray: Any, actors: int, address: str | None) -> None:
+    from ray._private import ray_constants
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    quiet = {"logging_level": "error", "log_to_driver": False, "configure_logging": False}
+    local = {"num_cpus": actors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    among_machines = ray_constants.ENABLE_RAY_CLUSTER
+    # Unless it is told that there is one machine only, Ray replaces 127.0.0.1 by an address that others can reach.
+    ray_constants.ENABLE_RAY_CLUSTER = among_machines and address is not None
+    try:
+        ray.init(address=address or "local", **quiet, **({} if address else local))
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        why = " ".join(str(error).split())[:300]
+        if address is None:
+            raise RunError(f"a local Ray cluster cannot be started ({why})") from error
+        raise InputError(
+            f"there is no Ray cluster at {address!r} that lets this process in ({why}); start it, and give its token here "
+            "(RAY_AUTH_MODE=token)"
+        ) from error
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = among_machines
+
+
+def _new_actor() -> Any:
+    import ray
+
+    return ray.remote(Actor).options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD").remote()
+
+
+def result_of(call: Any, deadline: float) -> Any:
+    """What a call returned. Raises `GetTimeoutError` if it has not by the deadline, in seconds of `time.monotonic`."""
+    import ray
+
+    return ray.get(call, timeout=max(0.0, deadline - time.monotonic()))
+
+
+class Host:
+    """The driver's side of an actor: who lives there, and whether it can be asked."""
+
+    def __init__(self, names: tuple[str, ...], clients: Clients, work: tuple[nn.Module, str | RowLoss, str]) -> None:
+        self.names = names
+        self._clients, self._work = clients, work
+        self.saved: dict[str, Tensor] = {}
+        self.asked: Any = None
+        self.late: Any = None
+        self._ended: str | None = None
+        self.start()
+
+    def start(self, fresh: bool = False) -> None:
+        """Take an idle actor or a new one, and place the clients there; `placed` is the promise that they are."""
+        from ray import cloudpickle
+
+        found = None if fresh or not _idle else _idle.pop()
+        self.handle, self._known = found or (_new_actor(), set())
+        own_metrics = {k: m for k, m in METRICS.items() if m.__module__ != "coterie.core.metrics"}
+        content = (self._clients.subset(self.names), self._work, own_metrics)
+        try:
+            pickled = cloudpickle.dumps(content)
+        except Exception as error:
+            raise InputError(f"the model, the loss or the rows cannot be sent to an actor: {error}") from error
+        parcel = self.parcel(set(user_modules()))
+        self.placed = self.handle.place.remote(parcel, pickled)
+
+    def parcel(self, modules: set[str], task: Task[Any] | None = None) -> Parcel | None:
+        """What the actor does not know yet of these modules, of all payload types and of a task."""
+        from ray import cloudpickle
+
+        types = wire_types()
+        modules = modules | {t.__module__ for t in types}
+        tasks = []
+        if task is not None:
+            modules.add(task.function.__module__)
+            if task.function.__module__ == "__main__" and task.name not in self._known:
+                tasks.append((task.function, task.reply, dict(task.kinds)))
+                self._known.add(task.name)
+        new = sorted(modules - self._known)
+        if not new and not tasks:
+            return None
+        mine = [t for t in types if t.__module__ == "__main__"]
+        self._known.update(new)
+        sources = tuple(source_of(m) for m in new if m != "__main__")
+        return Parcel(tuple(map(os.path.abspath, sys.path)), sources, cloudpickle.dumps((tasks, mine)))
+
+    def excuse(self) -> str | None:
+        """Why it cannot be asked now."""
+        import ray
+
+        if self.late is not None and ray.wait([self.late], timeout=0)[0]:
+            try:
+                ray.get(self.late)
+            except ray.exceptions.RayError:
+                self.lost()
+            self.late = None
+        if self.late is not None:
+            return "it is still busy with an ask that timed out, and is skipped until it is free"
+        why, self._ended = self._ended, None
+        if why is None and not ray.wait([self.placed], timeout=STARTING)[0]:
+            return f"its actor ended, and the cluster had no CPU for another within {STARTING:g} s"
+        return why
+
+    def lost(self) -> None:
+        """The actor ended: start another with the same rows. `excuse` tells the next ask."""
+        self._end()
+        self.saved, self.asked, self.late = {}, None, None
+        self.start(fresh=True)
+        self._ended = f"its actor ended; {MEMORY_LOST}"
+
+    def give_up(self, context: Context) -> None:
+        """The ask took too long: skip this actor until it has undone what that ask writes."""
+        self.late, self.asked = self.handle.undo.remote(context), None
+
+    def close(self) -> None:
+        """Keep the actor for the next run of this cluster if it is free, else end it."""
+        if _idle is None or self.asked is not None or self.late is not None:
+            self._end()
+            return
+        self.handle.clear.remote()
+        _idle.append((self.handle, self._known))
+
+    def _end(self) -> None:
+        import ray
+
+        ray.kill(self.handle)
