@@ -41,11 +41,12 @@ class Replies(Generic[R]):
         self.forgot = forgot
         self.fields = dict(fields)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Tensor:
         fields = self.__dict__.get("fields", {})
         if name not in fields:
             raise AttributeError(f"the reply has no field {name!r}; it has {', '.join(fields)}")
-        return fields[name]
+        field: Tensor = fields[name]  # texts, which a few tasks reply, come as tuples
+        return field
 
     def __len__(self) -> int:
         return len(self.clients)
