@@ -111,14 +111,14 @@ def test_own_model():
 
 
 def test_own_metric(out, capsys):
-    brier = runpy.run_path(str(ROOT / "examples" / "own_metric.py"))["brier"]
-    logits, labels = torch.tensor([[0.0], [100.0], [-100.0]]), torch.tensor([1, 1, 1])
-    assert brier(logits, labels, "binary") == pytest.approx((0.5 + 0 + 2) / 3)
+    costly_error = runpy.run_path(str(ROOT / "examples" / "own_metric.py"))["costly_error"]
+    logits, labels = torch.tensor([[9.0], [100.0], [-100.0]]), torch.tensor([0, 1, 1])
+    assert costly_error(logits, labels, "binary") == pytest.approx((1 + 0 + 5) / 3)
     both = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    assert brier(both, labels, "classes") == pytest.approx((0.5 + 0 + 2) / 3)
-    assert brier(logits, labels.float(), "regression") is None
-    ct.metrics.register("brier", brier)
-    metrics = ["accuracy", "brier"]
+    assert costly_error(both, labels, "classes") == pytest.approx((1 + 0 + 5) / 3)
+    assert costly_error(logits, labels.float(), "regression") is None
+    ct.metrics.register("costly_error", costly_error)
+    metrics = ["accuracy", "costly_error"]
     run = ct.fit(
         ct.Local(LOCAL),
         ct.data.load("heart-disease"),
@@ -126,10 +126,10 @@ def test_own_metric(out, capsys):
         rounds=20,
         settings=ct.RunSettings(metrics=metrics),
     )
-    assert all(0 < row["brier"] < 0.5 for row in run.summary)
+    assert all(0 <= row["costly_error"] < 2.5 for row in run.summary)
     flags = [
         "--metrics",
-        "accuracy,examples/own_metric.py:brier",
+        "accuracy,examples/own_metric.py:costly_error",
         "--methods",
         "local",
         "--rounds",
@@ -138,7 +138,7 @@ def test_own_metric(out, capsys):
         "1",
     ]
     assert main(["compare", "heart-disease", *flags, "--no-report", "--tables", "--out", str(out)]) == 0
-    assert "Brier score on test rows (lower is better" in capsys.readouterr().out
+    assert "costly error on test rows (lower is better" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("function", ["clients", "tables"])

@@ -187,7 +187,7 @@ def test_losses_have_names():
     assert torch.equal(fitted(two_classes, loss="binary").x, fitted(two_classes).x)
     squared = fitted(lambda x: several(x).float(), nn.Linear(3, 2), loss="squared")
     assert None not in scores_of(squared, "rmse")
-    with pytest.raises(ct.InputError, match=r"loss must be a name or a callable.*did you mean 'squared'\?"):
+    with pytest.raises(ct.InputError, match=r"loss must be auto .*did you mean 'squared'\?"):
         fitted(two_classes, loss="squard")
 
 
