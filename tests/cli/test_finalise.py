@@ -216,3 +216,48 @@ def test_onnx_answers_as_predict_does(coterie, run, tmp_path):
     inputs = apply_recipe(recipe, run / "mine" / "b.csv").inputs
     (given,) = ReferenceEvaluator(tmp_path / "final" / "model.onnx").run(None, {"features": inputs.numpy()})
     assert torch.from_numpy(given).numpy() == pytest.approx(answers(inputs).detach().numpy(), abs=1e-6)
+
+
+def test_the_threshold_of_an_experiment_is_that_of_its_report_and_changes_no_number(coterie, tmp_path):
+    write(tmp_path / "mine")
+    flags = (
+        "--label",
+        "y",
+        "--methods",
+        "local,fedavg",
+        "--rounds",
+        "2",
+        "--seeds",
+        "1",
+        "--no-report",
+        "--out",
+        "run",
+    )
+    assert coterie("compare", "mine", *flags, "--threshold", ".3").status == 0
+    assert Results.load(tmp_path / "run").threshold == 0.3
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    trained = [path.stat().st_mtime_ns for path in sorted((tmp_path / "run" / "models").iterdir())]
+    again = coterie("run", "run/experiment.toml", "--resume", "--set", "report.threshold=validation", "--no-report")
+    assert again.status == 0, again.err
+    assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "run" / "models").iterdir())] == trained
+    assert Results.load(tmp_path / "run").threshold == "validation"
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+    ended = coterie("compare", "mine", *flags, "--threshold", "2")
+    assert ended.status == 2
+    assert 'threshold must be a number between 0 and 1, or "validation"; got 2' in ended.err
+
+
+def test_thresholds_come_from_validation_rows_that_nobody_trained_on(coterie, tmp_path):
+    write(tmp_path / "mine")
+    flags = ("--label", "y", "--methods", "local", "--rounds", "2", "--seeds", "3", "--no-report", "--out", "run")
+    assert (
+        coterie("compare", "mine", *flags, "--set", "run.merge_validation=false", "--threshold", "validation").status
+        == 0
+    )
+    ended = coterie("finalise", "run", "--client", "a", "--out", "final")
+    assert ended.status == 0, ended.err
+    with safe_open(tmp_path / "final" / "model.safetensors", framework="pt") as file:
+        threshold = json.loads(file.metadata()["coterie"])["threshold"]
+    assert 0 < threshold < 1
+    assert threshold != 0.5
+    assert f"yes from {threshold:g} on" in coterie("predict", "final", "mine/a.csv").err

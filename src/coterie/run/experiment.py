@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 
 from coterie import catalogue
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.method import as_method
 from coterie.core.modules import load_object
@@ -27,9 +27,9 @@ from coterie.run.settings import RunSettings
 if TYPE_CHECKING:
     from coterie.core.rows import Clients
 
-__all__ = ["Experiment", "MethodEntry", "ModelTable", "RunTable", "find_method", "label_of", "model_of"]
+__all__ = ["Experiment", "MethodEntry", "ModelTable", "ReportTable", "RunTable", "find_method", "label_of", "model_of"]
 
-TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "run", "tune")
+TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "run", "report", "tune")
 
 MOST_SEEDS = 10_000
 
@@ -65,6 +65,25 @@ class RunTable(RunSettings):
         if isinstance(self.seeds, tuple):
             repeat = len(set(self.seeds)) < len(self.seeds)
             require(not repeat, f"run.seeds repeat: {list(self.seeds)}; name each once")
+
+
+_THRESHOLD = Rule(
+    lambda v: v == "validation" or (is_number(v) and 0 < v < 1),
+    'a number between 0 and 1, or "validation"',
+    ("validation",),
+)
+
+
+@options
+class ReportTable:
+    """The [report] table: how results are shown. No number of a run depends on it.
+
+    Attributes:
+        threshold: call a row positive from this predicted risk on; validation: from the one that suits each client's validation rows
+            best, where a method did not train on them.
+    """
+
+    threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = 0.5
 
 
 @options
@@ -110,6 +129,7 @@ class Experiment:
         local: the [local] table.
         methods: the [[methods]].
         run: the [run] table.
+        report: the [report] table.
         tune: the [tune] table: lists of values by METHOD.FIELD or local.FIELD.
         where: the file or command that it comes from, for errors.
         engine: the [engine].
@@ -128,6 +148,7 @@ class Experiment:
     engine: EngineSpec
     attack: Any = None
     filters: tuple[Filter, ...] = ()
+    report: ReportTable = field(default_factory=ReportTable)
 
     @classmethod
     def from_tables(cls, tables: Mapping[str, Any], where: str) -> Experiment:
@@ -150,6 +171,7 @@ class Experiment:
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where) for e in entries),
             run=_run(tables.get("run", {}), f"{where}, [run]"),
+            report=build(ReportTable, tables.get("report", {}), f"{where}, [report]", named="report"),
             tune=dict(tables.get("tune", {})),
             where=where,
             engine=ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
@@ -173,6 +195,7 @@ class Experiment:
             "local": spell(build_local(self.local, f"{self.where}, [local]")),
             "run": spell(self.run),
             "engine": ENGINES.spell(self.engine),
+            "report": spell(self.report),
             "tune": self.tune,
             "attack": self._attack_table(),
             "filters": [FILTERS.spell(one) for one in self.filters],

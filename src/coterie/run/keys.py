@@ -18,7 +18,7 @@ from coterie.data.split_table import Split
 from coterie.data.tables.settings import TableSettings
 from coterie.engines import ENGINES
 from coterie.models import MODELS
-from coterie.run.experiment import ModelTable, RunTable
+from coterie.run.experiment import ModelTable, ReportTable, RunTable
 
 __all__ = ["DECLARED", "Key", "keys", "keys_of"]
 
@@ -30,6 +30,7 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
     "run": (RunTable,),
     "engine": (ENGINES,),
     "attack": (ATTACKS,),
+    "report": (ReportTable,),
 }
 """What declares the keys of each table: classes, and registries for tables with a `name`."""
 

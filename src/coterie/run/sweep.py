@@ -304,7 +304,8 @@ def _mark(experiment: Experiment, pair: Pair, clients: Clients) -> str:
     settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
     settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
     settings["engine"] = experiment.engine.results()
-    settings.pop("tune", None)
+    for free in ("report", "tune"):
+        settings.pop(free, None)
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
     digest.update(clients.fingerprint().encode())
     for path in experiment.files(pair.entry):
