@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
+import ssl
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -195,6 +198,27 @@ def test_a_kit_that_claims_to_be_another_site_is_refused(lonely, tmp_path):
     check = lonely.coterie("site", "check", tmp_path / "switzerland", check=False)
     assert check.returncode == 2
     assert "is that of 'hungary', not of 'switzerland'" in check.stderr
+
+
+def test_garbage_on_the_port_keeps_nobody_out(lonely):
+    """Noise, half a handshake, a handshake without a certificate, and a page's request: then a site joins as always."""
+    wait_for(lonely.listens)
+    noise = bytes(range(256)) * 256
+    for number in range(40):
+        with socket.create_connection(("localhost", lonely.port), timeout=10) as plain, suppress(OSError):
+            plain.sendall((noise, b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n", b"")[number % 4])
+    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    for _ in range(5):
+        plain = socket.create_connection(("localhost", lonely.port), timeout=10)
+        with plain, suppress(OSError), anybody.wrap_socket(plain, server_hostname="localhost") as strange:
+            strange.sendall(noise)
+            assert strange.recv(1) == b""  # whoever has no certificate hears nothing
+    lonely.start("hungary")
+    try:
+        wait_for(lambda: joined(lonely, "hungary"))
+    finally:
+        lonely.stop("hungary")
 
 
 # ---- kills
