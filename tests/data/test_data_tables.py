@@ -112,6 +112,25 @@ def test_polars_frames_are_read():
     assert from_frames({"a": Polars()}).recipe["features"] == ["x"]
 
 
+def test_whole_numbers_in_two_dimensions_are_no_table_without_a_word(tmp_path):
+    tokens, labels = np.arange(48).reshape(12, 4) % 7, np.arange(12) % 2
+    np.savez(tmp_path / "a.npz", tokens=tokens, label=labels)
+    with pytest.raises(
+        InputError, match=r"a.npz: array 'tokens' holds whole numbers \[rows, columns\].*; say arrays = true"
+    ):
+        from_folder(tmp_path)
+    sequences = from_folder(tmp_path, arrays=True)
+    assert (sequences.train.inputs.dtype, sequences.recipe) == (torch.int64, None)
+    found = torch.cat([part.inputs for _, part in sequences[0].parts()])
+    assert sorted(found.tolist()) == sorted(tokens.tolist())
+    assert from_folder(tmp_path, arrays=False).recipe["features"] == [f"tokens.{i}" for i in range(4)]
+    assert load(str(tmp_path), arrays=True).train.inputs.dtype == torch.int64
+    (tmp_path / "csv").mkdir()
+    folder(tmp_path / "csv", c=PLAIN)
+    with pytest.raises(InputError, match=r"c.csv is not an npz file, so arrays = true does not apply"):
+        from_folder(tmp_path / "csv", arrays=True)
+
+
 def test_arrays_of_a_table_and_of_images(tmp_path):
     rng = np.random.default_rng(0)
     (tmp_path / "table").mkdir()

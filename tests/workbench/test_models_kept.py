@@ -35,6 +35,22 @@ class Tied(nn.Module):
         return (self.second.scale * self.second(self.first(inputs).relu()))[:, :2].diff(dim=1)
 
 
+def test_trained_parts_alone_can_be_exported():
+    backbone, head = nn.Linear(4, 3), nn.Linear(3, 1)
+    backbone.requires_grad_(False)
+    module = nn.Sequential(backbone, nn.ReLU(), head)
+    run = ct.fit(ct.MeritFed(targets="all"), two_clients(), module, 2)
+    whole, own = run.state_dict("client-0"), run.state_dict("client-0", trained_only=True)
+    assert list(own) == ["2.weight", "2.bias"]
+    assert all(torch.equal(own[name], whole[name]) for name in own)
+    fresh = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+    fresh[0].load_state_dict(backbone.state_dict())
+    fresh.load_state_dict(own, strict=False)
+    assert all(torch.equal(value, whole[name]) for name, value in fresh.state_dict().items())
+    tied = ct.fit(ct.FedAvg(), two_clients(), Tied(), 1)
+    assert set(tied.state_dict(trained_only=True)) == set(tied.state_dict())
+
+
 def test_every_name_of_a_shared_tensor_is_exported():
     module = Tied()
     run = ct.fit(ct.MeritFed(targets="all"), two_clients(), module, 2)

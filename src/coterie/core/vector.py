@@ -169,9 +169,10 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
     return shift(x, step, lr, dim)
 
 
-def export(x: Tensor, model: nn.Module, layout: Layout) -> Mapping[str, Tensor]:
-    """A full state dict: the vector's tensors under each of their names, and whatever of `model` is frozen or counted."""
+def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = False) -> Mapping[str, Tensor]:
+    """A state dict: the vector's tensors under each of their names, and unless `trained_only` what is frozen or counted."""
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     moved = {id(own[name]): value for name, value in unflatten(x, layout).items()}
     state = model.state_dict(keep_vars=True)  # the tensors themselves, by which names of one tensor are known
-    return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in state.items()}
+    kept = {k: v for k, v in state.items() if id(v) in moved or not trained_only}
+    return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in kept.items()}

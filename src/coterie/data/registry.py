@@ -123,7 +123,7 @@ _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _HUB_OPTIONS = ("input", "subset_name", "part", "rows")
 _TABLE_OPTIONS = (
     "task", "above", "classes", "categorical", "drop", "missing", "rename", "rare", "meaning", "unit",
-    "unlabelled", "split_column", "server_file",
+    "unlabelled", "split_column", "server_file", "arrays",
 )  # fmt: skip
 
 

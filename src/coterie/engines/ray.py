@@ -140,6 +140,8 @@ class RayEngine:
                 result_of(host.placed, deadline)
             except ray.exceptions.ActorDiedError:  # an idle one may have died unseen
                 host.start(fresh=True)
+            except ray.exceptions.GetTimeoutError:
+                break  # how many have started is said below
         for done, host in enumerate(self._hosts):
             try:
                 version, _ = result_of(host.placed, deadline)

@@ -116,6 +116,7 @@ class Host:
         self.asked: Any = None
         self.late: Any = None
         self._ended: str | None = None
+        self._waited = False
         self.start()
 
     def start(self, fresh: bool = False) -> None:
@@ -166,7 +167,10 @@ class Host:
         if self.late is not None:
             return "it is still busy with an ask that timed out, and is skipped until it is free"
         why, self._ended = self._ended, None
-        if why is None and not ray.wait([self.placed], timeout=STARTING)[0]:
+        # One ask waits for the CPU; those that follow only look whether it came.
+        patience, self._waited = 0.0 if self._waited else STARTING, False
+        if why is None and not ray.wait([self.placed], timeout=patience)[0]:
+            self._waited = True
             return f"its actor ended, and the cluster had no CPU for another within {STARTING:g} s"
         return why
 

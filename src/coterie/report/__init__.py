@@ -1,1 +1,50 @@
-"""What a run directory says, as a terminal table, as sentences and as one HTML file."""
+"""What a run directory says, as a terminal table, as sentences and as one HTML file.
+
+>>> ct.report.load("runs/heart-disease").clients  # doctest: +SKIP
+('cleveland', 'hungary', 'long-beach', 'switzerland')
+>>> ct.report.judge("runs/heart-disease", "switzerland").kind  # doctest: +SKIP
+'stay alone'
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coterie.report.results import Results
+    from coterie.report.verdicts import Verdict
+
+__all__ = ["judge", "load", "save_html", "say"]
+
+
+def load(folder: str | os.PathLike[str]) -> Results:
+    """The results of a run directory. Raises `InputError` that names the file which is missing or damaged."""
+    from coterie.report.results import Results
+
+    return Results.load(Path(folder))
+
+
+def judge(folder: str | os.PathLike[str], client: str) -> Verdict:
+    """Whether joining pays for a client, and why. Raises `InputError` as `load`, and for an unknown client."""
+    from coterie.report.verdicts import verdict
+
+    return verdict(load(folder), client)
+
+
+def say(folder: str | os.PathLike[str], *, tables: bool = False) -> str:
+    """What the command prints of a run: the answer, and with `tables` the tables of all metrics before it. Errors as of `load`."""
+    from coterie.report.answer import answer_lines
+    from coterie.report.table import render
+
+    results = load(folder)
+    before = [render(results, colour=False).rstrip(), ""] if tables else []
+    return "\n".join([*before, *answer_lines(results)])
+
+
+def save_html(folder: str | os.PathLike[str]) -> Path:
+    """Write `report.html` into the run directory, for which the extra `report` is needed; its path. Errors as of `load`."""
+    from coterie.report.html import write
+
+    return write(Path(folder))

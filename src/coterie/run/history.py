@@ -101,12 +101,16 @@ class Run:
             raise InputError(f"this run has a model for each of {', '.join(self.models)}; take run.models[name]")
         return next(iter(self.models.values()))
 
-    def state_dict(self, client: str = "*") -> Mapping[str, Tensor]:
-        """A state dict for the module that was trained; of the model for everybody, or of a client's own."""
+    def state_dict(self, client: str = "*", *, trained_only: bool = False) -> Mapping[str, Tensor]:
+        """A state dict for the module that was trained; of the model for everybody, or of a client's own.
+
+        With `trained_only` it lacks frozen parameters and counters, such as the backbone below adapters: load it with
+        `module.load_state_dict(..., strict=False)`.
+        """
         chosen = self.models.get(client, self.models.get("*"))
         if chosen is None:
             raise InputError(f"this run has no model for {client!r}; {nearest(client, self.models)}")
-        return export(chosen, self.module, Layout.of(self.module))
+        return export(chosen, self.module, Layout.of(self.module), trained_only=trained_only)
 
 
 @dataclass

@@ -16,9 +16,26 @@ __all__ = ["from_array_files", "is_array_file"]
 _LABELS = ("label", "labels", "target", "y")
 
 
-def is_array_file(path: Path) -> bool:
-    """Whether `path` is an npz with an array of three or more dimensions, which no table has."""
-    return path.suffix.lower() == ".npz" and any(array.ndim > 2 for array in read_arrays(path).values())
+def is_array_file(path: Path, said: bool | None = None) -> bool:
+    """Whether `path` is an npz of arrays: as `said`, or if one has three or more dimensions, which no table has.
+
+    Raises `InputError` where nothing is said of whole numbers [rows, columns], which may be tokens as well as columns.
+    """
+    if path.suffix.lower() != ".npz":
+        require(not said, f"{path} is not an npz file, so arrays = true does not apply; drop it")
+        return False
+    if said is not None:
+        return said
+    arrays = read_arrays(path)
+    if any(array.ndim > 2 for array in arrays.values()):
+        return True
+    unclear = next((k for k, array in arrays.items() if array.ndim == 2 and array.dtype.kind in "iu"), None)
+    require(
+        unclear is None,
+        f"{path}: array {unclear!r} holds whole numbers [rows, columns], which may be sequences or columns; "
+        "say arrays = true, or arrays = false for a table",
+    )
+    return False
 
 
 def from_array_files(

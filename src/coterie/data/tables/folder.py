@@ -61,6 +61,7 @@ def from_folder(
     unlabelled: str = "refuse",
     split_column: str | None = None,
     server_file: str | None = None,
+    arrays: bool | None = None,
     name: str | None = None,
 ) -> Clients:
     """One client per CSV, TSV, Excel, Parquet or npz file in the folder `path`; a client has the file's name.
@@ -96,6 +97,8 @@ def from_folder(
         unlabelled: "refuse" rows without a label, or "drop" them.
         split_column: column that says train, validation or test in each row; it replaces the split.
         server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
+        arrays: whether npz files hold arrays of inputs (images, sequences of tokens), used as they are, and no tables; None: those
+            with an array of three or more dimensions do.
         name: of the data set; None is the path.
 
     Raises:
@@ -119,7 +122,7 @@ def from_folder(
         settings = settings_of(label=label, **options)
         return dealt_table(read(path, settings.reading(EVERY_FILE)), settings, **about, **rest)
     files = files_of(Path(path))
-    if is_array_file(next(iter(files.values()))):
+    if is_array_file(next(iter(files.values())), arrays):
         plain: tuple[Any, ...] = (None, (), [], {}, "refuse")
         said = {**options, **rest, "rare": rare or None}
         given = [k for k, v in said.items() if v not in plain and k != "classes"]
