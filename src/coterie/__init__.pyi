@@ -60,6 +60,8 @@ from coterie.core.wire import wire_type as wire_type
 from coterie.engines.inprocess import InProcess as InProcess
 from coterie.engines.ray import Ray as Ray
 from coterie.engines.spec import EngineSpec as EngineSpec
+from coterie.filters.clip import Clip as Clip
+from coterie.filters.gaussian_noise import GaussianNoise as GaussianNoise
 from coterie.filters.top_k import TopK as TopK
 from coterie.run.fit import fit as fit
 from coterie.run.fit import personalise as personalise

@@ -33,7 +33,7 @@ from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.filters import Filter, Passage, in_order, streams
 from coterie.core.method import Attack, as_attack, overrides
-from coterie.core.rng import Rng
+from coterie.core.rng import Rng, normal
 from coterie.core.rows import Clients, Rows
 from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, identity, one_of, options
 from coterie.core.task import Task
@@ -406,14 +406,6 @@ def _travelling(corrupted: Corrupted) -> tuple[Corrupted, ...]:
 
 def _seen(rows: Tensor, attackers: Tensor, statistics: str) -> Tensor:
     return rows[~attackers] if statistics == "honest" and not bool(attackers.all()) else rows
-
-
-def normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
-    """N(0, I) in the form of `like`, a row from each stream."""
-    drawn = [
-        torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype) for row, rng in zip(like, rngs, strict=True)
-    ]
-    return torch.stack(drawn).to(like.device)
 
 
 def _numbers(rows: Rows, attackers: Collection[int]) -> Tensor:

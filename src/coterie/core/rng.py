@@ -7,15 +7,16 @@ others: batches do not depend on who else was asked, in which order, how often, 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["Rng", "batches"]
+__all__ = ["Rng", "batches", "normal"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -138,3 +139,11 @@ def batches(
             if left == 0:
                 return
         epoch += 1
+
+
+def normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    """N(0, I) in the form of `like`, a row from each stream."""
+    drawn = [
+        torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype) for row, rng in zip(like, rngs, strict=True)
+    ]
+    return torch.stack(drawn).to(like.device)
