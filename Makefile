@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits duplication wheel clean
+.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,9 @@ same-bits: $(VENV)/.dev  ## does this tree compute the bits of commit BASE, for 
 
 duplication: $(VENV)/.dev  ## the share of the method files' code that also stands in a sibling file
 	$(BIN)/python -m benchmarks.duplication
+
+rooms: $(VENV)/.dev  ## the rooms of the package and the arrows between them, as docs/design.md counts them
+	$(BIN)/python -m benchmarks.rooms
 
 wheel: $(VENV)/.dev  ## build the wheel and try it from an empty folder in a virtual environment of its own
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from benchmarks.rooms import FILES, MODULES, SOURCE, arrows, imports, name_of, room, rooms
 
 from coterie.catalogue import entries
 from mutants import declared, mutated
-
-SOURCE = Path(__file__).parents[2] / "src" / "coterie"
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-FILES = sorted(SOURCE.rglob("*.py"))
 
 LEVELS = [
     {"solvers"},
@@ -38,67 +36,21 @@ ONLY = {
 reports the files of a run."""
 
 
-def area(dotted: str) -> str:
-    return dotted.split(".")[1] if "." in dotted else ""
-
-
 def level(area: str) -> int:
     return next((i for i, names in enumerate(LEVELS) if area in names), len(LEVELS))
 
 
-class Imports(ast.NodeVisitor):
-    """Modules of coterie and of the benchmarks that a file imports anywhere but for types, by full name, with their line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.found = path, []
-        self.visit(ast.parse(path.read_text()))
-
-    def visit_If(self, node):
-        unread = ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for child in node.orelse if unread else ast.iter_child_nodes(node):
-            self.visit(child)
-
-    def visit_Import(self, node):
-        self.add([alias.name for alias in node.names], node.lineno)
-
-    def visit_ImportFrom(self, node):
-        assert node.level == 0, f"{self.path}:{node.lineno}: imports are absolute"
-        self.add([f"{node.module}.{alias.name}" for alias in node.names], node.lineno)
-
-    def add(self, names, line):
-        self.found += [(resolved(name), line) for name in names if name.split(".")[0] in ("coterie", "benchmarks")]
-
-
-def name_of(path: Path) -> str:
-    root = SOURCE.parent if path.is_relative_to(SOURCE) else BENCHMARKS.parent
-    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-
-
-MODULES = {name_of(path): path for path in (*FILES, *sorted(BENCHMARKS.glob("*.py")))}
-
-
-def resolved(name: str) -> str:
-    """The module of a name that is imported: `coterie.core.task.task` is in `coterie.core.task`."""
-    while name not in MODULES:
-        name = name.rpartition(".")[0]
-    return name
-
-
-def imports(path: Path) -> list[tuple[str, int]]:
-    return Imports(path).found
-
-
 def test_the_levels_are_found():
-    seen = {area(name_of(f)) for f in FILES}
+    seen = {room(name_of(f)) for f in FILES}
     assert {"solvers", "core", "algorithms", "data", "models", "engines", "run", "sites", "cli", "report"} <= seen
-    assert any(imports(f) for f in FILES if area(name_of(f)) == "core")
+    assert any(imports(f) for f in FILES if room(name_of(f)) == "core")
 
 
 @pytest.mark.parametrize("path", [f for f in FILES if f != SOURCE / "__init__.py"], ids=lambda p: name_of(p))
 def test_imports_point_downwards(path):
-    mine = area(name_of(path))
+    mine = room(name_of(path))
     for name, line in imports(path):
-        theirs = area(name)
+        theirs = room(name)
         if name == "coterie":  # its version; the names that it offers are imported where they are asked for
             continue
         assert level(theirs) <= level(mine), f"{path}:{line}: {mine} must not import {name}"
@@ -138,11 +90,15 @@ def test_no_modules_import_each_other():
 
 
 def test_no_rooms_import_each_other():
-    rooms: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        if area(name) and name.startswith("coterie."):
-            rooms.setdefault(area(name), set()).update(area(n) for n, _ in imports(path))
-    assert circles({name: theirs - {name, ""} for name, theirs in rooms.items()}) == []
+    assert circles({name: {other for one, other in arrows() if one == name} for name in rooms()}) == []
+
+
+def test_there_are_no_more_rooms_and_arrows_than_the_design_says():
+    text = (SOURCE.parents[1] / "docs" / "design.md").read_text()
+    stated = re.search(r"\| rooms .* \| (\d+) and (\d+) \|$", text, re.M)
+    assert stated
+    assert len(rooms()) <= int(stated[1])
+    assert len(arrows()) <= int(stated[2])
 
 
 HEAVY = (

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from short_runs import MINI, assert_follows_the_recursion, trained
 
+import coterie
 from coterie.algorithms import FedAvg, FedProx
+from coterie.core.kernels import Batched
 from coterie.core.training import Steps
 from federations import (
     batch_norm,
@@ -46,3 +51,34 @@ def test_a_larger_penalty_keeps_updates_shorter():
 @pytest.mark.parametrize("server_lr", [1.0, 0.6])
 def test_averaging_follows_its_recursion_on_quadratics(server_lr):
     assert_follows_the_recursion(lambda local: FedProx(local, 0.8, server_lr), 0.8, server_lr)
+
+
+# ---- how far one reads to follow it
+
+
+def statements(frame) -> int:
+    """How many statements the function of a frame has, its docstring aside; none for an expression such as a comprehension."""
+    tree = ast.parse(Path(frame.f_code.co_filename).read_text())
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == frame.f_code.co_name]
+    body = next((f.body for f in functions if f.lineno <= frame.f_lineno <= f.end_lineno), [])
+    return len([s for s in body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))])
+
+
+def test_six_files_are_opened_to_follow_a_round_to_its_local_steps(monkeypatch):
+    """A file of which all functions on the way have two statements at most hands the call on, and needs not be opened."""
+    opened, package, train = set(), Path(coterie.__file__).parent, Batched.train
+
+    def note(self, *arguments, **options):
+        stack = inspect.stack()
+        rounds = [at for at, frame in enumerate(stack) if frame.function == "_round"]
+        for frame in stack[1 : rounds[0] + 1] if rounds else ():
+            path = Path(frame.filename)
+            if path.is_relative_to(package) and statements(frame.frame) > 2:
+                opened.add(str(path.relative_to(package).with_suffix("")))
+        return train(self, *arguments, **options)
+
+    monkeypatch.setattr(Batched, "train", note)
+    trained(FedProx(MINI), logistic(), 1)
+    assert opened == {
+        "run/loop", "algorithms/fedprox", "core/exchange", "engines/inprocess", "core/shard", "core/local_training",
+    }  # fmt: skip

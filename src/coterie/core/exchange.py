@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.core.checks import VECTORS, medians, misfits, not_finite, outliers
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block
-from coterie.core.errors import RunError
+from coterie.core.errors import RunError, require
 from coterie.core.filters import unpacked
 from coterie.core.replies import Average, Replies, stack
 from coterie.core.session import AskRecord, Session
@@ -56,12 +56,13 @@ class Exchange(Generic[R]):
         self._settle(replies, answer)
         return replies
 
-    def averaged(self, weights: Mapping[str, float]) -> Average[R]:
-        """The means of vectors with these weights, and all else stacked.
+    def averaged(self, names: tuple[str, ...], given: Tensor | None) -> Average[R]:
+        """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows.
 
         A vector is forgotten once it is added, in the order of names. So if one is in the sums that is refused later, or a client that
         failed answers when it is asked again, all are asked anew, from the memory that they had before.
         """
+        weights = self._weights(names, given)
         self._count()
         tally = self._tallied([self.ask], weights)
         answers = [tally.answer]
@@ -77,6 +78,13 @@ class Exchange(Generic[R]):
             answers.append(tally.answer)
         self._settle(tally.replies, Answer.joined(answers))
         return tally.average(weights)
+
+    def _weights(self, names: tuple[str, ...], given: Tensor | None) -> dict[str, float]:
+        if given is None:
+            rows = self.session.rows = self.session.rows or self.engine.sizes("train")
+            return {name: float(rows.get(name, 0)) for name in names}
+        require(given.shape == (len(names),), f"weights have shape {tuple(given.shape)} for {len(names)} clients")
+        return dict(zip(names, given.tolist(), strict=True))
 
     # ---- carried
 

@@ -151,12 +151,7 @@ class Federation:
             InputError: as for `ask`.
         """
         names = tuple(clients)
-        if weights is None:
-            self.session.rows = self.session.rows or self.engine.sizes("train")
-            weights = torch.tensor([self.session.rows.get(n, 0) for n in names], dtype=torch.float64)
-        require(weights.shape == (len(names),), f"weights have shape {tuple(weights.shape)} for {len(names)} clients")
-        exchange = self._exchange(names, task, payload, need)
-        return exchange.averaged(dict(zip(names, weights.tolist(), strict=True)))
+        return self._exchange(names, task, payload, need).averaged(names, weights)
 
     def _exchange(self, given: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
         order = sorted(range(len(given)), key=given.__getitem__)
