@@ -22,12 +22,13 @@ CENTRES = {"a": [1.0, -2.0], "b": [0.0, 4.0], "c": [-3.0, 1.0]}
 
 
 def run(method, problem, rounds=3, **options):
-    """A run that is evaluated in every round."""
-    return fit(method, problem.clients, problem.model, rounds, **{"merge_validation": False, "evaluate": 1, **options})
+    """A run whose losses are taken in every round."""
+    options = {"merge_validation": False, "evaluate": 1, "metrics": (), **options}
+    return fit(method, problem.clients, problem.model, rounds, **options)
 
 
 def trained(method, problem, rounds=3, **options):
-    """A run that is evaluated after its last round."""
+    """A run whose losses are taken after its last round."""
     return run(method, problem, rounds, **{"evaluate": rounds, **options})
 
 

@@ -190,15 +190,16 @@ def test_a_client_without_any_class_that_it_should_sample_draws_evenly():
     assert set(drawn.ravel()) == set(range(24))
 
 
-def test_the_clients_find_q_themselves_and_tell_nobody():
+@pytest.mark.parametrize("best", [False, True])
+def test_the_clients_find_q_themselves_and_tell_nobody(best):
     problem = skewed()
-    found = run_with_server(ISFL(MINI, where="client"), problem)
+    found = run_with_server(ISFL(MINI, where="client", exact=best), problem)
     logged = {r.metric for r in found.history if r.client == "*" or r.split == ""}
     assert logged == {"row_gradients", "local_distance", "lipschitz_gradients"}
     assert not any("class_counts" in a.task for a in found.asks)
     assert [a.task.rpartition(":")[2] for a in found.asks if a.round == 1][1:4] == ["local_models", "compare", "solve"]
     # The server holds the rows of all clients here, so p is the same, and so is everything else.
-    assert torch.equal(found.x, run_with_server(ISFL(MINI), problem).x)
+    assert torch.equal(found.x, run_with_server(ISFL(MINI, exact=best), problem).x)
 
 
 def test_each_client_tells_its_classes_once():
@@ -235,12 +236,10 @@ METHODS = {
 def test_it_works_under_any_method_on_any_number_of_workers_and_resumes(name, where, tmp_path):
     problem = skewed()
     method = METHODS[name](replace(MINI, sampler=LipschitzSampler(where=where)))
-    one = run_with_server(method, problem, 4)
-    assert_same_bits(one, run_with_server(method, problem, 4, workers=2, strict_wire=True))
-    assert_same_bits(
-        one, run_with_server(METHODS[name](replace(MINI, sampler=LipschitzSampler(where=where))), problem, 4)
-    )
-    plain = run_with_server(METHODS[name](MINI), problem, 4)
+    options = {"rounds": 4, "evaluate": 2}
+    one = run_with_server(method, problem, **options)
+    assert_same_bits(one, run_with_server(method, problem, workers=2, **options))
+    plain = run_with_server(METHODS[name](MINI), problem, **options)
     assert any(not torch.equal(x, plain.models[k]) for k, x in one.models.items())
 
     class Stop(Exception):  # noqa: N818
@@ -251,8 +250,8 @@ def test_it_works_under_any_method_on_any_number_of_workers_and_resumes(name, wh
             raise Stop
 
     with pytest.raises(Stop):
-        run_with_server(method, problem, 4, checkpoint=tmp_path, callbacks=(interrupt,))
-    assert_same_bits(one, run_with_server(method, problem, 4, checkpoint=tmp_path, resume=True, workers=2))
+        run_with_server(method, problem, checkpoint=tmp_path, callbacks=(interrupt,), **options)
+    assert_same_bits(one, run_with_server(method, problem, checkpoint=tmp_path, resume=True, workers=2, **options))
 
 
 def test_the_sampler_matters_to_meritfed_from_the_second_round_on():

@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from short_runs import LOCAL, logged_at, loss, rows, run, sgd
+from short_runs import LOCAL, logged_at, loss, rows, run, sgd, trained
 
 from coterie.algorithms import FedAvg, MaxFL
+from coterie.core import appeal
 from coterie.core.errors import InputError, RunError
 from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
@@ -123,11 +124,13 @@ def test_a_large_eps_freezes_the_model_but_not_the_statistics():
     problem = batch_norm()
     x = start(problem)
     dim = sum(p.numel() for p in problem.model.parameters())
-    still, moving = run(MaxFL(MINI, eps=1e15), problem), run(MaxFL(MINI), problem)
+    still, moving = (trained(MaxFL(MINI, eps=e, warmup_steps=5), problem) for e in (1e15, 1e-8))
     assert (still.x[:dim] - x[:dim]).abs().max() < 1e-12
     assert (moving.x[:dim] - x[:dim]).abs().max() > 0.01
     assert (still.x[dim:] - x[dim:]).abs().min() > 1e-4
-    steps = [(run(MaxFL(MINI, eps=e), problem, 1).x - x)[:dim].norm() for e in (1e-8, 0.1, 1.0, 10.0)]
+    steps = [
+        (trained(MaxFL(MINI, eps=e, warmup_steps=5), problem, 1).x - x)[:dim].norm() for e in (1e-8, 0.1, 1.0, 10.0)
+    ]
     assert steps == sorted(steps, reverse=True)
 
 
@@ -138,14 +141,15 @@ def test_eps_shrinks_a_step_by_its_share():
     assert_close(damped, plain / 2, 1e-9)  # sum q = 3/4
 
 
-@pytest.mark.parametrize("surrogate", ["relu", "exp", "log", "linear"])
 @pytest.mark.parametrize("half", [0.8, 1.5])
-def test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not(surrogate, half):
+def test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not(half):
     """Lemma A.2: two clients, gaps (x -+ half)^2, from a start off the middle."""
     problem = quadratic({"a": [half - 0.3], "b": [-half - 0.3]})
-    method = MaxFL(ONE, requirements={"a": 0.0, "b": 0.0}, surrogate=surrogate)
-    assert float(run(method, problem, 150, evaluate=150).x) == pytest.approx(-0.3, abs=1e-6)
-    sigmoid = float(run(replace(method, surrogate="sigmoid"), problem, 150, evaluate=150).x)
+    method = MaxFL(ONE, requirements={"a": 0.0, "b": 0.0}, warmup_steps=1)
+    for surrogate in ("relu", "exp", "log", "linear"):
+        convex = trained(replace(method, surrogate=surrogate), problem, 80)
+        assert float(convex.x) == pytest.approx(-0.3, abs=1e-6), surrogate
+    sigmoid = float(trained(method, problem, 150).x)
     assert (abs(sigmoid + 0.3) < 1e-6) == (half**2 < 1.044)
 
 
@@ -272,12 +276,12 @@ def test_tuning_changes_the_gap_and_not_the_update():
 def test_clients_opt_out_when_the_model_leaves_them_and_in_when_it_comes_to_them():
     centres = {"a": [2.0], "b": [2.2], "c": [0.0]}
     needs = {"a": 3.5, "b": 1.0, "c": 0.05}
-    method = MaxFL(FULL, requirements=needs, flexible=True, mandatory_rounds=1)
+    method = MaxFL(FULL, warmup_steps=1, requirements=needs, flexible=True, mandatory_rounds=1)
     found = run(method, quadratic(centres), 8)
     assert drawn(found, 1) == {"a", "b", "c"}
     assert found.history.select("pool")[0] == (1, 3.0)
     for number in range(2, 9):
-        x = float(run(method, quadratic(centres), number - 1).x)
+        x = float(trained(method, quadratic(centres), number - 1).x)
         expected = {n for n, c in centres.items() if (x - c[0]) ** 2 < needs[n]}
         assert drawn(found, number) == expected
     pools = [drawn(found, n) for n in range(2, 9)]
@@ -309,7 +313,7 @@ def test_m_are_drawn_from_the_pool_and_all_of_it_where_it_is_smaller():
 
 def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resume(tmp_path):
     problem = batch_norm()
-    method, few = MaxFL(MINI, flexible=True, mandatory_rounds=1), {"clients_per_round": 3}
+    method, few = MaxFL(MINI, flexible=True, mandatory_rounds=1, warmup_steps=5), {"clients_per_round": 3}
     whole = run(method, problem, 4, **few)
     assert_same_bits(whole, run(method, problem, 4, workers=2, strict_wire=True, **few))
     run(method, problem, 2, checkpoint=tmp_path, **few)
@@ -330,9 +334,9 @@ def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():
 def test_clients_of_plain_averaging_opt_out_too():
     """The model follows the mean of those who stay, which is far from c; MaxFL itself starts by ignoring c."""
     centres, needs = {"a": [1.0], "b": [1.4], "c": [9.0]}, dict.fromkeys("abc", 3.6)
-    method = MaxFL(FULL, requirements=needs, flexible=True, mandatory_rounds=3, surrogate="linear")
-    found = run(method, quadratic(centres), 40)
-    x = float(run(method, quadratic(centres), 3).x)
+    method = MaxFL(FULL, 1.0, 1e-8, 1, needs, True, 3, surrogate="linear")
+    found = run(method, quadratic(centres), 40, evaluate=4)
+    x = float(trained(method, quadratic(centres), 3).x)
     mean = sum(c for (c,) in centres.values()) / 3
     assert x == pytest.approx(mean * (1 - 0.8**6), rel=1e-7)  # everybody alike, for two steps a round
     pool = {n for n, (c,) in centres.items() if (x - c) ** 2 < needs[n]}
@@ -360,6 +364,24 @@ def test_unseen_clients_are_measured_and_never_trained_on():
     for key in ("appeal_train", "slack", "train_loss", "test_loss", "test_accuracy", "objective_everyone"):
         assert {key, f"{key}_unseen"} <= keys
     assert not any(k.endswith("_unseen") for k in {r.metric for r in alone.history})
+
+
+def test_a_model_that_is_as_good_as_the_clients_own_appeals_to_nobody():
+    """With steps of no length each client's own model is the initial one: all losses and requirements are equal."""
+    local = replace(MINI, lr=1e-300)
+    found = run(MaxFL(local, flexible=True, mandatory_rounds=0, warmup_steps=1), logistic(), 1)
+    for key in ("gm_appeal", "gm_appeal_tuned", "appeal_train", "slack"):
+        assert [value for _, value in found.history.select(key)] == [0.0, 0.0], key
+    assert found.history.select("pool") == [(1, 0.0)]
+
+
+def test_the_preferred_model_is_the_one_of_lower_loss_even_if_the_other_is_right_more_often():
+    losses, right = torch.tensor([0.5, 0.5]), torch.tensor([0.6, 0.9])
+    own = torch.tensor([[0.0, 0.0, 0.7, 0.8], [0.0, 0.0, 0.2, 0.7]])  # test loss and accuracy are the last two
+    appeals, preferred, best = appeal._preferences(losses, right, own)
+    assert appeals.tolist() == [1, 0]
+    assert_close(preferred, torch.tensor([0.6, 0.7]))
+    assert_close(best, torch.tensor([0.8, 0.9]))
 
 
 def test_measuring_costs_the_method_nothing_but_warm_ups():
@@ -486,7 +508,7 @@ def toy(squared, offset):
     g = math.sqrt(squared)
     problem = quadratic({"a": [g + offset], "b": [-g + offset]})
     local = LocalSGD(lr=0.05, steps=Steps(1), batch_size=None)
-    return problem, MaxFL(local, requirements={"a": 0.0, "b": 0.0})
+    return problem, MaxFL(local, requirements={"a": 0.0, "b": 0.0}, warmup_steps=1)
 
 
 @pytest.mark.parametrize("squared", [0.3, 1.0, 1.04, 1.05, 1.2, 4.0])
@@ -507,7 +529,7 @@ def test_far_clients_end_near_one_of_them():
 @pytest.mark.parametrize("surrogate", ["sigmoid", "log", "exp"])
 def test_a_step_follows_the_slope_of_the_objective(surrogate):
     """With eps in charge of the denominator, one full-batch step is -lr * lr_local / eps * n * the slope of Eq. 3."""
-    from coterie.solvers import appeal
+    from coterie.solvers.appeal import objective
 
     centres, needs = {"a": [1.2, -0.4], "b": [-0.7, 0.3], "c": [0.1, 0.9]}, {"a": 0.5, "b": 0.9, "c": 0.2}
     problem = quadratic(centres)
@@ -516,7 +538,7 @@ def test_a_step_follows_the_slope_of_the_objective(surrogate):
 
     def value(x):
         return float(
-            appeal.objective(
+            objective(
                 torch.tensor([np.mean((x - np.array(c)) ** 2) - needs[n] for n, c in centres.items()]),
                 surrogate=surrogate,
             )
