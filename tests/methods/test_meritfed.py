@@ -643,7 +643,12 @@ def test_line_search_needs_exact_gradients():
 def test_problem_of_labels_is_learnable():
     problem = label_skew()
     assert isinstance(problem, Problem)
-    alone = run(FedAvg(replace(FULL, steps=Steps(50))), problem.with_clients(Clients([problem.clients["t"]])), 2)
+    alone = run(
+        FedAvg(replace(FULL, steps=Steps(50))),
+        problem.with_clients(Clients([problem.clients["t"]])),
+        2,
+        metrics=("accuracy",),
+    )
     assert alone.summary[0]["accuracy"] > 0.9
 
 

@@ -18,7 +18,7 @@ from row_samplers import (
     class_counts,
     skewed,
 )
-from short_runs import MINI, run_with_server
+from short_runs import MINI, forget, logged, run_with_server
 
 from coterie.algorithms import ISFL
 from coterie.core.rng import Rng
@@ -139,6 +139,13 @@ def test_shares_are_asked_and_told_once_and_survive_a_resume(tmp_path):
     run_with_server(PjIS(MINI), problem, 2, checkpoint=tmp_path, evaluate=4)
     resumed = run_with_server(PjIS(MINI), problem, 4, checkpoint=tmp_path, resume=True, workers=2, evaluate=4)
     assert torch.equal(resumed.x, whole.x)
+
+
+def test_a_client_that_lost_the_shares_is_told_them_again(monkeypatch):
+    forget(monkeypatch, "b", 2)
+    found = run_with_server(PjIS(MINI), skewed(), 4)
+    assert logged(found, "shares_lost") == {(2, "b"): 1.0}
+    assert [r.round for r in found.asks if "keep_shares" in r.task] == [0, 2]
 
 
 def test_a_client_that_has_lost_the_shares_draws_any_row():
