@@ -42,11 +42,18 @@ def undisturbed(driver, tmp_path_factory):
     return contents(folder / "run")
 
 
-@pytest.fixture
-def killed(driver, tmp_path):
+@pytest.fixture(scope="module")
+def killed_once(driver, tmp_path_factory):
     """A run that is killed in round 3 of its second method."""
-    assert driver(tmp_path, *COMPARE, "--out", "run", arm=ask("round 3 <task coterie.algorithms.meritfed")).status == -9
-    return tmp_path / "run"
+    folder = tmp_path_factory.mktemp("killed")
+    assert driver(folder, *COMPARE, "--out", "run", arm=ask("round 3 <task coterie.algorithms.meritfed")).status == -9
+    return folder / "run"
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(killed_once, tmp_path / "run", symlinks=True)
 
 
 def assert_same(run, expected):
