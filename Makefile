@@ -53,7 +53,7 @@ mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes 
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
 claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
-	$(BIN)/python benchmarks/claims.py
+	$(BIN)/python -m benchmarks.claims
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes)
 	$(BIN)/python -m benchmarks.verdicts
