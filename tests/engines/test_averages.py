@@ -34,15 +34,14 @@ class Sent(NamedTuple):
 
 @task
 def send(cohort, *, spoil: str = "", how: str = "") -> Sent:
-    """Vectors drawn by name; `times` counts how often a client's answer has counted. The client `spoil` misbehaves."""
+    """Vectors drawn by name; `times` counts how often a client's answer has counted. The clients in `spoil` misbehave."""
     kept = cohort.state("times", torch.tensor(0.0))
     cohort.keep("times", kept.values + 1)
     shape = (cohort.layout.size,)
     drawn = [cohort.rng(i, "send").generator() for i in range(len(cohort.names))]
     delta = torch.stack([torch.randn(shape, generator=g, dtype=cohort.layout.dtype) for g in drawn])
     rows = cohort.sizes
-    if spoil in cohort.names:
-        at = cohort.names.index(spoil)
+    for at in [i for i, name in enumerate(cohort.names) if name in spoil]:
         if how == "fails":
             raise OSError("line is busy")
         if how == "nan":
@@ -138,11 +137,30 @@ def test_who_answers_the_second_time_is_added_where_its_name_stands():
     assert_means(found["average"], found["ask"], found["ask"].rows)
 
 
-def test_what_cannot_be_averaged_is_an_error():
+def test_if_all_are_refused_after_their_vectors_were_added_the_quorum_says_so(monkeypatch):
+    monkeypatch.setattr(exchange, "AT_ONCE", 3)
+    with federation_of(problem()) as federation, pytest.raises(QuorumError, match="0 of 8 clients replied"):
+        federation.average(federation.clients, send, need=0, spoil=NAMES, how="rows")
+
+
+def test_bytes_are_those_of_a_client_that_replied(monkeypatch):
+    sizes = []
+    for at_once in (2, 64):
+        monkeypatch.setattr(exchange, "AT_ONCE", at_once)
+        with federation_of(problem()) as federation:
+            federation.average(NAMES[1:], send, spoil="h", how="fails")
+            sizes.append(federation.session.asks[-1].bytes_up)
+    assert sizes[0] == sizes[1] > 0
+
+
+def test_what_cannot_be_averaged_is_an_error(monkeypatch):
     with federation_of(problem()) as federation:
+        with pytest.raises(InputError, match=r"field 'delta' has shape \[8, 2, 3\]; an average takes one vector"):
+            federation.average(federation.clients, several)
+        monkeypatch.setattr(exchange, "AT_ONCE", 3)
         with pytest.raises(InputError, match=r"weights have shape \(2,\) for 8 clients"):
             federation.average(federation.clients, send, weights=torch.ones(2))
-        with pytest.raises(QuorumError, match=r"field 'delta' has shape \[8, 2, 3\]; an average takes one vector"):
+        with pytest.raises(QuorumError, match=r"field 'delta' has shape \[3, 2, 3\]; an average takes one vector"):
             federation.average(federation.clients, several)
 
 

@@ -18,7 +18,7 @@ from coterie.core.filters import unpacked
 from coterie.core.replies import Average, Replies, stack
 from coterie.core.session import AskRecord, Session
 from coterie.core.task import Task
-from coterie.core.vector import Sum
+from coterie.core.vector import Sum, average
 from coterie.core.wire import decode, encode, nbytes
 
 __all__ = ["AT_ONCE", "Exchange", "Need", "QuorumError"]
@@ -27,6 +27,7 @@ R = TypeVar("R", bound=tuple[Any, ...])
 Need = float | Literal["all"]
 AT_ONCE = 64
 """Clients whose vectors are held at once where only their average is wanted."""
+_SINGLE = "an average takes one vector [d + b] of each client"
 
 
 class QuorumError(RunError):
@@ -57,12 +58,25 @@ class Exchange(Generic[R]):
         return replies
 
     def averaged(self, names: tuple[str, ...], given: Tensor | None) -> Average[R]:
-        """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows.
-
-        A vector is forgotten once it is added, in the order of names. So if one is in the sums that is refused later, or a client that
-        failed answers when it is asked again, all are asked anew, from the memory that they had before.
-        """
+        """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows."""
         weights = self._weights(names, given)
+        if len(names) <= AT_ONCE or self.engine.needs_all:
+            return self._mean(self.stacked(), weights)
+        return self._streamed(weights)
+
+    def _mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
+        own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        vectors = {key: replies.fields[key] for key, kind in self.task.kinds.items() if kind in VECTORS}
+        for key, value in vectors.items():
+            require(value.ndim == 2, f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
+        return Average(replies, {key: average(own, value) for key, value in vectors.items()}, own / own.sum())
+
+    def _streamed(self, weights: Mapping[str, float]) -> Average[R]:
+        """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
+
+        So if one is in the sums that is refused later, or a client that failed answers when it is asked again, all are asked anew, from
+        the memory that they had before.
+        """
         self._count()
         tally = self._tallied([self.ask], weights)
         answers = [tally.answer]
@@ -71,7 +85,7 @@ class Exchange(Generic[R]):
             asks = [self.ask.again(tally.replies.clients), self._retry(tally.replies.failed)]
             tally = self._tallied(asks, weights)
             answers.append(tally.answer)
-        while tally.spoilt:
+        while tally.spoilt and len(tally.replies) and not self._too_few(tally.replies):
             refused = tally.replies.failed
             asks = [ask.again(tally.replies.clients) for ask in tally.asks]
             tally = self._tallied(asks, weights, tally.medians, refused)
@@ -183,10 +197,11 @@ class Exchange(Generic[R]):
         vectors = {key: kind for key, kind in self.task.kinds.items() if kind in VECTORS}
         sums, norms = {key: Sum() for key in vectors}, {key: list[Tensor]() for key in vectors}
         rests: list[Answer] = []
-        size, sent = len(names) if self.engine.needs_all else AT_ONCE, 0
-        for low in range(0, len(names), size or 1):
-            rest, sent = self._added(asks, names[low : low + size], weights, usual, sums, norms)
+        sent = 0
+        for low in range(0, len(names), AT_ONCE):
+            rest, bytes_of_one = self._added(asks, names[low : low + AT_ONCE], weights, usual, sums, norms)
             rests.append(rest)
+            sent = max(sent, bytes_of_one)
         answer = Answer.joined([Answer(failed=refused or {}), *rests])
         added = [name for block in answer.blocks for name in block.names]
         others = {key: kind for key, kind in self.task.kinds.items() if key not in vectors}
@@ -229,9 +244,8 @@ class Exchange(Generic[R]):
         self, answer: Answer, names: tuple[str, ...], kinds: Mapping[str, str], usual: Mapping[str, float] | None
     ) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies whose vectors may be added, and their norms [n] by field."""
-        single = "; an average takes one vector [d + b] of each client"
         several = {
-            name: f"field {key!r} has shape {list(block.values[key].shape)}{single}"
+            name: f"field {key!r} has shape {list(block.values[key].shape)}; {_SINGLE}"
             for block in answer.blocks
             for key in kinds
             if isinstance(block.values.get(key), Tensor) and block.values[key].ndim != 2
