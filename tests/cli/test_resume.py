@@ -289,7 +289,8 @@ OTHERS = {
     "a model": (("--model", "mlp"), "run was made with model."),
     "a split": (("--set", "split.seed=3"), "split.seed = None, not 3"),
     "participants": (("--clients-per-round", "2"), "run.clients_per_round = None, not 2"),
-    "fewer methods": (("--methods", "local"), "has results of 'meritfed'"),
+    "fewer methods": (("--methods", f"local,{HERE / 'remembers.py'}:Momentum"), "has results of 'meritfed'"),
+    "a file of one's own": (("--methods", "local,meritfed"), "remembers.py, which is not named now"),
     "other seeds": (("--seeds", "3,4"), "has seed 0"),
 }
 

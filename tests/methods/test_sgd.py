@@ -58,11 +58,7 @@ MUTANTS = {
             '_round(self, state, federation, (self.target,), "all")',
             '_round(self, state, federation, federation.everyone, "all")',
         ),
-        (
-            "algorithms/sgd.py",
-            'participation = "own"\n\n    def __post_init__(self) -> None:\n        check_field(self, "target"',
-            'participation = "run"\n\n    def __post_init__(self) -> None:\n        check_field(self, "target"',
-        ),
+        ("algorithms/sgd.py", "return {self.target: state.x}", 'return {"*": state.x}'),
     ],
 }
 
