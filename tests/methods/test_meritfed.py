@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from short_runs import run
+from short_runs import run, trained
 
 from coterie.algorithms import FedAvg, MeritFed, meritfed
 from coterie.core.errors import InputError
@@ -237,38 +237,37 @@ DELEGATED = {
 }
 
 
-@pytest.mark.parametrize("name", list(DELEGATED))
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("name", "workers"), [*((name, 1) for name in DELEGATED), ("all targets", 2)])
 def test_the_delegated_descent_is_the_gradient_descent_bit_by_bit(name, workers):
     make, options = DELEGATED[name]
     problem = make()
     held = problem.clients["b"].test
     common = {"server": held, "workers": workers, "clients_per_round": 4}
     asked, delegated = (
-        run(MeritFed(local=MINI, md_step=2.0, oracle=o, **options), problem, **common)
+        trained(MeritFed(local=MINI, md_step=2.0, oracle=o, **options), problem, **common)
         for o in ("gradient", "delegated")
     )
     assert_same_bits(asked, delegated)
     assert len(delegated.asks) < len(asked.asks)
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"oracle_batch_size": 3, "damping": True}, {"oracle": "delegated"}, {"md_step": "line-search", "md_steps": 3},
-    {"oracle": "loss", "directions": 3}, {"server_optimiser": "adam", "lr": 0.05},
-    {"server_optimiser": "adam", "lr": 0.05, "oracle": "loss", "directions": 3},
+@pytest.mark.parametrize(("make", "options"), [
+    (logistic, {}), (batch_norm, {}), (logistic, {"oracle_batch_size": 3, "damping": True}),
+    (logistic, {"oracle": "delegated"}), (logistic, {"md_step": "line-search", "md_steps": 3}),
+    (logistic, {"oracle": "loss", "directions": 3}), (logistic, {"server_optimiser": "adam", "lr": 0.05}),
+    (batch_norm, {"server_optimiser": "adam", "lr": 0.05, "oracle": "loss", "directions": 3}),
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("make", [logistic, batch_norm])
-def test_all_targets_at_once_are_each_target_alone_bit_by_bit(options, make):
+def test_all_targets_at_once_are_each_target_alone_bit_by_bit(make, options):
     problem = make()
     method = MeritFed(local=MINI, **{"lr": 0.8, "md_step": 2.0, **options})
-    together = run(method, problem)
+    together = trained(method, problem)
     for target in "ae":
-        alone = run(replace(method, targets=target), problem)
+        alone = trained(replace(method, targets=target), problem)
         assert torch.equal(together.models[target], alone.models[target])
         assert together.weights[target] == alone.weights[target]
         for key in ("phi_after", "gap_bound"):
             assert together.history.select(key, target) == alone.history.select(key, target) != []
-    some = run(replace(method, targets=("e", "b", "e")), problem)
+    some = trained(replace(method, targets=("e", "b", "e")), problem)
     assert list(some.models) == ["b", "e"]
     assert torch.equal(some.models["e"], together.models["e"])
 
@@ -407,7 +406,8 @@ def test_with_one_target_sharing_uploads_changes_no_bit(options, make):
     held = problem.clients["c"].validation
     method = MeritFed("c", MINI, **options)
     settings = {"server": held, "clients_per_round": 4}
-    assert_same_bits(run(method, problem, **settings), run(replace(method, shared_uploads=True), problem, **settings))
+    one, shared = (trained(m, problem, **settings) for m in (method, replace(method, shared_uploads=True)))
+    assert_same_bits(one, shared)
 
 
 def test_shared_uploads_start_from_the_mean_of_the_targets_models():
@@ -571,17 +571,18 @@ def fail(monkeypatch, name, tasks, rounds=(1, 2, 3)):
     monkeypatch.setattr(Task, "__call__", call)
 
 
-@pytest.mark.parametrize(("oracle", "tasks"), [
-    ("gradient", ["target_gradient"]), ("gradient", ["target_losses"]), ("delegated", ["target_descent"]),
-    ("loss", ["target_losses"]),
+@pytest.mark.parametrize(("oracle", "tasks", "workers", "options"), [
+    ("gradient", ["target_gradient"], 1, {}), ("gradient", ["target_gradient"], 2, {}),
+    ("gradient", ["target_gradient"], 1, {"server_optimiser": "adam", "lr": 0.1}), ("gradient", ["target_losses"], 1, {}),
+    ("delegated", ["target_descent"], 1, {}), ("delegated", ["target_descent"], 1, {"server_optimiser": "adam", "lr": 0.1}),
+    ("loss", ["target_losses"], 1, {}), ("loss", ["target_losses"], 2, {}),
 ])  # fmt: skip
-@pytest.mark.parametrize(("workers", "options"), [(1, {}), (2, {}), (1, {"server_optimiser": "adam", "lr": 0.1})])
 def test_a_target_that_fails_keeps_its_model_and_the_others_go_on(monkeypatch, oracle, tasks, workers, options):
     problem = logistic()
     method = MeritFed("all", MINI, oracle=oracle, **options)
-    undisturbed = run(method, problem)
+    undisturbed = trained(method, problem)
     fail(monkeypatch, "b", tasks, rounds=(1, 2))
-    early, found = run(method, problem, 2, workers=workers), run(method, problem, workers=workers)
+    early, found = (trained(method, problem, rounds, workers=workers) for rounds in (2, 3))
     assert torch.equal(early.models["b"], start(problem))
     assert early.weights["b"] == pytest.approx(dict.fromkeys(SIZES, 0.2), abs=1e-15)
     assert list(found.failures) == ["b"]

@@ -156,6 +156,26 @@ def test_buffers(method):
     assert (expected - tails.mean(0)).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize("method", [GeometricMedian(MINI), MultiKrum(MINI)])
+def test_statistics_have_no_part_in_the_choice(method, monkeypatch):
+    problem = batch_norm()
+    dim, honest = cohort_of(problem).layout.dim, Task.__call__
+    plain = run(method, problem, 1)
+    chosen = max(plain.weights["*"], key=plain.weights["*"].get)
+
+    def call(self, cohort, /, **payload):
+        reply = honest(self, cohort, **payload)
+        if "update" in self.kinds.values():
+            reply.delta[cohort.names.index(chosen), dim:] += 30
+        return reply
+
+    monkeypatch.setattr(Task, "__call__", call)
+    other = run(method, problem, 1)
+    assert other.weights == plain.weights
+    assert torch.equal(other.x[:dim], plain.x[:dim])
+    assert not torch.equal(other.x[dim:], plain.x[dim:])
+
+
 def test_too_few_replies_end_the_run_with_a_sentence(monkeypatch):
     unplug(monkeypatch, "c")
     for method, sentence in (
