@@ -120,6 +120,13 @@ def test_copies_of_the_internal_mean_reach_the_cap(options):
     assert (last(limited, "selected"), last(limited, "sum_weights")) == (2, pytest.approx(2, abs=1e-6))
 
 
+def test_weights_never_sum_to_more_than_the_budget_however_many_are_drawn():
+    problem = quadratic({**CENTRES, **{name: [0.0, 2.0] for name in "cdef"}})
+    found = run(VaRSeL(("a", "b"), 1.5, ONE), problem, 20)
+    assert max(value for _, value in found.history.select("selected")) == 2
+    assert max(value for _, value in found.history.select("sum_weights")) == pytest.approx(1.5, abs=1e-5)
+
+
 def test_a_client_at_a_great_distance_gets_nothing():
     problem = quadratic({**CENTRES, "c": [0.0, 2.0], "d": [1e5, 1e5]})
     forced = run(VaRSeL(("a", "b"), local=ONE, **ALL), problem)
