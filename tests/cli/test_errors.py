@@ -165,7 +165,7 @@ FILES = {
     "unknown table": (TOML + "[rum]\nrounds = 3\n", "x.toml: unknown table [rum]; did you mean 'run'?"),
     "a word as table": ("run = 3\n" + TOML, "x.toml: [run] must be a table"),
     "unknown key of data": (TOML.replace("\n[[", "\nnaem = 1\n[["), "x.toml: heart-disease has no option 'naem'"),
-    "unknown key of split": (TOML + "[split]\nkidn = 'iid'\n", "x.toml: [split] has no key 'kidn'; did you mean 'kind'"),
+    "unknown key of split": (TOML + "[split]\nkidn = 'iid'\n", "x.toml: [split]: unknown key 'kidn'; did you mean 'kind'"),
     "unknown key of model": (TOML + "[model]\nname = 'mlp'\nhiden = [3]\n", "[model]: unknown key 'hiden'", "'hidden'"),
     "a key of no model": (TOML + "[model]\nhidden = [3]\n", "unknown key 'hidden'; it has none"),
     "unknown key of local": (TOML + "[local]\nlrr = 1\n", "[local]: unknown key 'lrr'", "did you mean 'lr'?"),
