@@ -49,7 +49,7 @@ deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
 	$(BIN)/python -m pytest tests -m 'slow and not engines'
 
-mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (10 minutes; ONLY=scaffold)
+mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
 claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
