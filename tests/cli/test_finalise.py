@@ -214,7 +214,7 @@ def test_onnx_answers_as_predict_does(coterie, run, tmp_path):
     assert ended.err == ""
     answers, recipe, _ = load_answers(tmp_path / "final")
     inputs = apply_recipe(recipe, run / "mine" / "b.csv").inputs
-    (given,) = ReferenceEvaluator(tmp_path / "final" / "model.onnx").run(None, {"features": inputs.numpy()})
+    (given,) = ReferenceEvaluator(str(tmp_path / "final" / "model.onnx")).run(None, {"features": inputs.numpy()})
     assert torch.from_numpy(given).numpy() == pytest.approx(answers(inputs).detach().numpy(), abs=1e-6)
 
 
