@@ -60,7 +60,8 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     if max(len(one.numbers) for one in seeds) > MOST_ROWS:
         return Roc(mean, None, None)
     patients, places = np.unique(np.concatenate([one.numbers for one in seeds]), return_inverse=True)
-    drawn = np.random.default_rng(0).multinomial(len(patients), np.full(len(patients), 1 / len(patients)), DRAWS)
+    generator = np.random.default_rng(0)
+    drawn = generator.multinomial(len(patients), np.full(len(patients), 1 / len(patients)), DRAWS)
     ends = np.cumsum([len(one.numbers) for one in seeds])[:-1]
     curves = [_sensitivity(one, drawn[:, at]) for one, at in zip(seeds, np.split(places, ends), strict=True)]
     means = np.mean(curves, axis=0)
