@@ -394,7 +394,7 @@ def test_settings_of_a_site_are_checked_with_one_sentence(tmp_path, text, said):
 def test_a_site_without_settings_says_so_to_every_ask(hospitals, tmp_path):
     sites, _ = hospitals
     sites["hungary"] = Site("hungary", tmp_path / "coterie.toml", tmp_path)
-    with pytest.raises(RunError, match=r"hungary .*coterie\.toml cannot be read"):
+    with pytest.raises(RunError, match=r"hungary .*coterie\.toml is missing"):
         begin(remote(sites))
 
 
