@@ -256,7 +256,7 @@ def test_the_delegated_descent_is_the_gradient_descent_bit_by_bit(name, workers)
     (logistic, {"oracle": "delegated"}), (logistic, {"md_step": "line-search", "md_steps": 3}),
     (logistic, {"oracle": "loss", "directions": 3}), (logistic, {"server_optimiser": "adam", "lr": 0.05}),
     (batch_norm, {"server_optimiser": "adam", "lr": 0.05, "oracle": "loss", "directions": 3}),
-], ids=str)  # fmt: skip
+], ids=lambda value: getattr(value, "__name__", str(value)))  # fmt: skip
 def test_all_targets_at_once_are_each_target_alone_bit_by_bit(make, options):
     problem = make()
     method = MeritFed(local=MINI, **{"lr": 0.8, "md_step": 2.0, **options})
