@@ -365,11 +365,11 @@ def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(t
     honest = checkpoint.write_checkpoint
 
     def die_in(rounds):
-        def write(path, state, memory, meta):
+        def write(path, state, memory, meta, **how):
             if meta["round"] in rounds:
                 rounds.remove(meta["round"])
                 raise KeyboardInterrupt
-            honest(path, state, memory, meta)
+            honest(path, state, memory, meta, **how)
 
         return write
 

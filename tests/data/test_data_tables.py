@@ -370,7 +370,7 @@ BAD_SETTINGS = [
     ({}, {"missing": {"age": [[0]]}}, "missing: codes of 'age' must be numbers or texts"),
     ({}, {"unlabelled": "keep"}, "unlabelled is 'keep'"),
     ({}, {"split": {"kind": "iid"}}, "kind does not apply to the folder"),
-    ({}, {"split": {"seeds": 1}}, r"\[split\] has no key 'seeds'"),
+    ({}, {"split": {"seeds": 1}}, r"\[split\]: unknown key 'seeds'"),
     ({}, {"split_column": "part"}, r"a.csv has no column 'part' \(split_column\)"),
     ({}, {"split_column": "town"}, "column 'town' is 'ulm' in data row 1"),
     ({"a": PLAIN.replace("age", "part").replace("30", "test"), "b": None}, {"split_column": "part"}, "column 'part' is '40' in"),

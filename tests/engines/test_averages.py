@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 import coterie as ct
 from coterie import task
@@ -192,7 +193,10 @@ SIZE = 97
 
 def held():
     """Vectors of a model that this process holds."""
-    tensors = [t for t in gc.get_objects() if issubclass(type(t), Tensor) and t.ndim and t.shape[-1] == SIZE]
+    alive = [
+        t for t in gc.get_objects() if issubclass(type(t), Tensor) and not is_lazy(t)
+    ]  # a lazy layer's have no shape
+    tensors = [t for t in alive if t.ndim and t.shape[-1] == SIZE]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // t.element_size() for t in tensors}
     return sum(storages.values()) // SIZE
 
