@@ -67,8 +67,8 @@ class Moody(SiteClient):
         site, name = self._site, collab.site_name
         answer = site._answer
 
-        def moody(about: Any, message: bytes, caller: str) -> bytes:
-            got = answer(about, message, caller)
+        def moody(*asked: Any) -> bytes:
+            got = answer(*asked)
             while mood(name) == "slow":
                 time.sleep(0.05)
             return got
