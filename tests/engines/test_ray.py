@@ -72,7 +72,7 @@ def federation(ray_cluster) -> Iterator[Federation]:
     from coterie.engines.ray import RayEngine
 
     problem = quadratic(CENTRES)
-    engine = RayEngine(problem.clients, problem.model, actors=2, timeout=1.0)
+    engine = RayEngine(problem.clients, problem.model, actors=2)
     yield Federation(engine, engine.clients, round=1, strict_wire=True)
     engine.close()
 
@@ -232,12 +232,10 @@ def test_a_run_goes_on_without_the_clients_of_a_killed_actor_and_they_come_back(
 def test_a_client_that_takes_too_long_has_failed_is_skipped_until_free_and_what_it_did_late_is_undone(federation):
     assert federation.ask("abcde", count).before.tolist() == [0] * 5
     saved = federation.engine.save_memory()
-    started = time.monotonic()
+    federation.engine.timeout = 1.0
     got = federation.ask("abcde", count, need=0.4, sleep=3.0, sleeper="b")
-    assert time.monotonic() - started < 2.5
     assert got.clients == WITH_C
     assert got.failed == dict.fromkeys(OTHERS, "it did not answer within 1 s, and is skipped until it is free")
-    started = time.monotonic()
     got = federation.ask("abcde", count, need=0.4)
     assert got.failed == dict.fromkeys(
         OTHERS, "it is still busy with an ask that timed out, and is skipped until it is free"
@@ -246,7 +244,6 @@ def test_a_client_that_takes_too_long_has_failed_is_skipped_until_free_and_what_
     assert {k: v for k, v in federation.engine.save_memory().items() if k[-1] in OTHERS} == {
         k: v for k, v in saved.items() if k[-1] in OTHERS
     }
-    assert time.monotonic() - started < 1
     time.sleep(3.0)
     assert federation.ask("abcde", count, need="all").before.tolist() == [3, 1, 3, 1, 3]
 
