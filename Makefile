@@ -27,7 +27,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
 	$(BIN)/coterie compare heart-disease --seeds 5
 
-test: $(VENV)/.dev  ## the fast tests, with warnings as errors (under 5 minutes on 2 cores)
+test: $(VENV)/.dev  ## the fast tests, with warnings as errors (about 10 minutes on 2 cores)
 	$(BIN)/python -m pytest tests -n 2 --dist worksteal -q
 	$(BIN)/python -m pytest --doctest-modules src/coterie --ignore=src/coterie/sites/flare/client.py --ignore=src/coterie/sites/flare/server.py -q
 

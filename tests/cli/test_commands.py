@@ -64,7 +64,7 @@ def test_a_name_of_the_hub_goes_to_the_hub(coterie, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     ended = coterie("compare", "hf:nobody/nothing", *QUICK)
     assert (ended.status, asked) == (2, ["nobody/nothing"])
-    assert "there is no data set 'nobody/nothing' to be had from the hub" in ended.err
+    assert "neither a folder nor the hub has the data set 'nobody/nothing'" in ended.err
 
 
 # ---- listings

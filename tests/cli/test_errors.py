@@ -345,7 +345,7 @@ def finished(driver, tmp_path_factory):
 
 
 PREDICT = {
-    "unknown client": (("--client", "ab"), "the run has no client 'ab'", "(allowed: a, b)"),
+    "unknown client": (("--client", "ab"), "the run has no client 'ab'", "allowed: a, b"),
     "unknown method": (("--client", "a", "--method", "fedagv"), "the run has no method 'fedagv'; did you mean 'fedavg'?"),
     "unknown seed": (("--client", "a", "--seed", "9"), "the run has no seed 9; it has 0"),
     "no model for this client": (("--client", "b", "--method", "meritfed"), "no model of 'meritfed' for 'b'"),

@@ -136,7 +136,7 @@ def test_thresholds_of_predict(coterie, run):
 @pytest.mark.parametrize(
     ("words", "flags"),
     [
-        ("the run has no client 'c'; (allowed: a, b)", ("--client", "c")),
+        ("the run has no client 'c'; allowed: a, b", ("--client", "c")),
         ("the run has no method 'fedavgg'; did you mean 'fedavg'?", ("--client", "a", "--method", "fedavgg")),
         ("holds something already; choose another --out", ("--client", "a", "--out", "mine")),
     ],

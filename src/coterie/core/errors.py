@@ -44,8 +44,8 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     allowed = sorted(allowed)
     word = word[:100]  # the time to compare grows with the square of the length
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}(allowed: {', '.join(allowed)})"
+    known = f"allowed: {', '.join(allowed)}"
+    return f"did you mean {close[0]!r}? ({known})" if close else known
 
 
 def plain(text: str, most: int = 300) -> str:

@@ -1,16 +1,14 @@
-"""The door for TOML and JSON from outside: bounded in size and depth, and every defect is one sentence that names the place."""
+"""The door for TOML from outside: bounded in size and depth, and every defect is one sentence that names the place."""
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import InputError, plain, require
 
-__all__ = ["parse_json", "parse_toml", "read_text", "read_toml"]
+__all__ = ["parse_toml", "read_text", "read_toml"]
 
 LARGEST = 16 * 2**20
 """Bytes that a file of settings may have."""
@@ -20,13 +18,18 @@ DEEPEST = 32
 
 def parse_toml(text: str, place: str) -> dict[str, Any]:
     """The tables of a TOML text. Raises `InputError` if it is not valid TOML, or too deep."""
-    tables: dict[str, Any] = _parsed(text, place, tomllib.loads, "TOML")
+    too_deep = f"{place}: more than {DEEPEST} tables and lists lie within each other; write it with fewer"
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError as error:
+        raise InputError(too_deep) from error
+    except ValueError as error:  # also an int of more digits than Python reads
+        raise InputError(f"{place} is not valid TOML: {plain(str(error), 120)}") from error
+    level: list[Any] = [tables]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _inside(outer)]
+    require(not level, too_deep)
     return tables
-
-
-def parse_json(text: str, place: str) -> Any:
-    """The value of a JSON text. Raises `InputError` if it is not valid JSON, or too deep."""
-    return _parsed(text, place, json.loads, "JSON")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -48,23 +51,6 @@ def read_text(path: Path) -> str:
         raise InputError(
             f"{path} is not a text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from error
-
-
-def _parsed(text: str, place: str, parse: Callable[[str], Any], kind: str) -> Any:
-    try:
-        value = parse(text)
-    except RecursionError:
-        value = _too_deep(place)
-    except ValueError as error:  # also an int of more digits than Python reads
-        raise InputError(f"{place} is not valid {kind}: {plain(str(error), 120)}") from error
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [inner for outer in level for inner in _inside(outer)]
-    return _too_deep(place) if level else value
-
-
-def _too_deep(place: str) -> Any:
-    raise InputError(f"{place}: more than {DEEPEST} tables and lists lie within each other; write it with fewer")
 
 
 def _inside(value: Any) -> list[Any]:

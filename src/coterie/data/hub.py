@@ -107,7 +107,7 @@ def open_hub(name: str, *, subset_name: str | None = None, part: str = "train") 
     except Exception as error:  # whatever the network, the hub or a file says
         why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise InputError(
-            f"there is no data set {name!r} to be had from the hub or a folder ({why}); check the name and the network"
+            f"neither a folder nor the hub has the data set {name!r} ({why}); check the name and the network"
         ) from error
     if part not in found:
         raise InputError(f"{name!r} has no part {part!r}; {nearest(part, list(found))}")

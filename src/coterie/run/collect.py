@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.core.envelopes import ClientCost
 from coterie.core.errors import InputError, require
+from coterie.core.reading import read_toml
 from coterie.core.state import read_checkpoint
 from coterie.run.checkpoint import history_lines
 from coterie.run.experiment import MethodEntry
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, write_csv, write_json
 from coterie.run.folder import CHECKPOINTS, Pair, is_run
 from coterie.run.history import Timing
-from coterie.run.seals import TABLES, damaged, hashes, is_sealed, read_sealed, write_sealed
+from coterie.run.seals import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
 
 __all__ = ["Verified", "mend_tables", "seal_tables", "verify", "write_tables"]
 
@@ -32,9 +32,9 @@ def write_tables(folder: Path, methods: Iterable[MethodEntry], seeds: Sequence[i
     for entry in methods:
         for seed in seeds:
             pair = Pair(entry, seed, folder)
-            if not is_sealed(pair.done):
-                continue
             saved = pair.saved()
+            if saved is None:
+                continue
             summary += saved["summary"]
             failed += [
                 {"method": entry.label, "seed": seed, "client": client, "last": why}
@@ -71,23 +71,22 @@ def mend_tables(folder: Path) -> list[str]:
     Raises:
         InputError: a file that other files cannot replace, with the cure.
     """
-    if not is_sealed(folder / TABLES):
+    record = sealed(folder / TABLES)
+    if record is None:
         return []  # the run is not finished, or reads as one that is not
-    recorded = read_sealed(folder / TABLES)["files"]
+    recorded: dict[str, str] = record["files"]
     broken = damaged(folder, recorded)
     if not broken:
         return []
     settings = folder / "experiment.toml"
     require(settings.name not in broken, f"{settings} {broken.get(settings.name)}; restore it from a copy")
-    tables = tomllib.loads(settings.read_text(encoding="utf-8"))
+    tables = read_toml(settings)
     # Their labels are all that is needed, so that no method has to be known here.
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
     pairs = [Pair(entry, seed, folder) for entry in methods for seed in tables["run"]["seeds"]]
     again = f"go on with: coterie run {settings} --resume"
     for pair in pairs:
-        require(
-            is_sealed(pair.done) and not pair.damage(), f"{pair.folder} is damaged as {next(iter(broken))} is; {again}"
-        )
+        require(not pair.damage(), f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
     write_tables(folder, methods, tables["run"]["seeds"])
     left = damaged(folder, recorded)
     for name, what in left.items():
@@ -108,8 +107,8 @@ def verify(folder: Path) -> Verified:
     whole = 0
     problems: list[str] = []
     seals = [folder / TABLES, *sorted((folder / CHECKPOINTS).glob("*/done.json"))]
-    if is_sealed(folder / TABLES):
-        seals[1:] = [folder / CHECKPOINTS / pair / "done.json" for pair in read_sealed(folder / TABLES)["pairs"]]
+    if (record := sealed(folder / TABLES)) is not None:
+        seals[1:] = [folder / CHECKPOINTS / pair / "done.json" for pair in record["pairs"]]
     for path in seals:
         try:
             recorded = read_sealed(path)["files"]

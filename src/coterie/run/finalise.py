@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -140,8 +140,7 @@ def _write_onnx(out: Path, own: Path | None) -> list[str]:
                 dynamo=True,
                 verbose=False,
             )
-            assert program is not None
-            write_atomically(path, lambda p: program.save(p))
+            write_atomically(path, lambda p: cast("torch.onnx.ONNXProgram", program).save(p))  # `dynamo` gives one
     except Exception as error:  # exporters fail in many ways on models of a user's own
         return [f"no model.onnx: this model cannot be exported ({type(error).__name__})"]
     return []

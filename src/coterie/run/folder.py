@@ -11,7 +11,7 @@ from typing import Any
 from coterie.core.errors import InputError, require
 from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.files import refuse_links
-from coterie.run.seals import damaged, is_sealed, read_sealed
+from coterie.run.seals import damaged, sealed
 
 __all__ = ["Pair", "choose_folder", "is_run", "opened", "refuse_others"]
 
@@ -95,23 +95,21 @@ class Pair:
         """The file with a line for each saved round."""
         return self.folder / "history.jsonl"
 
-    def saved(self) -> dict[str, Any]:
-        """What `done` holds. Raises `InputError` if it is damaged."""
-        return read_sealed(self.done)
+    def saved(self) -> dict[str, Any] | None:
+        """What `done` holds; None if the pair is not complete, or the file is damaged."""
+        return sealed(self.done)
 
     def refuse_lost_history(self) -> None:
         """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
-        if is_sealed(self.done):
-            name = self.history.relative_to(self.run).as_posix()
-            for what in damaged(self.run, {name: self.saved()["files"][name]}).values():
-                raise InputError(
-                    f"{self.history} {what}; delete {self.folder} and go on with --resume: this method and seed start again"
-                )
+        saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
+        for what in damaged(self.run, {name: saved["files"][name]} if saved else {}).values():
+            raise InputError(
+                f"{self.history} {what}; delete {self.folder} and go on with --resume: this method and seed start again"
+            )
 
     def damage(self) -> dict[str, str]:
         """What is wrong with the files of a complete pair, by their path in the run directory; empty if nothing is."""
-        try:
-            recorded = self.saved()["files"]
-        except InputError:
+        saved = self.saved()
+        if saved is None:
             return {self.done.relative_to(self.run).as_posix(): "is damaged"}
-        return damaged(self.run, recorded)
+        return damaged(self.run, saved["files"])

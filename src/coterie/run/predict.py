@@ -18,6 +18,7 @@ from coterie.core.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import model_of
 from coterie.run.files import FILES, escaped, hash_of, require_readable, safe_name
+from coterie.run.folder import CHECKPOINTS
 from coterie.run.models import open_model_file
 from coterie.run.seals import damaged, read_sealed
 from coterie.run.tables import read_tables
@@ -215,10 +216,9 @@ def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
         f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
     )
     name = found.relative_to(run).as_posix()
-    for done in (run / "checkpoint").glob(f"*-{seed}/done.json"):
-        recorded = read_sealed(done)["files"]
-        broken = damaged(run, {name: recorded[name]} if name in recorded else {})
-        require(not broken, f"{found} is damaged; go on with: coterie run {run / 'experiment.toml'} --resume")
+    recorded = read_sealed(run / CHECKPOINTS / f"{method}-{seed}" / "done.json")["files"]
+    broken = damaged(run, {name: recorded[name]})
+    require(not broken, f"{found} is damaged; go on with: coterie run {run / 'experiment.toml'} --resume")
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from coterie.core.errors import InputError, require
 from coterie.core.state import write_atomically
 
-__all__ = ["TABLES", "damaged", "hashes", "intact", "is_sealed", "read_sealed", "write_sealed"]
+__all__ = ["TABLES", "damaged", "hashes", "intact", "read_sealed", "sealed", "write_sealed"]
 
 TABLES = Path("checkpoint") / "tables.json"
 """Where a run directory keeps the hashes of its tables; it is absent while these are being written."""
@@ -59,22 +59,22 @@ def read_sealed(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is damaged ({error}); delete it and go on with --resume") from error
     whole = isinstance(record, dict) and record.pop(SEAL, None) == _seal(record)
     require(whole, f"{path} is damaged, or of another version of coterie; delete it and go on with --resume")
-    sealed: dict[str, Any] = record
-    return sealed
+    whole_record: dict[str, Any] = record
+    return whole_record
 
 
-def is_sealed(path: Path) -> bool:
-    """Whether `path` holds what `write_sealed` wrote there."""
+def sealed(path: Path) -> dict[str, Any] | None:
+    """The same; None if the file is missing, damaged or of another version."""
     try:
-        read_sealed(path)
+        return read_sealed(path)
     except InputError:
-        return False
-    return True
+        return None
 
 
 def intact(folder: Path) -> bool:
     """Whether the tables of a finished run are as it left them; of a run that is not finished nothing is known."""
-    return not is_sealed(folder / TABLES) or not damaged(folder, read_sealed(folder / TABLES)["files"])
+    record = sealed(folder / TABLES)
+    return record is None or not damaged(folder, record["files"])
 
 
 def _seal(record: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ from coterie.run.folder import Pair, is_run, opened, refuse_others
 from coterie.run.history import Run
 from coterie.run.models import load_model_file, save_models
 from coterie.run.outcomes import write_outcomes
-from coterie.run.seals import TABLES, hashes, is_sealed, write_sealed
+from coterie.run.seals import TABLES, hashes, write_sealed
 from coterie.run.settings import RunSettings
 from coterie.run.status import Event, Status
 from coterie.run.tables import read_saved, write_experiment
@@ -215,11 +215,11 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
 
 
 def _refuse_other_data(experiment: Experiment, pair: Pair, clients: Clients) -> None:
-    if is_sealed(pair.done):
-        require(
-            pair.saved()["mark"] == _mark(experiment, pair, clients),
-            f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
-        )
+    saved = pair.saved()
+    require(
+        saved is None or saved["mark"] == _mark(experiment, pair, clients),
+        f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
+    )
 
 
 def check_everything(experiment: Experiment, clients: Clients) -> None:

@@ -188,7 +188,7 @@ def _table(text: Any, what: str) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"its {what} cannot be read ({type(error).__name__})") from error
     if not isinstance(table, dict):
-        raise InputError(f"its {what} is no table")
+        raise InputError(f"its {what} is not a table")
     return table
 
 
