@@ -28,8 +28,7 @@ demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, 
 	$(BIN)/coterie compare heart-disease --seeds 5
 
 test: $(VENV)/.dev  ## the fast tests, with warnings as errors (about 10 minutes on 2 cores)
-	$(BIN)/python -m pytest tests -n 2 --dist worksteal -q
-	$(BIN)/python -m pytest --doctest-modules src/coterie --ignore=src/coterie/sites/flare/client.py --ignore=src/coterie/sites/flare/server.py -q
+	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
 
 $(ENGINES)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ENGINES)
