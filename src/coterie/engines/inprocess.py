@@ -48,6 +48,11 @@ class InProcess(EngineSpec):
             "workers are processes that share the CPU; use workers=1 on a GPU",
         )
 
+    @property
+    def forks(self) -> bool:
+        """Only on the CPU: a process that is forked cannot use the GPU of its parent."""
+        return self.device == "cpu"
+
     def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> InProcessEngine:
         """An engine for these clients."""
         self.check()

@@ -34,6 +34,11 @@ class EngineSpec(ABC):
         """How local training is computed: `auto` where an engine does not let one choose."""
         return "auto"
 
+    @property
+    def forks(self) -> bool:
+        """Whether processes forked from this one may each open it: not where it holds a device or threads of its own."""
+        return False
+
     @abstractmethod
     def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> Engine:
         """An engine for these clients. Raises `InputError` if model, loss and rows do not fit."""

@@ -16,7 +16,7 @@ from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.method import as_method
 from coterie.core.modules import load_object
-from coterie.core.schema import COUNT, TEXT, Flag, Rule, build, list_of, options, options_of, spell
+from coterie.core.schema import COUNT, SIZE, TEXT, Flag, Rule, build, list_of, options, options_of, spell
 from coterie.core.training import LocalSGD
 from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
@@ -49,11 +49,13 @@ class RunTable(RunSettings):
     Attributes:
         rounds: number of rounds.
         seeds: seeds of the runs; 5 means 0 to 4, and a list names them.
+        jobs: runs at once, each in a process of its own; no result depends on it.
         out: the run directory; None: runs/NAME.
     """
 
     rounds: Annotated[int, COUNT, Flag(metavar="N")] = 50
     seeds: Annotated[tuple[int, ...], SEEDS, Flag(metavar="N")] = (0, 1, 2, 3, 4)
+    jobs: Annotated[int, SIZE, Flag(metavar="N")] = 1
     out: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "a folder"), Flag(metavar="FOLDER")] = (
         None
     )

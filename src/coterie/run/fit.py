@@ -28,14 +28,15 @@ from coterie.run.history import Run
 from coterie.run.loop import run_method
 from coterie.run.settings import RunSettings
 
-__all__ = ["fit", "personalise", "start_from"]
+__all__ = ["fit", "one_thread", "personalise", "start_from"]
 
 _HERE = InProcess()
 _USUAL = RunSettings()
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, and restore what was set before."""
     # Two OpenMP threads on a busy machine were four to seven times slower; parallelism is over clients.
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -100,7 +101,7 @@ def fit(
         wrong = choose_attackers(attack.on, rows.names, seed)
         rows = attack.on_rows(rows, wrong)
     prepared = _prepare(method, rows, settings.merge_validation)
-    with _one_thread():
+    with one_thread():
         method.check(prepared.names)
         filters_of(method, filters)
         opened = engine.open(prepared, module, settings.row_loss(prepared))
@@ -176,7 +177,7 @@ def personalise(
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
-    with _one_thread():
+    with one_thread():
         opened = engine.open(clients, run.module, settings.row_loss(clients))
         try:
             return finetune(opened, run, tuning, settings)

@@ -81,6 +81,11 @@ class Pair:
     run: Path
 
     @property
+    def key(self) -> tuple[str, int]:
+        """Label and seed."""
+        return self.entry.label, self.seed
+
+    @property
     def folder(self) -> Path:
         """Where its checkpoint lies."""
         return self.run / CHECKPOINTS / f"{self.entry.label}-{self.seed}"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 __all__ = ["Event", "Status"]
+
+Pair = tuple[str, int]
+"""Label of a method, and seed."""
 
 
 class Event(NamedTuple):
@@ -23,55 +27,75 @@ class Event(NamedTuple):
 
 
 class Status:
-    """Tells how far an experiment is and, from what rounds of each method took, about how long it still needs."""
+    """Tells how far an experiment is and, from what rounds of each method took, about how long it still needs.
 
-    def __init__(self, pairs: list[tuple[str, int]], rounds: int, notify: Callable[[Event], None] | None) -> None:
-        self._left, self._pairs, self._rounds, self._notify = list(pairs), len(pairs), rounds, notify
+    Args:
+        pairs: method and seed of each run.
+        rounds: of each run.
+        notify: is told; None: nobody is.
+        jobs: how many pairs run at once.
+    """
+
+    def __init__(self, pairs: list[Pair], rounds: int, notify: Callable[[Event], None] | None, jobs: int = 1) -> None:
+        self._left, self._pairs, self._rounds = list(pairs), len(pairs), rounds
+        self._notify, self._jobs = notify, jobs
         self._seconds: dict[str, list[float]] = {}
-        self._pair = pairs[0]
-        self._begun = self._first = 0.0
-        self._first_round = -1
+        self._running: dict[Pair, _Started] = {}
 
-    def start(self, label: str, seed: int) -> None:
-        """A pair begins."""
-        self._pair, self._begun, self._first_round = (label, seed), time.perf_counter(), -1
+    def of(self, label: str, seed: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+        """Begin a pair: what is to be called after each of its rounds, and at its end."""
+        self._running[label, seed] = _Started(time.perf_counter())
+        return functools.partial(self.round, label, seed), functools.partial(self.finish, label, seed)
 
     def skip(self, label: str, seed: int) -> None:
         """A pair was complete before."""
-        self._end(label, seed)
+        self._end((label, seed))
 
-    def round(self, number: int) -> None:
-        """A round of the pair that runs is complete; the first call tells where it begins."""
-        if self._first_round < 0:
-            self._first_round, self._first = number, time.perf_counter()
-        self._tell(self._pair, number, finished=False)
+    def round(self, label: str, seed: int, number: int) -> None:
+        """A round of a pair that runs is complete; the first call tells where it begins."""
+        self._running[label, seed].see(number)
+        self._tell((label, seed), number, finished=False)
 
     def finish(self, label: str, seed: int) -> None:
-        """The pair that runs is complete."""
-        self._seconds.setdefault(label, []).append(time.perf_counter() - self._begun)
-        self._end(label, seed)
+        """A pair that runs is complete."""
+        started = self._running.pop((label, seed))
+        self._seconds.setdefault(label, []).append(time.perf_counter() - started.at)
+        self._end((label, seed))
 
-    def _end(self, label: str, seed: int) -> None:
-        self._left.remove((label, seed))
-        self._tell((label, seed), self._rounds, finished=True)
+    def _end(self, pair: Pair) -> None:
+        self._left.remove(pair)
+        self._tell(pair, self._rounds, finished=True)
 
-    def _tell(self, pair: tuple[str, int], number: int, *, finished: bool) -> None:
+    def _tell(self, pair: Pair, number: int, *, finished: bool) -> None:
         if self._notify is not None:
             done = self._pairs - len(self._left)
-            seconds_left = self._seconds_left(number, finished)
-            self._notify(Event(*pair, number, self._rounds, done, self._pairs, seconds_left, finished))
+            self._notify(Event(*pair, number, self._rounds, done, self._pairs, self._seconds_left(), finished))
 
-    def _seconds_left(self, number: int, finished: bool) -> float | None:
-        usual_of: Mapping[str, float] = {k: sum(v) / len(v) for k, v in self._seconds.items()}
-        here = 0.0
-        if not finished:
-            ran = number - self._first_round
-            if ran:
-                per_round = (time.perf_counter() - self._first) / ran
-                usual_of = {self._pair[0]: per_round * self._rounds, **usual_of}
-                here = per_round * (self._rounds - number)
-        waiting = [p for p in self._left if finished or p != self._pair]
+    def _seconds_left(self) -> float | None:
+        usual_of: dict[str, float] = {}
+        running = 0.0
+        for (label, _), started in self._running.items():
+            if started.per_round:
+                usual_of[label] = started.per_round * self._rounds
+                running += started.per_round * (self._rounds - started.number)
+        usual_of.update({label: sum(seconds) / len(seconds) for label, seconds in self._seconds.items()})
+        waiting = [pair for pair in self._left if pair not in self._running]
         if not usual_of:
-            return None if waiting else 0.0
+            return None if self._left else 0.0
         usual = sum(usual_of.values()) / len(usual_of)
-        return here + sum(usual_of.get(label, usual) for label, _ in waiting)
+        return (running + sum(usual_of.get(label, usual) for label, _ in waiting)) / self._jobs
+
+
+class _Started:
+    """A pair that runs: when it began, and how long its rounds take."""
+
+    def __init__(self, at: float) -> None:
+        self.at, self.number, self.per_round = at, 0, 0.0
+        self._first: tuple[int, float] | None = None
+
+    def see(self, number: int) -> None:
+        """Round `number` is complete."""
+        now = time.perf_counter()
+        self.number, self._first = number, self._first or (number, now)
+        if number > self._first[0]:
+            self.per_round = (now - self._first[1]) / (number - self._first[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import platform
@@ -36,9 +37,10 @@ from coterie.run.files import (
     write_json,
 )
 from coterie.run.finetune import tunable
-from coterie.run.fit import fit, personalise
+from coterie.run.fit import fit, one_thread, personalise
 from coterie.run.folder import Pair, is_run, opened, refuse_others
 from coterie.run.history import Run
+from coterie.run.jobs import Jobs
 from coterie.run.models import load_model_file, save_models
 from coterie.run.outcomes import write_outcomes
 from coterie.run.seals import TABLES, hashes, write_sealed
@@ -48,7 +50,7 @@ from coterie.run.tables import read_saved, write_experiment
 
 __all__ = ["Backend", "run_experiment"]
 
-FREE = frozenset({"seeds", "out"})
+FREE = frozenset({"seeds", "out", "jobs"})
 """Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
 
 
@@ -108,7 +110,7 @@ class _Here:
             settings=run_settings(
                 experiment,
                 resume=resume,
-                callbacks=(progress,),
+                callbacks=(*run.callbacks, progress),
                 merge_validation=run.merge_validation and entry.personalise is None,
             ),
         )
@@ -140,6 +142,11 @@ def run_experiment(
         backend is None or (experiment.attack is None and all(m.personalise is None for m in experiment.methods)),
         f"{experiment.where}: [attack] and personalise work where all rows are on this machine; leave them out of a plan for sites",
     )
+    jobs = experiment.run.jobs
+    require(
+        jobs == 1 or (backend is None and experiment.engine.forks),
+        f"{experiment.where}: run.jobs = {jobs} needs the engine inprocess on the CPU; leave it out",
+    )
     where = backend or _Here()
     first = where.load(experiment, seeds[0])
     check_everything(experiment, first)
@@ -150,7 +157,7 @@ def run_experiment(
     pairs = [Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
     for pair in pairs if resume else ():
         pair.refuse_lost_history()
-    status = Status([(p.entry.label, p.seed) for p in pairs], experiment.run.rounds, notify)
+    status = Status([p.key for p in pairs], experiment.run.rounds, notify, jobs)
     recipes: dict[str, Any] = {}
     with experiment.engine.kept_open(), opened(folder):
         (folder / TABLES).unlink(missing_ok=True)
@@ -161,17 +168,19 @@ def run_experiment(
             write_json(folder / FILES, {path: hash_of(Path(path)) for path in own})
         write_json(folder / "notes.json", [*first.notes, *experiment.notes])
         try:
-            for seed in seeds:
-                clients = first if seed == seeds[0] else where.load(experiment, seed)
-                if clients.recipe is not None:
-                    recipes[str(seed)] = clients.recipe
-                    write_json(folder / "preprocess.json", recipes)
-                for pair in (p for p in pairs if p.seed == seed):
-                    if resume and _is_whole(pair, say):
-                        _refuse_other_data(experiment, pair, clients)
-                        status.skip(pair.entry.label, pair.seed)
-                    else:
-                        _run_pair(experiment, pair, clients, status, resume, where)
+            with Jobs(jobs) as running, one_thread():
+                for seed in seeds:
+                    clients = first if seed == seeds[0] else where.load(experiment, seed)
+                    if clients.recipe is not None:
+                        recipes[str(seed)] = clients.recipe
+                        write_json(folder / "preprocess.json", recipes)
+                    for pair in (p for p in pairs if p.seed == seed):
+                        if resume and _is_whole(pair, say):
+                            _refuse_other_data(experiment, pair, clients)
+                            status.skip(*pair.key)
+                        else:
+                            work = functools.partial(_run_pair, experiment, pair, clients, resume, where)
+                            running.run(work, functools.partial(status.of, *pair.key))
         finally:
             write_tables(folder, experiment.methods, seeds)
             write_json(folder / "environment.json", environment(command, started))
@@ -264,11 +273,10 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
 
 
 def _run_pair(
-    experiment: Experiment, pair: Pair, clients: Clients, status: Status, resume: bool, where: Backend
+    experiment: Experiment, pair: Pair, clients: Clients, resume: bool, where: Backend, progress: Callable[[int], None]
 ) -> None:
     module = build_model(experiment.build_model(), clients, pair.seed)
     freeze(module, experiment)
-    status.start(pair.entry.label, pair.seed)
     try:
         result = where.fit(
             experiment,
@@ -278,7 +286,7 @@ def _run_pair(
             pair.seed,
             checkpoint=pair.folder,
             resume=resume,
-            progress=status.round,
+            progress=progress,
         )
     except RunError as error:
         raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
@@ -296,7 +304,6 @@ def _run_pair(
     # What was measured before tuning is of other models.
     done["history"] = None if tuning is None else result.history
     write_sealed(pair.done, {**done, "files": hashes(pair.run, (f for f in files if f.exists()))})
-    status.finish(pair.entry.label, pair.seed)
 
 
 def _mark(experiment: Experiment, pair: Pair, clients: Clients) -> str:

@@ -62,7 +62,8 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
     import tomli_w
 
     tables = experiment.tables()
-    tables["run"].pop("out", None)  # it is where this file lies
+    for free in ("out", "jobs"):  # where this file lies, and how many processes wrote beside it
+        tables["run"].pop(free, None)
     text = tomli_w.dumps(tables)
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
 
