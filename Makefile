@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine papers lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine results lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,12 +59,14 @@ verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (a
 
 mean-estimation: $(VENV)/.dev  ## the MeritFed papers' plateaus, another seed (about 10 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py mean_estimation
+	$(BIN)/python -m experiments --page
 
 byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clients, another seed (about 5 minutes; finished seeds are kept)
 	$(BIN)/python benchmarks/run.py byzantine
+	$(BIN)/python -m experiments --page
 
-papers: $(VENV)/.dev  ## the papers' experiments at laptop scale that have no run under runs/papers yet, and docs/results.md
-	$(BIN)/python experiments/papers.py
+results: $(VENV)/.dev  ## write docs/results.md from experiments/results and benchmarks/results
+	$(BIN)/python -m experiments --page
 
 lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
 	$(BIN)/ruff check src tests examples benchmarks experiments

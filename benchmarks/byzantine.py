@@ -16,17 +16,13 @@ from typing import Any, NamedTuple
 
 import coterie as ct
 from benchmarks.mean_estimation import LOCAL, LR, MOST_SEEDS, settle
-from benchmarks.measure import Settings, commits, over_seeds
+from benchmarks.measure import Settings, over_seeds
 from coterie.data.sets.mean_estimation import TARGET
 
 WHAT = __doc__ or ""
 ROUNDS = 4000
 HONEST, MALICIOUS = 5, 50
 MD_STEPS, MD_STEP = 10, 3.5
-TIMES = 1.5
-"""MeritFed's plateau may be this many times the ideal group's."""
-STALLED = 0.5
-"""Above it an average has hardly left its start, whose distance is 1."""
 
 ATTACKS: Mapping[str, Any] = {
     "IPM": ct.attacks.IPM(eps=0.1, statistics="all"),
@@ -95,7 +91,7 @@ def plateau(job: Job) -> dict[str, Any]:
 
 
 def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Mean over seeds of each method under each attack; None where a seed diverged."""
+    """Mean over seeds of each method under each attack, None where a seed diverged, beside the authors' numbers."""
     lines = []
     for method in (*METHODS, IDEAL):
         for attack in ATTACKS:
@@ -103,46 +99,7 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             known = [v for v in values if v is not None]
             mean = statistics.fmean(known) if len(known) == len(values) else None
             spread = statistics.stdev(known) if mean is not None and len(known) > 1 else None
-            lines.append({"method": method, "attack": attack, "seeds": len(values), "mean": mean, "std": spread})
+            reference = REFERENCE[method].get(attack)
+            line = {"method": method, "attack": attack, "seeds": len(values), "mean": mean, "std": spread}
+            lines.append({**line, "reference": reference})
     return lines
-
-
-def verdicts(result: Mapping[str, Any]) -> list[str]:
-    """What must hold, and whether it does."""
-    mean = {(line["method"], line["attack"]): line["mean"] for line in result["summary"]}
-    said = []
-    for attack in ATTACKS:
-        ideal, average = mean[IDEAL, attack], mean["averaging", attack]
-        near = [
-            f"{method} **{'yes' if value is not None and value <= TIMES * ideal else 'no'}** "
-            + ("(diverges)" if value is None else f"({value / ideal:.2f} times)")
-            for method in ("MeritFed", FRESH)
-            for value in [mean[method, attack]]
-        ]
-        lost = average is None or average > STALLED
-        said.append(
-            f"{attack}: settles within {TIMES} times the ideal group's plateau: {'; '.join(near)}. "
-            f"Averaging diverges or stalls: **{'yes' if lost else 'no'}**."
-        )
-    return said
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """The summary as Markdown."""
-    text = ["| method | " + " | ".join(ATTACKS) + " |", "| --- " * (len(ATTACKS) + 1) + "|"]
-    for method in (*METHODS, IDEAL):
-        lines = {line["attack"]: line for line in result["summary"] if line["method"] == method}
-        text.append("| " + " | ".join([method, *(_cell(method, lines[attack]) for attack in ATTACKS)]) + " |")
-    seeds = max(line["seeds"] for line in result["summary"])
-    note = (
-        f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}, in brackets the numbers of the authors' code over three. "
-        f"{commits(result).capitalize()}."
-    )
-    return "\n".join([*text, "", note, "", *(f"- {said}" for said in verdicts(result))])
-
-
-def _cell(method: str, line: Mapping[str, Any]) -> str:
-    value = "diverged" if line["mean"] is None else f"{line['mean']:.2g}"
-    spread = "" if line["std"] is None else f" ± {line['std']:.2g}"
-    reference = REFERENCE[method].get(line["attack"])
-    return f"{value}{spread}" + (f" ({reference})" if reference else "")

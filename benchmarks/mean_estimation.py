@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 import coterie as ct
-from benchmarks.measure import Settings, commits, over_seeds
+from benchmarks.measure import Settings, over_seeds
 from coterie.data.sets.mean_estimation import TARGET
 
 WHAT = __doc__ or ""
@@ -132,26 +132,3 @@ def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 }
             )
     return lines
-
-
-def table(result: Mapping[str, Any]) -> str:
-    """The summary as Markdown."""
-    lines = result["summary"]
-    columns = sorted({line["mu"] for line in lines})
-    head = ["method", *(f"mu = {mu:g}" for mu in columns)]
-    text = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
-    for method in GROUPS:
-        cells = [_cell(line) for mu in columns for line in lines if (line["method"], line["mu"]) == (method, mu)]
-        text.append("| " + " | ".join([method, *cells]) + " |")
-    seeds = max(line["seeds"] for line in lines)
-    note = (
-        f"Mean ± standard deviation over {seeds} seed{'s' * (seeds > 1)}, in brackets the number of the authors' code; "
-        f"{commits(result)}."
-    )
-    return "\n".join([*text, "", note])
-
-
-def _cell(line: Mapping[str, Any]) -> str:
-    spread = "" if line["std"] is None else f" ± {line['std']:.2g}"
-    reference = "" if line["reference"] is None else f" ({line['reference']:g})"
-    return f"{line['mean']:.2g}{spread}{reference}"

@@ -27,7 +27,6 @@ __all__ = [
     "Seconds",
     "Settings",
     "Turns",
-    "commits",
     "decisive",
     "document",
     "in_turns",
@@ -183,16 +182,6 @@ def over_seeds(
                 worked += 1
             minutes = (time.perf_counter() - begun) / 60
             yield {"load": [round(load, 2), round(os.getloadavg()[0], 2)], "minutes": minutes, "runs": runs}
-
-
-def commits(result: Mapping[str, Any]) -> str:
-    """The commits at which the runs of a long benchmark were done.
-
-    >>> commits({"runs": [{"commit": "b"}, {"commit": "a"}, {"commit": "a"}]})
-    'commits a, b'
-    """
-    found = sorted({run["commit"] for run in result["runs"]})
-    return ("commit " if len(found) == 1 else "commits ") + ", ".join(found)
 
 
 def _one_thread() -> None:

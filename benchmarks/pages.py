@@ -19,14 +19,6 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
         from benchmarks.engines import table as costs
 
         between(docs / "performance.md", costs(results["engines"]), "engines")
-    if "mean_estimation" in results:
-        from benchmarks.mean_estimation import table
-
-        between(docs / "results.md", table(results["mean_estimation"]))
-    if "byzantine" in results:
-        from benchmarks.byzantine import table as attacked
-
-        between(docs / "results.md", attacked(results["byzantine"]), "byzantine")
 
 
 def between(page: Path, text: str, name: str = "results") -> None:

@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             measure.write(path, result)
         for line in result.get("rows", ()):
             print(f"{line['work']}: {line['measured']} (goal: {line['goal']}, load {line['load']})")
-        if "summary" in result:
-            print(module.table(result))
+        for line in result.get("summary", ()):
+            print(", ".join(f"{key} {value}" for key, value in line.items()))
     if docs is not None:
         results = {n: json.loads(p.read_text()) for n in BENCHMARKS if (p := folder / f"{n}.json").exists()}
         pages.write(docs, results, SPEED)

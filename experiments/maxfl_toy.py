@@ -23,11 +23,11 @@ from torch import Tensor
 from coterie.core.rng import Rng
 from coterie.solvers import appeal
 
-PAPER = {
+MONTE_CARLO = {
     "maxfl": {0: 0.635, 1: 0.349, 2: 0.276, 5: 0.251, 10: 0.251, 20: 0.249},
     "average": {0: 0.648, 1: 0.335, 2: 0.207, 5: 0.080, 10: 0.023, 20: 0.002},
 }
-"""Appeal by gamma_G^2 in Fig. 5a."""
+"""Appeal by gamma_G^2 in an independent Monte Carlo of ours (200,000 draws); Fig. 5a prints no numbers. A test compares."""
 
 
 def minimum(distance: Tensor, surrogate: str, steps: int = 2000) -> Tensor:
@@ -48,9 +48,9 @@ def appeals(offset: Tensor, distance: Tensor, error: Tensor) -> float:
 
 
 def measure(runs: int = 10_000, seed: int = 0) -> dict[str, Any]:
-    """Appeal by gamma_G^2 for plain averaging, MaxFL, and MaxFL with convex surrogates, beside the paper's and the two bounds."""
+    """Appeal by gamma_G^2 for plain averaging, MaxFL, and MaxFL with convex surrogates, and the two bounds."""
     rows = []
-    for squared in PAPER["maxfl"]:
+    for squared in MONTE_CARLO["maxfl"]:
         truth = torch.tensor([[0.0], [2 * math.sqrt(squared)]], dtype=torch.float64)
         noise = torch.randn(2, runs, generator=Rng.named(seed, "toy", squared).generator(), dtype=torch.float64)
         means = truth + noise
@@ -62,7 +62,6 @@ def measure(runs: int = 10_000, seed: int = 0) -> dict[str, Any]:
         rows.append(
             {
                 "gamma_G^2": squared, **found,
-                "paper_maxfl": PAPER["maxfl"][squared], "paper_average": PAPER["average"][squared],
                 "upper_bound_average": 2 * math.exp(-squared / 5), "lower_bound_maxfl": math.exp(-1) / 16,
             }
         )  # fmt: skip
@@ -71,12 +70,6 @@ def measure(runs: int = 10_000, seed: int = 0) -> dict[str, Any]:
         "seed": seed,
         "standard_error_at_most": 0.5 / math.sqrt(runs),  # the two clients of a run are not independent
         "rows": rows,
-        "bounds_hold": all(
-            r["average"] <= r["upper_bound_average"] and r["maxfl"] >= r["lower_bound_maxfl"] for r in rows
-        ),
-        "largest_difference_from_the_paper": max(
-            abs(r[k] - r[f"paper_{k}"]) for r in rows for k in ("maxfl", "average")
-        ),
     }
 
 

@@ -1,0 +1,1 @@
+"""The papers' claims at laptop scale: experiments as TOML files, their results, and the page docs/results.md."""

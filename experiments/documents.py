@@ -1,0 +1,99 @@
+"""The files of experiments/results: a row for each finished run of one method with one seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from coterie.core.state import write_atomically
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "experiments" / "results"
+BENCHMARKS = ROOT / "benchmarks" / "results"
+
+
+class Row(NamedTuple):
+    """One finished run.
+
+    Attributes:
+        method: label.
+        seed: of the run.
+        settings: hash of the tables that it was run with.
+        commit: of the code.
+        n_train, n_test: training rows, and test rows of one seed, of the clients that count.
+        values: a number by quantity; None where it is undefined.
+        curves: rounds and numbers by quantity.
+    """
+
+    method: str
+    seed: int
+    settings: str
+    commit: str
+    n_train: int
+    n_test: int
+    values: Mapping[str, float | None]
+    curves: Mapping[str, Sequence[Sequence[float]]] = {}
+
+
+class Document(NamedTuple):
+    """The rows of one experiment.
+
+    Attributes:
+        name: of the experiment.
+        rounds: of each run.
+        shared: quantities measured on test rows that are drawn from the clients' own, so that seeds share training rows.
+        rows: sorted by method and seed.
+    """
+
+    name: str
+    rounds: int
+    shared: Sequence[str]
+    rows: Sequence[Row]
+
+    @property
+    def methods(self) -> list[str]:
+        """Labels in their order."""
+        return list(dict.fromkeys(row.method for row in self.rows))
+
+    @property
+    def quantities(self) -> list[str]:
+        """All quantities that some row has, in their order."""
+        return list(dict.fromkeys(q for row in self.rows for q in row.values))
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds that some row has."""
+        return sorted({row.seed for row in self.rows})
+
+    def by_seed(self, quantity: str, method: str) -> dict[int, float]:
+        """The defined numbers of a quantity by seed."""
+        rows = [row for row in self.rows if row.method == method]
+        return {row.seed: value for row in rows if (value := row.values.get(quantity)) is not None}
+
+    def ratio(self, quantity: str) -> float:
+        """Test rows over training rows where seeds share rows between the two, else 0 (the plain paired t interval holds)."""
+        return self.rows[0].n_test / self.rows[0].n_train if quantity in self.shared else 0.0
+
+
+def read(name: str, folder: Path = RESULTS) -> Document | None:
+    """The document of an experiment; None if it has no file."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return None
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    return Document(saved["name"], saved["rounds"], saved["shared"], [Row(**row) for row in saved["rows"]])
+
+
+def write(document: Document, folder: Path = RESULTS) -> None:
+    """Write a document, one run a line, so that a further run adds a line."""
+    head = {"name": document.name, "rounds": document.rounds, "shared": list(document.shared)}
+    rows = ",\n".join(json.dumps(row._asdict(), allow_nan=False) for row in document.rows)
+    text = f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
+    write_atomically(folder / f"{document.name}.json", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a file, None if it is missing."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None

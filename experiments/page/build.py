@@ -1,0 +1,149 @@
+"""The page: a table of all claims, then a section per paper."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from coterie.core.reading import read_toml
+from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, read, read_json
+from experiments.page import isfl, maxfl, meritfed, varsel
+from experiments.page.claims import WORDS, Claim, Documents, judge
+from experiments.page.sections import Section, Study, Verdicts, advised
+from experiments.page.text import anchor, table
+
+SECTIONS = (meritfed.SECTION, varsel.SECTION, isfl.SECTION, maxfl.SECTION)
+EXPERIMENTS = ROOT / "experiments"
+OTHERS = {
+    meritfed.MEAN: (BENCHMARKS / "mean_estimation.json", meritfed.of_mean_estimation),
+    meritfed.ATTACKS: (BENCHMARKS / "byzantine.json", meritfed.of_attacks),
+    maxfl.TOY: (RESULTS / "maxfl_toy.json", maxfl.of_toy),
+}
+"""Files of other shapes, and how they are read."""
+
+HEAD = """\
+# Results: the papers' claims at laptop scale
+
+For those who choose among MeritFed, VaRSeL, ISFL and MaxFL, or check them: what each paper claims,
+what our runs of it show, and how sure that is.
+
+Code writes this page from the files of `experiments/results` and `benchmarks/results`
+(`make results`), and a test compares it byte by byte. `make papers` runs what is missing.
+A verdict follows from the 95 % interval of a difference, paired over seeds:
+
+- **confirmed**: the interval lies on the claimed side of 0, and of the margin if the claim has one.
+  "As good as" is confirmed if the whole interval lies within the margin.
+- **opposite**: it lies on the other side.
+- **cannot show here**: it holds 0, and perfect help (the ceiling) would gain less than the paper
+  reports, or the data are missing.
+- **not clear**: it holds 0 otherwise.
+
+"Ours" stands at every claim, method, setting or test set that no paper has. An effect is the first
+minus the second of what a claim compares, or how many times as large it is. Where test sets are
+fixed over seeds the plain paired interval holds, conditional on that test set; where test rows are
+drawn from the clients' own it is corrected for rows that seeds share ([how](statistics.md)).
+The last round counts."""
+
+
+def documents() -> dict[str, Document]:
+    """All that has been measured, by name."""
+    named = {
+        study.name: read(study.name) for section in SECTIONS for study in section.studies if study.name not in OTHERS
+    }
+    for name, (path, document_of) in OTHERS.items():
+        saved = read_json(path)
+        named[name] = None if saved is None else document_of(saved)
+    return {name: document for name, document in named.items() if document is not None}
+
+
+def page(measured: Documents | None = None, sections: Sequence[Section] = SECTIONS) -> str:
+    """docs/results.md."""
+    known = documents() if measured is None else measured
+    placed = [(claim, study.heading) for s in sections for study in s.studies for claim in study.claims]
+    placed += [(claim, section.heading) for section in sections for claim in section.missing]
+    verdicts = {claim.key: judge(claim, known) for claim, _ in placed}
+    if len(verdicts) < len(placed):
+        raise ValueError("two claims have one key")
+    papers = {claim.key: s.heading for s in sections for c in (s.studies, [s]) for claim in _claims(c)}
+    parts = [HEAD, "", *_summary(placed, papers, verdicts)]
+    for section in sections:
+        parts += ["", *_section(section, known, verdicts)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """All files of the documentation that are written here."""
+    return {ROOT / "docs" / "results.md": page()}
+
+
+def _claims(owners: Sequence[Study | Section]) -> list[Claim]:
+    return [claim for owner in owners for claim in (owner.claims if isinstance(owner, Study) else owner.missing)]
+
+
+def _summary(placed: Sequence[tuple[Claim, str]], papers: dict[str, str], verdicts: Verdicts) -> list[str]:
+    counted = Counter(v.word for v in verdicts.values())
+    intervals = sum(v.has_interval for v in verdicts.values())
+    said = ", ".join(f"{counted[word]} {word}" for word in WORDS)
+    waiting = f" {counted['']} more wait for their runs." if counted[""] else ""
+    rows = [
+        (claim.text, f"{papers[claim.key]}, {claim.where}", v.word or "not run", v.effect, v.over or "-",
+         f"[{heading}](#{anchor(heading)})")
+        for claim, heading in placed
+        for v in [verdicts[claim.key]]
+    ]  # fmt: skip
+    count = (
+        f"{len(verdicts) - counted['']} claims: {said}.{waiting} Of their {intervals} intervals of 95 %, about "
+        f"{round(intervals / 20)} miss by chance."
+    )
+    head = ("claim", "paper and figure", "verdict", "effect with 95 % interval", "over", "section")
+    return ["## All claims", "", count, "", *table(head, rows)]
+
+
+def _section(section: Section, known: Documents, verdicts: Verdicts) -> list[str]:
+    parts = [f"## {section.heading}", "", f"**For users.** {advised(section, verdicts)}", ""]
+    parts += [f"- {note}" for note in section.notes]
+    for study in section.studies:
+        parts += ["", *_study(study, known, verdicts)]
+    if section.missing:
+        parts += ["", "### Not run here", "", *_bullets(section.missing, verdicts)]
+    return parts
+
+
+def _study(study: Study, known: Documents, verdicts: Verdicts) -> list[str]:
+    parts = [f"### {study.heading}", "", study.about, ""]
+    document = known.get(study.name)
+    if document is None:
+        return [*parts, f"No result yet: `make papers ONLY={study.name}`."]
+    parts += [*study.shown(document), "", *_bullets(study.claims, verdicts)]
+    return [*parts, *_differences(study)]
+
+
+def _bullets(claims: Sequence[Claim], verdicts: Verdicts) -> list[str]:
+    return [
+        f"- {claim.text} ({claim.where}): **{v.word or 'not run'}**"
+        + (f", {v.effect} over {v.over}. " if v.over else ". ")
+        + v.sentence
+        for claim in claims
+        for v in [verdicts[claim.key]]
+    ]
+
+
+def _differences(study: Study) -> list[str]:
+    """What differs between the two files of settings, apart from the methods."""
+    here, paper = EXPERIMENTS / f"{study.name}.toml", EXPERIMENTS / "paper" / f"{study.paper}.toml"
+    if not study.paper or not here.is_file():
+        return []
+    ours, theirs = read_toml(here), read_toml(paper)
+    lines = []
+    for name in ("data", "split", "model", "local", "run"):
+        one, two = ours.get(name, {}), theirs.get(name, {})
+        for key in dict.fromkeys([*one, *two]):
+            if one.get(key) != two.get(key) and key not in ("evaluate", "out"):
+                lines.append(f"`{name}.{key}` {_said(one, key)} ({_said(two, key)})")
+    files = f"`experiments/{study.name}.toml` (`experiments/paper/{study.paper}.toml`)"
+    return ["", f"What differs from the paper's setting, {files}: {'; '.join(lines)}." if lines else ""]
+
+
+def _said(settings: dict[str, object], key: str) -> str:
+    return str(settings[key]) if key in settings else "default"

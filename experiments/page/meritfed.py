@@ -1,0 +1,188 @@
+"""MeritFed: mean estimation, attackers, groups of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from experiments.documents import BENCHMARKS, Document, Row, read_json
+from experiments.page.claims import Claim, Place
+from experiments.page.sections import Advice, Section, Study, by_method
+
+MEAN, ATTACKS = "mean-estimation", "byzantine"
+IDEAL, FULL = "SGD Ideal", "SGD Full"
+
+
+def plateau(condition: object) -> str:
+    """The quantity of both synthetic tasks."""
+    return f"plateau, {condition}"
+
+
+def of_mean_estimation(result: Any) -> Document:
+    """The plateaus of benchmarks/results/mean_estimation.json."""
+    runs = [(run, plateau(f"mu = {run['mu']:g}")) for run in result["runs"]]
+    return Document(MEAN, 5000, (), _rows(runs))
+
+
+def of_attacks(result: Any) -> Document:
+    """The plateaus of benchmarks/results/byzantine.json; the ideal group, which knows no attack, stands under each."""
+    attacks = list(dict.fromkeys(run["attack"] for run in result["runs"] if run["attack"]))
+    runs = [
+        (run, plateau(attack))
+        for run in result["runs"]
+        for attack in ([run["attack"]] if run["attack"] else attacks)
+    ]  # fmt: skip
+    return Document(ATTACKS, 4000, (), _rows(runs))
+
+
+def _rows(runs: list[tuple[Any, str]]) -> list[Row]:
+    rows: dict[tuple[str, int], Row] = {}
+    for run, quantity in runs:
+        key = run["method"], run["seed"]
+        row = rows.setdefault(key, Row(*key, "", run["commit"], 1000, 0, {}))
+        rows[key] = row._replace(values={**row.values, quantity: run["plateau"]})
+    return list(rows.values())
+
+
+def _settled(result: Any, condition: str) -> list[str]:
+    """Where the authors' code settles."""
+    said: dict[str, list[str]] = {}
+    for line in result["summary"]:
+        if line["reference"] is not None:
+            said.setdefault(line["method"], []).append(f"{line[condition]}: {line['reference']}")
+    methods = "; ".join(f"{method} ({', '.join(values)})" for method, values in said.items())
+    return ["", f"The authors' code settles at: {methods}."]
+
+
+def _with_authors(benchmark: str, condition: str) -> Callable[[Document], list[str]]:
+    path = BENCHMARKS / f"{benchmark}.json"
+    return lambda document: [*by_method(document), *_settled(read_json(path), condition)]
+
+
+def _mean_claims() -> list[Claim]:
+    claims = []
+    for mu in ("0.001", "0.01", "0.1"):
+        quantity = plateau(f"mu = {mu}")
+        mine, ideal, full = (Place(MEAN, quantity, m) for m in ("MeritFed", IDEAL, FULL))
+        claims.append(
+            Claim(f"mean-full-{mu}", f"mu = {mu}: MeritFed settles lower than SGD Full", mine, full, "Figs. 1-3",
+                  "lower", ratio=True, every_seed=True)
+        )  # fmt: skip
+        if mu == "0.1":
+            claims.append(
+                Claim(f"mean-ideal-{mu}", f"mu = {mu}: MeritFed is as good as SGD Ideal", mine, ideal, "Figs. 1-3",
+                      "alike", margin=2.0, ratio=True)
+            )  # fmt: skip
+        else:
+            claims.append(
+                Claim(f"mean-ideal-{mu}", f"mu = {mu}: MeritFed settles lower than SGD Ideal", mine, ideal, "Figs. 1-3",
+                      "lower", ratio=True, every_seed=True)
+            )  # fmt: skip
+    return claims
+
+
+def _attack_claims() -> list[Claim]:
+    claims = []
+    for attack in ("IPM", "ALIE", "bit flipping", "random noise"):
+        quantity = plateau(attack)
+        ideal = Place(ATTACKS, quantity, "ideal group")
+        for method, where in (("MeritFed", "Figs. 18-21"), ("MeritFed, fresh validation", "ours")):
+            text = f"{attack}: {method} is as good as the honest clients alone"
+            place = Place(ATTACKS, quantity, method)
+            claims.append(
+                Claim(f"attack-{attack}-{method}", text, place, ideal, where, "alike", margin=2.0, ratio=True)
+            )
+        text = f"{attack}: averaging settles above twice the plateau of the honest clients alone"
+        average = Place(ATTACKS, quantity, "averaging")
+        claims.append(Claim(f"attack-{attack}-full", text, average, ideal, "Figs. 18-21", margin=2.0, ratio=True))
+    for attack in ("ALIE", "random noise"):
+        text = f"{attack}: FedAdp settles above twice the plateau of the honest clients alone"
+        places = (Place(ATTACKS, plateau(attack), m) for m in ("FedAdp", "ideal group"))
+        claims.append(Claim(f"attack-{attack}-fedadp", text, *places, "Figs. 18-21", margin=2.0, ratio=True))
+    return claims
+
+
+def _group_claims(name: str, alpha: str) -> list[Claim]:
+    rivals = {
+        "fedavg": ("SGD Full", "Figs. 22-25"),
+        "local": ("SGD Ideal, which with 20 clients is the target alone", "Figs. 22-25"),
+        "ideal-group": ("averaging the target and the near clients, as an oracle would name them", "ours"),
+    }
+    mine = Place(name, "accuracy of the target", "meritfed")
+    return [
+        Claim(f"groups-{alpha}-{rival}", f"alpha {alpha}: MeritFed is more accurate for the target than {words}", mine,
+              mine._replace(method=rival), where)
+        for rival, (words, where) in rivals.items()
+    ]  # fmt: skip
+
+
+FIVE, NINETY_NINE = "meritfed-fashion-target-groups", "meritfed-fashion-target-groups-99"
+NEAR = "weight of near"
+
+SECTION = Section(
+    heading="MeritFed",
+    advice=[
+        Advice(
+            "MeritFed finds the clients that help a target without being told who they are: on mean estimation it is "
+            "better than averaging all, and at least as good as an oracle that names the clients like the target.",
+            {f"mean-{rival}-{mu}": "confirmed" for rival in ("full", "ideal") for mu in ("0.001", "0.01")},
+        ),
+        Advice(
+            "Attackers that send reversed updates do it no harm.",
+            {f"attack-{attack}-MeritFed": "confirmed" for attack in ("IPM", "bit flipping")},
+        ),
+    ],
+    notes=[
+        ("Figures are those of the newer text, *Selective Collaboration for Robust Federated Learning*. They print no "
+        "numbers, so no number of the paper stands here."),
+        ("The print takes 50 steps of mirror descent a round on text, the authors' code 10. We take 10: 50 overfit the "
+        "1,000 validation samples."),
+        ("On images and text the authors' code divides the step of mirror descent by 10 after round 400; the print does "
+        "not say so. `md_step` may be a schedule."),
+    ],
+    studies=[
+        Study(
+            MEAN,
+            "MeritFed: mean estimation",
+            "150 clients estimate a mean in 10 dimensions. 5 have the target's distribution N(0, I), 95 one whose mean lies "
+            "`mu` away, 50 one whose mean lies at distance 1. Each has 1,000 samples, and the target has 1,000 more to weigh "
+            "the others with. 5,000 rounds (SGD Full: 3,000) of one gradient on 100 samples, server rate .01, 10 "
+            "mirror-descent steps a round; the loss is averaged over the coordinates. The numbers are ||x - x\\*||², averaged "
+            "over the last fifth of the rounds. *SGD Full* averages all clients, *SGD Ideal* only the 5 with the target's "
+            "distribution, *target only* is the target alone. `make mean-estimation` runs further seeds.",
+            _mean_claims(),
+            shown=_with_authors("mean_estimation", "mu"),
+        ),
+        Study(
+            ATTACKS,
+            "MeritFed under attack",
+            "The same task with 55 clients that all have the target's distribution: 5 are honest, 50 attack. 4,000 rounds, "
+            "10 mirror-descent steps of 3.5; attacks with the papers' settings, their statistics over all 55 clients as in "
+            "the authors' code. \"As good\" means within a factor of 2. Random noise gives mirror descent free directions: what "
+            "weight attackers keep lets the model follow the mean of the target's 1,000 validation samples, beside that of "
+            "the honest clients' 5,000 training samples. Fresh validation (100 new samples per step) has no such mean to "
+            "follow. `make byzantine` runs further seeds.",
+            _attack_claims(),
+            shown=_with_authors("byzantine", "attack"),
+        ),
+        *(
+            Study(
+                name,
+                f"MeritFed: Fashion-MNIST, target groups, alpha {alpha}",
+                "A target has classes 0-2; ten near clients have a share alpha of these and the rest of 3-5; nine far ones have "
+                "6-9. The target validates on 900 more rows. `near`, `far` and `target` are sums of weights over the second "
+                "half of the rounds. The number of rows a client depends on alpha here, so alpha and the amount of data "
+                "are mixed. Test rows are the target's own.",
+                [*_group_claims(name, alpha), *more],
+                paper="meritfed-cifar10-target-groups",
+            )
+            for name, alpha, more in (
+                (FIVE, ".5", []),
+                (NINETY_NINE, ".99", [
+                    Claim("groups-near", "MeritFed gives the near group more weight at alpha .99 than at .5",
+                          Place(NINETY_NINE, NEAR, "meritfed"), Place(FIVE, NEAR, "meritfed"), "Figs. 22-25 (heat maps)"),
+                ]),
+            )
+        ),
+    ],
+)  # fmt: skip

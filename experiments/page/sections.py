@@ -1,0 +1,81 @@
+"""What a section of the page is made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from experiments.documents import Document
+from experiments.page.claims import Claim, Verdict, spread
+from experiments.page.text import table
+
+
+def by_method(document: Document) -> list[str]:
+    """Quantities by method, mean and deviation over seeds."""
+    rows = [
+        (quantity, *(spread(list(document.by_seed(quantity, m).values())) for m in document.methods))
+        for quantity in document.quantities
+    ]
+    counts = sorted(Counter(row.method for row in document.rows).values())
+    seeds = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    commits = sorted({row.commit for row in document.rows})
+    note = f"Mean ± standard deviation over {seeds} seeds, commit{'s' * (len(commits) > 1)} {', '.join(commits)}."
+    return [*table(("", *document.methods), rows), "", note]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A clause for users, which stands only if these claims have these verdicts."""
+
+    text: str
+    needs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Study:
+    """One experiment.
+
+    Attributes:
+        name: of its document and, with .toml, of its file in experiments/.
+        heading: of its part of the page.
+        about: what was run.
+        claims: what its numbers decide.
+        paper: the file of experiments/paper with the paper's settings; "" if there is none.
+        shown: the lines that show its numbers.
+    """
+
+    name: str
+    heading: str
+    about: str
+    claims: Sequence[Claim] = ()
+    paper: str = ""
+    shown: Callable[[Document], list[str]] = by_method
+
+
+@dataclass(frozen=True)
+class Section:
+    """One paper.
+
+    Attributes:
+        heading: its name.
+        advice: clauses for users.
+        notes: what a reader must know about the paper's own numbers and about ours.
+        studies: its experiments.
+        missing: claims that cannot be run here.
+    """
+
+    heading: str
+    advice: Sequence[Advice]
+    notes: Sequence[str]
+    studies: Sequence[Study]
+    missing: Sequence[Claim] = ()
+
+
+Verdicts = Mapping[str, Verdict]
+
+
+def advised(section: Section, verdicts: Verdicts) -> str:
+    """The clauses whose claims came out as they need."""
+    said = [a.text for a in section.advice if all(verdicts[key].word == word for key, word in a.needs.items())]
+    return " ".join(said) or "No result here is clear enough for advice."

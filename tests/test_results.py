@@ -1,0 +1,192 @@
+"""Experiments parse, the page of results says what its files say, and verdicts follow from the numbers."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coterie.run.tables import read_experiment
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "experiments").glob("*.toml")) + sorted((ROOT / "experiments" / "paper").glob("*.toml"))
+
+
+@pytest.fixture(autouse=True)
+def root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sys, "path", [str(ROOT), *sys.path])
+    from experiments.documents import Document, Row, read, read_json, write
+    from experiments.maxfl_toy import MONTE_CARLO
+    from experiments.page import build, maxfl
+    from experiments.page.claims import Claim, Place, judge
+    from experiments.page.sections import Advice, Section, Study, advised
+
+STUDIES = [study for section in build.SECTIONS for study in section.studies]
+CLAIMS = [claim for study in STUDIES for claim in study.claims]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT / "experiments")))
+def test_each_experiment_parses(path):
+    experiment = read_experiment(path)
+    assert experiment.methods
+    assert experiment.run.seeds
+
+
+def test_each_laptop_experiment_stands_on_the_page():
+    assert {p.stem for p in FILES if p.parent.name != "paper"} == {s.name for s in STUDIES} - set(build.OTHERS)
+
+
+def test_the_page_is_written_from_the_files_byte_by_byte():
+    for path, text in build.pages().items():
+        assert path.read_text(encoding="utf-8") == text, "run `make results`"
+
+
+def test_no_number_of_a_paper_stands_without_its_figure_or_table():
+    assert all(re.search(r"Fig|Table|Appendix|Theorem", c.where) for c in CLAIMS if c.where != "ours")
+    lines = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").splitlines()
+    said = [line for line in lines if re.search(r"\bprints [+-]|\bthe paper: [+-]?\d", line)]
+    assert said
+    assert all(re.search(r"(Table|Fig\.) [\dIVX]+ prints [+-]", line) for line in said)
+    with pytest.raises(ValueError, match="figure or table"):
+        Claim("k", "t", Place("e", "q", "one"), printed=0.1)
+    with pytest.raises(ValueError, match="figure or table"):
+        Claim("k", "t", Place("e", "q", "one"), where="Claims")
+
+
+def test_the_toy_agrees_with_an_independent_monte_carlo():
+    rows = read_json(ROOT / "experiments" / "results" / "maxfl_toy.json")["rows"]
+    assert all(abs(row[m] - MONTE_CARLO[m][row["gamma_G^2"]]) < 0.01 for row in rows for m in MONTE_CARLO)
+
+
+def document(values, n_test=20, shared=(), name="e"):
+    """Rows of one experiment from {quantity: {method: numbers by seed}}."""
+    methods = dict.fromkeys(m for by_method in values.values() for m in by_method)
+    rows = [
+        Row(m, seed, "s", "c", 80, n_test, {q: by[m][seed] for q, by in values.items() if seed < len(by.get(m, ()))})
+        for m in methods
+        for seed in range(max(len(by.get(m, ())) for by in values.values()))
+    ]
+    return Document(name, 3, shared, rows)
+
+
+ONE, TWO = Place("e", "q", "one"), Place("e", "q", "two")
+HIGH, LOW, WIDE = [0.90, 0.91, 0.92, 0.90], [0.80, 0.80, 0.83, 0.79], [0.70, 0.95, 0.60, 0.99]
+
+
+def judged(a, b, best=None, **settings):
+    values = {"q": {"one": a, "two": b, **({"best": best} if best else {})}}
+    return judge(Claim("k", "t", ONE, TWO, **settings), {"e": document(values)})
+
+
+def test_a_clear_difference_is_confirmed_or_opposite_by_its_sign():
+    assert judged(HIGH, LOW).word == "confirmed"
+    assert judged(HIGH, LOW, direction="lower").word == "opposite"
+    assert judged(LOW, HIGH, direction="lower").word == "confirmed"
+    assert judged(LOW, HIGH, where="Table 1", printed=0.2).word == "opposite"
+
+
+def test_what_is_not_clear_says_whether_the_papers_effect_is_possible():
+    assert "which the interval holds" in judged(WIDE, LOW, where="Table 1", printed=0.1).sentence
+    outside = judged(WIDE, LOW, where="Table 1", printed=0.9)
+    assert outside.word == "not clear"
+    assert "which lies outside of it" in outside.sentence
+
+
+def test_where_perfect_help_is_worth_less_than_the_paper_reports_nothing_can_be_shown():
+    ceiling = Place("e", "q", "best")
+    little, much = [v + 0.006 for v in LOW], [v + 0.2 for v in LOW]
+    settings = {"where": "Table 2", "printed": 0.04, "ceiling": ceiling}
+    assert judged(WIDE, LOW, best=little, **settings).word == "cannot show here"
+    assert "would give +0.006" in judged(WIDE, LOW, best=little, **settings).sentence
+    assert judged(WIDE, LOW, best=much, **settings).word == "not clear"
+    assert judged(HIGH, LOW, best=little, **settings).word == "confirmed"
+
+
+def test_a_margin_is_what_may_be_lost_and_both_sides_of_as_good():
+    near = [v - 0.03 + wobble for v, wobble in zip(HIGH, (0.002, -0.001, 0.001, 0.0), strict=True)]
+    assert judged(near, HIGH).word == "opposite"
+    assert judged(near, HIGH, margin=0.05).word == "confirmed"
+    assert judged(near, HIGH, margin=0.02).word == "opposite"
+    assert judged(near, HIGH, direction="alike", margin=0.05).word == "confirmed"
+    assert judged(near, HIGH, direction="alike", margin=0.02).word == "opposite"
+    assert judged([v + 0.06 for v in near], HIGH, direction="alike", margin=0.02).word == "opposite"
+    assert judged(WIDE, HIGH, direction="alike", margin=0.05).word == "not clear"
+
+
+def test_numbers_of_different_size_are_compared_as_factors():
+    small, twelve = [0.1, 0.2, 0.1, 0.4], [1.2, 2.3, 1.2, 4.9]
+    assert judged(twelve, small, ratio=True, margin=2.0).word == "confirmed"
+    assert judged(twelve, small, ratio=True, margin=2.0).effect.startswith("12 times [")
+    assert judged(small, [v * 1.1 for v in small[:-1]] + [0.45], ratio=True, margin=2.0).word == "opposite"
+    assert judged(small, twelve, direction="alike", ratio=True, margin=2.0).word == "opposite"
+    assert judged(small, [0.11, 0.19, 0.11, 0.39], direction="alike", ratio=True, margin=2.0).word == "confirmed"
+
+
+def test_only_quantities_on_the_clients_own_test_rows_get_wider_intervals():
+    one, two = [0.90, 0.91, 0.95, 0.90], [0.88, 0.80, 0.84, 0.85]
+    claim = Claim("k", "t", ONE, TWO)
+    values = {"q": {"one": one, "two": two}}
+    assert judge(claim, {"e": document(values, n_test=4000, shared=("q",))}).word == "not clear"
+    assert judge(claim, {"e": document(values, n_test=4000, shared=("other",))}).word == "confirmed"
+
+
+def test_one_seed_or_one_measurement_repeated_has_no_interval():
+    for single in (judged([0.9], [0.1]), judged([0.9, 0.9, 0.9], [0.1, 0.1, 0.1])):
+        assert (single.word, single.has_interval) == ("not clear", False)
+    drawn = judge(
+        Claim("k", "t", ONE, TWO, error=0.01), {"e": document({"q": {"one": [0.9, 0.12], "two": [0.1, 0.1]}})}
+    )
+    assert (drawn.word, drawn.over, drawn.effect) == ("confirmed", "2 distances", "+0.02 [+0.0004, +0.0396]")
+
+
+def test_seeds_are_paired_by_their_number_and_counted():
+    documents = {"e": document({"q": {"one": HIGH}}), "f": document({"q": {"one": [*LOW[:2], 0.99]}}, name="f")}
+    verdict = judge(Claim("k", "t", ONE, ONE._replace(experiment="f"), every_seed=True), documents)
+    assert verdict.over == "3 seeds"
+    assert "higher in 2 of 3 seeds" in verdict.sentence
+    assert judge(Claim("k", "t", ONE, 0.5), documents).word == "confirmed"
+
+
+def test_what_was_not_run_has_no_word_and_what_cannot_be_run_has_a_reason():
+    assert judge(Claim("k", "t", ONE, TWO), {}).word == ""
+    assert judge(Claim("k", "t", ONE, TWO), {"e": document({"q": {"one": HIGH}})}).word == ""
+    verdict = judge(Claim("k", "t", missing="No package brings the data."), {})
+    assert (verdict.word, verdict.sentence) == ("cannot show here", "No package brings the data.")
+
+
+def test_advice_follows_from_verdicts():
+    advice = [Advice("Do a.", {"k": "confirmed"}), Advice("Do b.", {"k": "opposite"})]
+    section = Section("S", advice, [], [])
+    assert advised(section, {"k": judged(HIGH, LOW)}) == "Do a."
+    assert advised(section, {"k": judged(LOW, HIGH)}) == "Do b."
+    assert advised(section, {"k": judged(WIDE, LOW)}).startswith("No result")
+
+
+def test_the_summary_counts_every_claim_once():
+    claims = [Claim("a", "first", ONE, TWO), Claim("b", "second", Place("x", "q", "one"), 0.0)]
+    unrun = Claim("c", "third", missing="No data.")
+    section = Section("Paper", [], [], [Study("e", "Part", "", claims)], [unrun])
+    text = build.page({"e": document({"q": {"one": HIGH, "two": LOW}})}, [section])
+    assert "2 claims: 1 confirmed, 0 opposite, 1 cannot show here, 0 not clear. 1 more wait" in text
+    assert "| first | Paper, ours | confirmed | +0.103 [+0.0873, +0.118] | 4 seeds | [Part](#part) |" in text
+    with pytest.raises(ValueError, match="one key"):
+        build.page({}, [replace(section, missing=[replace(unrun, key="a")])])
+
+
+def test_documents_survive_being_written(tmp_path):
+    saved = document({"q": {"one": HIGH, "two": [0.1]}}, shared=("q",))
+    write(saved, tmp_path)
+    assert read("e", tmp_path)._replace(shared=("q",)) == saved
+    assert len((tmp_path / "e.json").read_text().splitlines()) == len(saved.rows) + 2
+    assert read("missing", tmp_path) is None
+
+
+def test_liars_that_delete_themselves_are_said_to():
+    liars = [claim for claim in CLAIMS if "gap 100" in claim.text]
+    assert liars
+    assert all(claim.note == maxfl.BY_CONSTRUCTION for claim in liars)
