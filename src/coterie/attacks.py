@@ -57,6 +57,7 @@ __all__ = [
 ]
 
 _STATISTICS = one_of("honest", "all")
+_CORRECTION = Rule(lambda v: v in (0, 1) and type(v) is int, "0 or 1")
 _PROBABILITY = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a probability between 0 and 1")
 
 
@@ -84,25 +85,30 @@ class IPM(Attack):
 
 @options
 class ALIE(Attack):
-    """A little is enough: the attackers send mean - z * std in each coordinate.
+    """A little is enough: the attackers send mean - z * std of gradients in each coordinate, mean + z * std of updates.
+
+    An update points the other way than a gradient, so that an attacker who is asked for both lies in one direction.
 
     Source: G. Baruch, M. Baruch, Y. Goldberg, "A Little Is Enough: Circumventing Defenses For Distributed Learning", NeurIPS 2019.
 
     Attributes:
-        z: number of standard deviations (of the rows seen, divided by their number) > 0; the MeritFed papers take 100, which is no
-            longer little.
+        z: number of standard deviations > 0; the MeritFed papers take 100, which is no longer little.
         statistics: mean and deviation over the `honest` clients' rows or over `all` rows, as for IPM.
+        correction: the deviation divides by the number of rows less this: 0, or 1 as the MeritFed authors' code.
     """
 
     z: Annotated[float, POSITIVE] = 100.0
     statistics: Annotated[str, _STATISTICS] = "honest"
+    correction: Annotated[int, _CORRECTION] = 0
 
     def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """Mean minus z deviations of updates and gradients."""
+        """Mean minus z deviations of gradients, plus z deviations of updates."""
         if kind not in VECTORS:
             return rows[attackers]
         seen = _seen(rows, attackers, self.statistics)
-        return (seen.mean(dim=0) - self.z * seen.std(dim=0, correction=0)).expand_as(rows[attackers])
+        z = self.z if kind == "update" else -self.z
+        deviation = seen.std(dim=0, correction=min(self.correction, len(seen) - 1))
+        return (seen.mean(dim=0) + z * deviation).expand_as(rows[attackers])
 
 
 @wire_type

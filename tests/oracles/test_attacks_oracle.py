@@ -97,15 +97,24 @@ def of(got, field, names):
 @pytest.mark.parametrize("statistics", ["honest", "all"])
 @pytest.mark.parametrize("field", [0, 1])
 def test_ipm_and_alie_follow_their_formulas(statistics, field):
-    for attack in (IPM(eps=0.3, statistics=statistics), ALIE(z=1.5, statistics=statistics)):
+    attacks = [ALIE(z=1.5, statistics=statistics, correction=correction) for correction in (0, 1)]
+    for attack in (IPM(eps=0.3, statistics=statistics), *attacks):
         got, layout = ask(attack)
         seen = rows(GOOD if statistics == "honest" else sorted(SIZES), field, layout.size)
         mean = sum(seen) / len(seen)
-        deviation = np.sqrt(sum((row - mean) ** 2 for row in seen) / len(seen))
-        expected = -0.3 * mean if isinstance(attack, IPM) else mean - 1.5 * deviation
+        sign = 1 if field == 0 else -1  # an update points the other way than a gradient
+        expected = -0.3 * mean
+        if isinstance(attack, ALIE):
+            deviation = np.sqrt(sum((row - mean) ** 2 for row in seen) / (len(seen) - attack.correction))
+            expected = mean + sign * 1.5 * deviation
         for name in BAD:
             np.testing.assert_allclose(of(got, field, [name])[0], expected, rtol=1e-12)
         assert np.array_equal(of(got, field, GOOD), rows(GOOD, field, layout.size))
+
+
+def test_alie_of_one_row_has_no_deviation():
+    row = torch.tensor([[1.0, 2.0]])
+    assert torch.equal(ALIE(correction=1).rewrite("update", row, torch.tensor([True]), []), row)
 
 
 @pytest.mark.parametrize("field", [0, 1])
@@ -309,7 +318,7 @@ def test_wrong_attackers_are_refused(attackers, sentence):
     ("made", "field"),
     [
         (lambda: IPM(eps=0), "IPM.eps"), (lambda: IPM(statistics="some"), "IPM.statistics"), (lambda: ALIE(z=-1), "ALIE.z"),
-        (lambda: ALIE(statistics="some"), "ALIE.statistics"), (lambda: SignFlip(scale=0), "SignFlip.scale"),
+        (lambda: ALIE(statistics="some"), "ALIE.statistics"), (lambda: ALIE(correction=2), "ALIE.correction"), (lambda: SignFlip(scale=0), "SignFlip.scale"),
         (lambda: Noise(sigma=0), "Noise.sigma"), (lambda: Noise(mode="both"), "Noise.mode"),
         (lambda: LossInflation(gap=math.inf), "LossInflation.gap"), (lambda: LossInflation(sigma=-1), "LossInflation.sigma"),
         (lambda: IPM(on=0.0), "IPM.on"), (lambda: IPM(on=1.5), "IPM.on"), (lambda: IPM(on=math.nan), "IPM.on"),
