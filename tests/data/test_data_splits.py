@@ -272,7 +272,7 @@ def test_mixed_draws_the_shared_rows_evenly_by_class_even_if_classes_are_not():
 @pytest.mark.parametrize("alpha", [0.5, 0.7, 0.9, 0.99, 1.0])
 def test_target_groups_have_their_classes_and_their_share(alpha):
     labels = np.repeat(np.arange(10), 500)
-    lists, held = target_groups(labels, alpha, held_out=30, seed=2)
+    lists, held = target_groups(labels, alpha, held_out=30, rows_per_client="most", seed=2)
     assert sorted(lists) == [*(f"far-{i:02d}" for i in range(9)), *(f"near-{i:02d}" for i in range(10)), "target"]
     size = len(lists["target"])
     every = np.concatenate([*lists.values(), held])
@@ -290,6 +290,12 @@ def test_target_groups_have_their_classes_and_their_share(alpha):
     assert more + 10 * shared > 1410 or 10 * (more - shared) > 1500 or 9 * more > 2000
 
 
+@pytest.mark.parametrize("alpha", [0.5, 0.99])
+def test_target_groups_have_as_many_rows_whatever_alpha_is(alpha):
+    lists, _ = target_groups(np.repeat(np.arange(10), 500), alpha, held_out=30, rows_per_client=90, seed=2)
+    assert {len(own) for own in lists.values()} == {90}
+
+
 def test_target_groups_refuse_what_they_cannot_deal():
     labels = np.repeat(np.arange(10), 100)
     for given_labels, alpha, held, sentence in [
@@ -299,7 +305,11 @@ def test_target_groups_refuse_what_they_cannot_deal():
         (labels, 1.5, 0, "alpha = 1.5 must be a share"),
     ]:
         with pytest.raises(InputError, match=sentence):
-            target_groups(given_labels, alpha, held_out=held)
+            target_groups(given_labels, alpha, held_out=held, rows_per_client="most")
+    with pytest.raises(
+        InputError, match='rows_per_client = 750 is more than the 4. that the classes allow; .* or take "most"'
+    ):
+        target_groups(labels, 0.5, held_out=3)
 
 
 @quick
@@ -335,7 +345,7 @@ KINDS = [
     {"kind": "shards", "clients": 6, "shard_size": 50},
     {"kind": "clusters", "clients": 10},
     {"kind": "mixed", "clients": 5, "shard_size": 60, "nr": 0.9},
-    {"kind": "target-groups", "held_out": 20},
+    {"kind": "target-groups", "held_out": 20, "rows_per_client": "most"},
 ]
 
 
@@ -391,7 +401,7 @@ def test_more_flips_flip_the_same_clients_and_others():
 
 
 def test_the_target_validates_on_rows_held_out_and_copies_have_the_parts_of_their_original():
-    clients = by_table(kind="target-groups", clients=40, held_out=20)
+    clients = by_table(kind="target-groups", clients=40, held_out=20, rows_per_client="most")
     assert len(clients) == 40
     assert clients.names[0] == "far-00"
     assert clients.names[-2:] == ("target", "twin")
@@ -405,7 +415,7 @@ def test_the_target_validates_on_rows_held_out_and_copies_have_the_parts_of_thei
     assert abs(len(rows["target"]["test"]) - size * (1 / 3) / (13 / 15)) < 1
     assert f"clients have {size} rows each; the target validates on 60 more" in clients.notes[0]
     assert "copies of the others" in clients.notes[1]
-    own_rows = by_table(kind="target-groups", held_out=0)
+    own_rows = by_table(kind="target-groups", held_out=0, rows_per_client="most")
     assert len(own_rows["target"].validation) > 0  # of its own rows then
 
 
@@ -423,6 +433,10 @@ def test_the_target_validates_on_rows_held_out_and_copies_have_the_parts_of_thei
         ({"nr": 0.9}, "nr belongs to kind = 'mixed', but kind is 'dirichlet'"),
         ({"kind": "iid", "clusters": 2}, "clusters belongs to kind = 'clusters', but kind is 'iid'"),
         ({"held_out": 3}, "held_out belongs to kind = 'target-groups'"),
+        (
+            {"kind": "target-groups", "rows_per_client": "all"},
+            "rows_per_client must be an int > 0 or \"most\"; got 'all'",
+        ),
         ({"labels_per_cluster": 3}, "labels_per_cluster belongs to kind = 'clusters'"),
         ({"unseen": -1}, "split.unseen must be an int >= 0; got -1"),
         ({"flip": 2}, "split.flip must be a number from 0 to 1; got 2"),

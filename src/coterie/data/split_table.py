@@ -60,6 +60,7 @@ class Dealt:
 
 
 _KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups", "column")
+_ROWS = Rule(lambda v: v == "most" or SIZE.test(v), 'an int > 0 or "most"', ("most",))
 _FRACTION = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
 
 
@@ -85,6 +86,7 @@ class Split:
         nr: of `mixed`: 1 - nr of every shard are drawn from all classes.
         clusters, labels_per_cluster: of `clusters`.
         held_out: of `target-groups`: validation rows of the target, per class.
+        rows_per_client: of `target-groups`: rows of each client; "most": as many as the classes allow.
         unseen: further clients of the same split that never train.
         flip: share of the clients whose labels y become C - 1 - y, in all their parts.
         test: "own", a part of each client's rows; "label-mix", rows of the data set's standard test set with the client's shares of
@@ -104,6 +106,7 @@ class Split:
     clusters: Annotated[int, SIZE] = 5
     labels_per_cluster: Annotated[int, SIZE] = 2
     held_out: Annotated[int, COUNT] = 300
+    rows_per_client: Annotated[int | str, _ROWS] = 750
     unseen: Annotated[int, COUNT] = 0
     flip: Annotated[float, _FRACTION] = 0.0
     test: Annotated[str, one_of("own", "label-mix", "standard")] = "own"
@@ -234,7 +237,9 @@ class Split:
         return tuple(sorted(ranked[: round(self.flip * len(names))]))
 
     def _target_groups(self, labels: ArrayLike, seed: int) -> Dealt:
-        lists, held = splits.target_groups(labels, self.alpha, held_out=self.held_out, seed=seed)
+        lists, held = splits.target_groups(
+            labels, self.alpha, held_out=self.held_out, rows_per_client=self.rows_per_client, seed=seed
+        )
         copies = {}
         if self.clients == 40:
             copies = {_copy(name): name for name in lists}
@@ -297,4 +302,5 @@ _BELONGS = {
     "clusters": ("clusters",),
     "labels_per_cluster": ("clusters",),
     "held_out": ("target-groups",),
+    "rows_per_client": ("target-groups",),
 }

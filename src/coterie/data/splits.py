@@ -197,13 +197,13 @@ def mixed(
 
 
 def target_groups(
-    labels: ArrayLike, alpha: float, *, held_out: int = 300, seed: int = 0
+    labels: ArrayLike, alpha: float, *, held_out: int = 300, rows_per_client: int | str = 750, seed: int = 0
 ) -> tuple[dict[str, Index], Index]:
     """MeritFed's image task: a target, 10 clients that are near and 9 that are far; and the target's validation rows.
 
     `target` has the classes 0-2; `near-00` to `near-09` have a share `alpha` of these and the rest from 3-5;
-    `far-00` to `far-08` have the classes 6-9. All have the same number of rows, the largest that the classes allow, with
-    equal shares of classes up to a row; rows beyond are unused. `held_out` rows of each target class belong to
+    `far-00` to `far-08` have the classes 6-9. All have `rows_per_client` rows (750 in the papers, whatever `alpha` is; "most": as
+    many as the classes allow), with equal shares of classes up to a row; rows beyond are unused. `held_out` rows of each target class belong to
     nobody: with them the target validates. (The paper takes these from CIFAR-10's test images.)
 
     Raises `InputError` unless there are ten classes with enough rows.
@@ -235,6 +235,13 @@ def target_groups(
     ):
         size -= 1
     require(size >= 3, f"{len(classes)} rows are too few for 20 clients of 3 classes; give more rows or lower held_out")
+    if isinstance(rows_per_client, int):
+        require(
+            rows_per_client <= size,
+            f"rows_per_client = {rows_per_client} is more than the {size} that the classes allow; give more rows, lower it, or "
+            'take "most"',
+        )
+        size = rows_per_client
     shared, other = wanted(size)
     lists = {"target": stock[0][:size]}
     for i in range(10):
