@@ -276,6 +276,17 @@ def test_a_fixed_split_is_a_caveat_and_needs_no_correction(tmp_path: Path) -> No
     assert fixed.half_width == pytest.approx((free.half_width or 0) * (0.2 / 0.7) ** 0.5)  # 1/5 against 1/5 + 1/2
 
 
+@pytest.mark.parametrize("test", ["label-mix", "standard"])
+def test_a_test_set_of_its_own_needs_no_correction_for_shared_rows(test: str, tmp_path: Path) -> None:
+    folder = fake_run.heart(tmp_path)
+    own = Results.load(folder).difference("meritfed", "local", "cleveland", "accuracy")
+    (folder / "experiment.toml").write_text((folder / "experiment.toml").read_text() + f'\n[split]\ntest = "{test}"\n')
+    apart = Results.load(folder).difference("meritfed", "local", "cleveland", "accuracy")
+    assert own is not None
+    assert apart is not None
+    assert apart.half_width == pytest.approx((own.half_width or 0) * (0.2 / 0.7) ** 0.5)
+
+
 def hundred(folder: Path, **settings: Any) -> tuple[Results, Any]:
     gaps = np.random.default_rng(3).choice([-0.1, 0.0, 0.1], 100)
     truth = {

@@ -214,9 +214,9 @@ class Comparisons:
         return np.asarray(table.mean(axis=0), dtype=float)
 
     def _ratio(self, client: str | None) -> float:
-        """Test rows over training rows; 0 where all seeds have the same test rows."""
+        """Test rows over training rows; 0 where all seeds have the same test rows, or draw them from a test set of their own."""
         split, method = self.results.experiment.get("split"), self.results.against or ""
-        fixed = isinstance(split, dict) and split.get("seed") is not None
+        fixed = isinstance(split, dict) and (split.get("seed") is not None or split.get("test", "own") != "own")
         names = self.results.clients if client is None else (client,)
         if fixed or all(self.outcomes.fixed(method, c) for c in names):
             return 0.0
