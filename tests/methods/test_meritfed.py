@@ -133,6 +133,20 @@ def test_the_rate_of_the_server_may_be_a_schedule():
     assert list(found.weights["a"].values()) == pytest.approx(w, rel=1e-11)
 
 
+def test_the_step_of_mirror_descent_may_be_a_schedule():
+    def weights(step, rounds):
+        return run(
+            MeritFed("a", LocalSGD(lr=LOCAL_LR), md_steps=1, md_step=step, validation="train"),
+            quadratic(CENTRES),
+            rounds,
+        )
+
+    stopped = Schedule(STEP, (2,), 1e-12)
+    assert weights(stopped, 1).weights == weights(STEP, 1).weights
+    assert weights(stopped, 3).weights["a"] == pytest.approx(weights(STEP, 1).weights["a"], abs=1e-9)
+    assert weights(STEP, 3).weights["a"] != pytest.approx(weights(STEP, 1).weights["a"], abs=1e-3)
+
+
 def test_a_schedule_in_a_toml_file_is_a_table_and_survives_being_written():
     tables = {
         "data": {"name": "digits"},

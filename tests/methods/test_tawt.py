@@ -53,6 +53,14 @@ def test_tawt_by_hand():
     assert max(weights, key=weights.get) == "b"
 
 
+def test_tawt_may_move_its_weights_in_every_second_round_only():
+    problem = logistic()
+    rounds = [run(TAWT("b", FULL, 0.7, 0.8, every=2), problem, n).weights["b"] for n in range(1, 6)]
+    assert set(rounds[0].values()) == {0.2}
+    assert rounds[1] == rounds[2] != rounds[0]
+    assert rounds[3] == rounds[4] != rounds[2]
+
+
 def test_tawt_without_a_step_is_the_uniform_average():
     problem = batch_norm()
     assert_close(run(TAWT("a", MINI, step=0.0), problem).models["a"], run(SGDFull(MINI), problem).x)

@@ -251,7 +251,8 @@ class MeritFed(Method[State]):
             papers' experiments).
         lr: server learning rate gamma > 0 on the weighted sum of updates (line 10), or a `Schedule` by round.
         md_steps: steps of mirror descent a round, >= 0 (T of the papers' experiments; k = 0..T-1 in Eq. 8).
-        md_step: its step size alpha >= 0 (Eq. 8); or "line-search" (ours), which needs no tuning and comes near the minimum of phi
+        md_step: its step size alpha >= 0 (Eq. 8), or a `Schedule` by round (the authors' code divides it by 10 after round 400 on
+            images and text); or "line-search" (ours), which needs no tuning and comes near the minimum of phi
             in few steps, and so fits few validation rows too well: there few fixed steps serve better.
         oracle: what is asked of the target about phi (Eq. 7): its "gradient"; its "loss" alone (zeroth order, Eq. 9); or
             "delegated": the target descends itself and sees all updates.
@@ -281,7 +282,7 @@ class MeritFed(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: float | Schedule = 1.0
     md_steps: int = 5
-    md_step: float | str = 1.0
+    md_step: float | str | Schedule = 1.0
     oracle: str = "gradient"
     oracle_batch_size: int | None = None
     validation: str = "validation"
@@ -301,7 +302,7 @@ class MeritFed(Method[State]):
             server_optimiser=Rules.one_of("sgd", "adam"), betas=Rules.BETAS, eps=Rules.POSITIVE, shared_uploads=Rules.FLAG,
         )  # fmt: skip
         search = self.md_step == "line-search"
-        good = search or Rules.NOT_NEGATIVE[0](self.md_step)
+        good = search or isinstance(self.md_step, Schedule) or Rules.NOT_NEGATIVE[0](self.md_step)
         check_field(self, "md_step", self.md_step, good, 'a number >= 0 or "line-search"')
         if search and (self.oracle != "gradient" or self.oracle_batch_size is not None):
             raise InputError('MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None')
@@ -415,7 +416,8 @@ class _Oracle:
 
     def descend(self, weights: Tensor) -> tuple[Tensor, Tensor]:  # Eq. 8
         m, server = self.method, self.server
-        settings: dict[str, Any] = {"steps": m.md_steps, "step": m.md_step, "damping": m.damping}
+        step = m.md_step if isinstance(m.md_step, str) else rate_of(m.md_step, self.federation.round)
+        settings: dict[str, Any] = {"steps": m.md_steps, "step": step, "damping": m.damping}
         if m.oracle == "delegated":
             after, gap = self._ask(
                 target_descent, x=PerClient(server.x), deltas=PerClient(server.deltas), weights=PerClient(weights),
