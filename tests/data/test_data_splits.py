@@ -307,7 +307,7 @@ def test_target_groups_refuse_what_they_cannot_deal():
         with pytest.raises(InputError, match=sentence):
             target_groups(given_labels, alpha, held_out=held, rows_per_client="most")
     with pytest.raises(
-        InputError, match='rows_per_client = 750 is more than the 4. that the classes allow; .* or take "most"'
+        InputError, match=r'rows_per_client = 750 is more than the 4. that the classes allow; .* or take "most"'
     ):
         target_groups(labels, 0.5, held_out=3)
 

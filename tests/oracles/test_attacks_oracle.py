@@ -318,7 +318,8 @@ def test_wrong_attackers_are_refused(attackers, sentence):
     ("made", "field"),
     [
         (lambda: IPM(eps=0), "IPM.eps"), (lambda: IPM(statistics="some"), "IPM.statistics"), (lambda: ALIE(z=-1), "ALIE.z"),
-        (lambda: ALIE(statistics="some"), "ALIE.statistics"), (lambda: ALIE(correction=2), "ALIE.correction"), (lambda: SignFlip(scale=0), "SignFlip.scale"),
+        (lambda: ALIE(statistics="some"), "ALIE.statistics"), (lambda: ALIE(correction=2), "ALIE.correction"),
+        (lambda: SignFlip(scale=0), "SignFlip.scale"),
         (lambda: Noise(sigma=0), "Noise.sigma"), (lambda: Noise(mode="both"), "Noise.mode"),
         (lambda: LossInflation(gap=math.inf), "LossInflation.gap"), (lambda: LossInflation(sigma=-1), "LossInflation.sigma"),
         (lambda: IPM(on=0.0), "IPM.on"), (lambda: IPM(on=1.5), "IPM.on"), (lambda: IPM(on=math.nan), "IPM.on"),

@@ -202,9 +202,10 @@ def target_groups(
     """MeritFed's image task: a target, 10 clients that are near and 9 that are far; and the target's validation rows.
 
     `target` has the classes 0-2; `near-00` to `near-09` have a share `alpha` of these and the rest from 3-5;
-    `far-00` to `far-08` have the classes 6-9. All have `rows_per_client` rows (750 in the papers, whatever `alpha` is; "most": as
-    many as the classes allow), with equal shares of classes up to a row; rows beyond are unused. `held_out` rows of each target class belong to
-    nobody: with them the target validates. (The paper takes these from CIFAR-10's test images.)
+    `far-00` to `far-08` have the classes 6-9. All have `rows_per_client` rows (750 in the papers, whatever `alpha` is;
+    "most": as many as the classes allow), with equal shares of classes up to a row; rows beyond are unused. `held_out`
+    rows of each target class belong to nobody: with them the target validates. (The paper takes these from CIFAR-10's
+    test images.)
 
     Raises `InputError` unless there are ten classes with enough rows.
     """
