@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import coterie.sites.paired  # noqa: F401 - it registers its tasks
 from coterie.algorithms import ALGORITHMS
 from coterie.catalogue import entries, traffic
 from coterie.core.task import find_task, known_tasks

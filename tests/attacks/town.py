@@ -33,7 +33,7 @@ class Town:
         replay: whether sites say again what they said to an ask of the same form.
     """
 
-    def __init__(self, folder, methods, names=SITES, rounds=5):
+    def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None):
         self.names, self.lie, self.asked = names, None, []
         self.replay, self.said = False, {}
         self.sites = {}
@@ -42,7 +42,10 @@ class Town:
             own.mkdir(parents=True)
             least = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
             settings = settings_file(own, data=str(FOLDER / f"{name}.csv"), **least)
-            approved = approve(plan_file(own, methods=methods, rounds=rounds, deploy={"sites": list(names)}), settings)
+            plan = plan_file(
+                own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy={"sites": list(names)}
+            )
+            approved = approve(plan, settings)
             self.sites[name] = SiteRows(name, read_settings(settings), own / "kept", approved)
         self.experiment, self.plan = approved.plan.experiment, approved.hash
 

@@ -27,11 +27,10 @@ from coterie.report.answer import answer_lines
 from coterie.report.html import write
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.run.fit import start_from
-from coterie.run.loop import run_method
-from coterie.run.sweep import initial, run_experiment, run_settings
+from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
 from coterie.sites.approval import approve
+from coterie.sites.backend import Sites
 from coterie.sites.log import verified
 from coterie.sites.server import Remote
 from coterie.sites.settings import read_settings
@@ -114,27 +113,6 @@ class Direct:
         return name not in self.delay and self.sites[name].is_free(SERVER)
 
 
-class Back:
-    """The backend of `coterie.sites.flare.server`, which needs FLARE to be imported."""
-
-    def __init__(self, engine):
-        self.engine = engine
-
-    def load(self, experiment, seed):
-        return self.engine.open(experiment.data, seed)
-
-    def fit(self, experiment, entry, clients, module, seed, *, checkpoint, resume, progress):
-        method, run, start = experiment.build_method(entry), experiment.run, initial(experiment)
-        if start is not None:
-            start_from(module, start)
-        keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
-        pair = f"{entry.label}-{seed}"
-        self.engine.prepare(module, clients, pair=pair, resume=resume, keep=keep)
-        settings = run_settings(experiment, resume=resume, callbacks=(progress,))
-        filters = experiment.filters
-        return run_method(self.engine, method, run.rounds, seed, settings, filters=filters, checkpoint=checkpoint)
-
-
 def experiment(methods, rounds=3, seeds=1, filters=(), **data):
     tables = preset("heart-disease")
     tables["filters"] = list(filters)
@@ -204,7 +182,7 @@ def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, t
     sites, _ = hospitals
     plan = experiment(METHODS, seeds=2)
     run_experiment(plan, tmp_path / "here")
-    run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)))
+    run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
     assert not differences(tmp_path / "here", tmp_path / "there")
     assert (tmp_path / "there" / SAME[0]).stat().st_size > 1000
     with open(tmp_path / "there" / "asks.csv", newline="") as file:
@@ -227,14 +205,14 @@ def test_replies_leave_a_site_through_the_filters_of_its_plan_whatever_the_serve
         sites = make(name, plan={"filters": filters, "methods": as_preset})
     plain, plan = experiment(methods), experiment(methods, filters=filters)
     run_experiment(plan, tmp_path / "here")
-    run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)))
+    run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
     assert set(differences(tmp_path / "here", tmp_path / "there")) <= {"preprocess.json"}
     run_experiment(plain, tmp_path / "plain")
     assert "models" in str(differences(tmp_path / "here", tmp_path / "plain"))
     for site in sites.values():
         site._newest = -1  # a job of its own
     with pytest.raises(RunError, match="is packed, which nobody asked for"):
-        run_experiment(plain, tmp_path / "other", backend=Back(remote(sites)))
+        run_experiment(plain, tmp_path / "other", backend=Sites(remote(sites)))
 
 
 def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_path):
@@ -251,10 +229,10 @@ def test_a_checkpoint_of_sites_resumes_with_what_they_remember(hospitals, tmp_pa
 
     plan = experiment(methods, rounds=4)
     with pytest.raises(StopError):
-        run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)), notify=stop)
+        run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)), notify=stop)
     fresh = {n: Site(n, s.folder / "coterie.toml", s.folder) for n, s in sites.items()}  # workers of another job
     try:
-        run_experiment(plan, tmp_path / "there", backend=Back(remote(fresh)), resume=True)
+        run_experiment(plan, tmp_path / "there", backend=Sites(remote(fresh)), resume=True)
     finally:
         for site in fresh.values():
             site.close()
@@ -274,7 +252,7 @@ def test_rows_at_the_server_are_asked_there(tmp_path):
     sites = {n: a_site(n, tmp_path / n, approved, data=file) for n, file in files.items()}
     try:
         run_experiment(plan, tmp_path / "here")
-        run_experiment(plan, tmp_path / "there", backend=Back(remote(sites)))
+        run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
     finally:
         for site in sites.values():
             site.close()
@@ -298,7 +276,7 @@ def test_a_forbidden_task_is_refused_with_the_name_of_the_site_and_the_task(hosp
 def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
     _, make = hospitals
     engine = remote(make("hungary", refuse=("tasks:local_update",)))
-    run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Back(engine))
+    run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Sites(engine))
     said = "hungary failed under fedavg, seed 0; last in round 2, coterie.core.tasks:local_update: its site refuses"
     results = Results.load(tmp_path / "run")
     assert said in " ".join(" ".join(answer_lines(results)).split())

@@ -7,8 +7,8 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from coterie.core.outcomes import Rows
 from coterie.report.operating import GRID, reliability, roc
-from coterie.report.outcomes import Rows
 
 
 def rows(seed: int, count: int = 120, gap: float = 1.5, ties: bool = False) -> Rows:

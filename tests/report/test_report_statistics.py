@@ -9,19 +9,8 @@ import pytest
 from scipy import stats
 
 from coterie.core.errors import InputError
-from coterie.report.statistics import (
-    Difference,
-    Influence,
-    RowError,
-    adjusted,
-    auc_influence,
-    judge,
-    mean_influence,
-    over_clients,
-    paired,
-    rmse_influence,
-    row_error,
-)
+from coterie.core.outcomes import Influence, RowError, auc_influence, mean_influence, rmse_influence, row_error
+from coterie.report.statistics import Difference, adjusted, judge, over_clients, paired
 
 
 def test_interval_by_hand() -> None:

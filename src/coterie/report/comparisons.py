@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.report.outcomes import CONSTANT, Outcomes
+from coterie.core.outcomes import CONSTANT, RowError
+from coterie.report.outcomes import Outcomes
 from coterie.report.statistics import (
     FEWEST_OF_A_CLASS,
     FEWEST_ROWS,
     FEWEST_SEEDS,
     Difference,
-    RowError,
     judge,
     over_clients,
     paired,
@@ -224,6 +224,12 @@ class Comparisons:
         return n_test / n_train if math.isfinite(n_test) and n_train > 0 else 1.0  # unknown: cautiously
 
     def _row_error(self, method: str, other: str, client: str | None, metric: str) -> RowError | None:
-        if client is not None:
-            return self.outcomes.error(method, other, client, metric)
-        return over_clients([self.outcomes.error(method, other, c, metric) for c in self._among(None, metric)])
+        if client is None:
+            return over_clients([self._row_error(method, other, c, metric) for c in self._among(None, metric)])
+        return self.outcomes.error(method, other, client, metric) or self._told(method, other, client, metric)
+
+    def _told(self, method: str, other: str, client: str, metric: str) -> RowError | None:
+        """The same as the client's site has told it; the degrees of freedom follow from numbers of rows that are known anyway."""
+        told = self.outcomes.told.get((client, frozenset((method, other)), metric))
+        fewest = self.rarest(client) if metric == "auc" else round(self.results.size(client))
+        return None if told is None or fewest < 2 else RowError(told[0], fewest - 1, told[1])

@@ -327,8 +327,10 @@ class Results:
 
     @property
     def outcomes_missing(self) -> bool:
-        """Whether the run saved nothing per test row."""
-        return not any(self.compared.outcomes.of(m, s) for m in self.methods for s in self.seeds)
+        """Whether the run saved nothing per test row, and no site told how uncertain differences are."""
+        return not self.compared.outcomes.told and not any(
+            self.compared.outcomes.of(m, s) for m in self.methods for s in self.seeds
+        )
 
     def unproven(self, client: str) -> bool:
         """Whether no method but a reference is shown to have a lower loss here than a constant prediction."""

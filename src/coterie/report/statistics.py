@@ -6,9 +6,7 @@ A comparison has two sources of chance, and is judged by the worse of the two (`
   repetition for evidence. Nadeau and Bengio ("Inference for the generalization error", Machine Learning 52, 2003,
   section 3.3) correct the variance of the mean of J differences from `s^2 / J` to `(1/J + n_test / n_train) s^2`; where
   all seeds have the same test rows the plain variance holds.
-- *rows*: other patients would have given another difference. Patients are resampled once and used for all seeds, the
-  statistic is the mean over seeds. Its standard error is the limit of many such resamples, computed without drawing any
-  (`row_error`; the infinitesimal jackknife, Efron 1982; for an AUC DeLong's, DeLong and Clarke-Pearson 1988).
+- *rows*: other patients would have given another difference. `core/outcomes.py` says how large the error over them is.
 
 `judge` then decides over the comparisons of one client: Benjamini and Hochberg (1995) at 5 %, and a smallest effect.
 """
@@ -23,25 +21,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.core.errors import require
+from coterie.core.outcomes import LEVEL, RowError, student
 
 __all__ = [
     "FEWEST_OF_A_CLASS",
     "FEWEST_ROWS",
     "FEWEST_SEEDS",
     "Difference",
-    "Influence",
-    "RowError",
     "Strength",
     "adjusted",
-    "auc_influence",
     "judge",
-    "mean_influence",
+    "over_clients",
     "paired",
-    "rmse_influence",
-    "row_error",
 ]
 
-LEVEL = 0.95
 FEWEST_SEEDS = 3
 FEWEST_ROWS = 30
 FEWEST_OF_A_CLASS = 10
@@ -49,13 +42,6 @@ FEWEST_OF_A_CLASS = 10
 Strength = Literal["clear", "likely", "not shown", "no verdict"]
 Key = TypeVar("Key", bound=Hashable)
 Vector = NDArray[np.float64]
-
-
-class RowError(NamedTuple):
-    """Standard error of a paired difference over test rows, and its degrees of freedom."""
-
-    error: float
-    freedom: float
 
 
 class Difference(NamedTuple):
@@ -140,7 +126,7 @@ def paired(
         mean = 0.0
     better = (mean > 0) == higher_is_better
     seeds = _over_seeds(gaps, ratio)
-    sources = [_student(mean, *source) for source in (seeds, rows) if source is not None]
+    sources = [student(mean, source) for source in (seeds, rows) if source is not None]
     if seeds is None or not any(half > 0 for half, _ in sources):
         return Difference(mean, None, None, None, better)
     half, p = max(half for half, _ in sources), max(p for _, p in sources)
@@ -153,16 +139,6 @@ def _over_seeds(gaps: Vector, ratio: float) -> RowError | None:
     spread = float(gaps.std(ddof=1))
     spread = 0.0 if spread <= 1e-12 * max(1.0, float(np.abs(gaps).max())) else spread  # rounding: one measurement
     return RowError(math.sqrt(1 / gaps.size + ratio) * spread, gaps.size - 1)
-
-
-def _student(mean: float, error: float, freedom: float) -> tuple[float, float]:
-    """Half the length of the interval, and the p value."""
-    from scipy.special import stdtr, stdtrit
-
-    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-    if error == 0:
-        return 0.0, 0.0 if mean else 1.0
-    return half, 2 * float(stdtr(freedom, -abs(mean) / error))
 
 
 def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
@@ -197,86 +173,6 @@ def judge(family: Mapping[Key, Difference], smallest: Mapping[Key, float]) -> di
             strength = "likely" if difference.excludes_zero else "not shown"
         result[key] = difference._replace(strength=strength)
     return result
-
-
-# Rows
-
-
-class Influence(NamedTuple):
-    """What each test row of one seed adds to the error of a metric: `numbers` [R] name the rows, `values` [R]; the fewest rows
-    of a kind that it rests on (all rows; for an AUC those of the rarest class).
-    """
-
-    numbers: NDArray[np.int64]
-    values: Vector
-    fewest: int
-
-
-def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
-    """Of the mean of `values` [R], such as losses. Infinite errors below two rows."""
-    given = np.asarray(values, dtype=float)
-    return Influence(numbers, _centred(given), len(given))
-
-
-def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
-    """Of the root of the mean of squared errors `squares` [R]."""
-    given = np.asarray(squares, dtype=float)
-    root = math.sqrt(float(given.mean()))
-    return Influence(numbers, _centred(given) / (2 * root) if root else np.zeros(len(given)), len(given))
-
-
-def auc_influence(numbers: NDArray[np.int64], scores: ArrayLike, labels: ArrayLike) -> Influence | None:
-    """Of the AUC of `scores` for `labels` [R] (DeLong's components): [R, 1] for two classes, where a high score means class 1;
-    [R, C] for C classes, of the mean over the classes present against the rest. None if only one class is present.
-    """
-    table, classes = np.asarray(scores, dtype=float).reshape(len(numbers), -1), np.asarray(labels)
-    present, counts = np.unique(classes, return_counts=True)
-    if len(present) < 2:
-        return None
-    columns = {1: table[:, 0]} if table.shape[1] == 1 else {int(c): table[:, int(c)] for c in present}
-    values = np.mean([_delong(column, classes == c) for c, column in columns.items()], axis=0)
-    return Influence(numbers, values, int(counts.min()))
-
-
-def _delong(scores: Vector, positive: NDArray[np.bool_]) -> Vector:
-    """The placement of each row among those of the other class, centred and scaled within its class."""
-    result = np.empty(len(scores))
-    for mine, sign in ((positive, 1), (~positive, -1)):
-        others = np.sort(scores[~mine])
-        below = np.searchsorted(others, scores[mine], "left") + np.searchsorted(others, scores[mine], "right")
-        result[mine] = sign * _centred(below / (2 * len(others)))
-    return result
-
-
-def _centred(values: Vector) -> Vector:
-    """(v - mean) / sqrt(n (n - 1)): the sum of squares is the variance of the mean."""
-    count = len(values)
-    if count < 2:
-        return np.full(count, math.inf)
-    return np.asarray((values - values.mean()) / math.sqrt(count * (count - 1)), dtype=float)
-
-
-def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None:
-    """The error over test rows of the mean over seeds of a difference; None if it cannot be known.
-
-    A row that several seeds test is one patient: what it adds in each of them is summed before it is squared. The degrees
-    of freedom are those of the rarest kind of rows.
-
-    Args:
-        a: of one method, seed by seed.
-        b: of the other, of the same seeds and rows in the same order.
-    """
-    require(
-        len(a) == len(b), f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds"
-    )
-    if not a:
-        return None
-    with np.errstate(invalid="ignore"):
-        gaps = np.concatenate([one.values - two.values for one, two in zip(a, b, strict=True)]) / len(a)
-    _, patient = np.unique(np.concatenate([one.numbers for one in a]), return_inverse=True)
-    error = float(np.sqrt((np.bincount(patient, weights=gaps) ** 2).sum()))
-    fewest = min(one.fewest for one in a)
-    return RowError(error, fewest - 1) if math.isfinite(error) and fewest > 1 else None
 
 
 def over_clients(errors: Sequence[RowError | None]) -> RowError | None:

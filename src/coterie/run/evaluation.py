@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from coterie.core.wire import PerClient
 from coterie.run.files import SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "served"]
 
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
@@ -65,10 +65,9 @@ class Evaluator:
         names = [n for n in everybody if n not in known]
         if not names:
             return known
-        own = any(n in models for n in names)
-        x = PerClient(torch.stack([models[n if n in models else "*"] for n in names])) if own else models["*"]
+        x, wanted = served(models, names), ",".join(self._metrics)
         try:
-            replies = self._view(number).ask(names, evaluate, x=x, part=split, metrics=",".join(self._metrics))
+            replies = self._view(number).ask(names, evaluate, x=x, part=split, metrics=wanted)
         except QuorumError:  # who failed before has failed again
             if known:
                 return known
@@ -125,6 +124,13 @@ class Evaluator:
             name: (_unless_negative(constant.majority[i]), _unless_negative(constant.majority_loss[i]))
             for i, name in enumerate(constant.clients)
         }
+
+
+def served(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerClient:
+    """The model [d + b] that all of these clients use, or one for each where any has a model of its own; `*` is everybody else's."""
+    if not any(n in models for n in names):
+        return models["*"]
+    return PerClient(torch.stack([models[n if n in models else "*"] for n in names]))
 
 
 def _unless_negative(value: Tensor) -> float | None:

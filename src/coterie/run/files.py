@@ -20,6 +20,7 @@ from coterie.core.state import write_atomically
 __all__ = [
     "FILES",
     "METRICS",
+    "PAIRED",
     "SUMMARY",
     "WRITER",
     "SummaryRow",
@@ -66,6 +67,9 @@ class SummaryRow:
 
 SUMMARY = ("method", "algorithm", *(f.name for f in dataclasses.fields(SummaryRow) if f.name != "metrics"))
 """Columns of summary.json beside the metrics; a run directory has rows of several methods."""
+
+PAIRED = "paired.json"
+"""Errors of paired differences that sites have told, whose rows are elsewhere."""
 
 FILES = "files.json"
 """SHA-256 of each Python file of the user's own that the experiment names."""

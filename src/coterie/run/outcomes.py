@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.loss import Kind, RowLoss
-from coterie.core.rows import Clients, Part, take
+from coterie.core.rows import Clients, LabelScale, Part, take
 from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
 from coterie.run.history import Run
 
-__all__ = ["outcomes", "write_outcomes"]
+__all__ = ["of_rows", "outcomes", "write_outcomes"]
 
 CHUNK = 4096
 
@@ -59,7 +59,6 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
             continue
         names.append(name)
         workspace.load(model.cpu())
-        tensors = _of_client(workspace, client.test)
         held = client.validation
         known = [client.train]
         if held is not None and trained_on.get(name, 0) > len(client.train):
@@ -67,12 +66,7 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
             held = None
         labels = torch.cat([part.labels for part in known])
         thresholds.append(torch.nan if held is None else _threshold(workspace, held))
-        tensors["constant_loss"] = _constant_loss(workspace.loss.kind, labels, client.test.labels)
-        numbers = _content_numbers(client.test) if client.test_numbers is None else client.test_numbers
-        tensors["numbers"] = torch.from_numpy(numbers)
-        if workspace.loss.kind == "regression":
-            tensors |= {k: clients.label_scale.undo(tensors[k]) for k in ("labels", "outputs") if k in tensors}
-        for key, value in tensors.items():
+        for key, value in of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale).items():
             found.setdefault(key, []).append(value)
     sizes = [len(loss) for loss in found.get("loss", ())]
     joined = {key: torch.cat(values) for key, values in found.items()}
@@ -101,12 +95,27 @@ def _threshold(workspace: Workspace, part: Part) -> float:
     return float(best[(best - 0.5).abs().argmin()])
 
 
-def _of_client(workspace: Workspace, test: Part) -> dict[str, Tensor]:
+@torch.no_grad()
+def of_rows(
+    workspace: Workspace, test: Part, trained_on: Tensor, numbers: NDArray[np.int64] | None, scale: LabelScale
+) -> dict[str, Tensor]:
+    """What the loaded model says of each test row [R] of a client, under the names of the file.
+
+    Args:
+        workspace: with the model, which does not train.
+        test: the test rows.
+        trained_on: labels of the client's training rows.
+        numbers: which rows of the client they are; None: numbers made from what is in them.
+        scale: how the labels of a regression are stored.
+    """
     outputs = _outputs(workspace, test)
-    loss = workspace.loss.rows(outputs, test.labels).double()
-    if test.labels.ndim > 1:
-        return {"loss": loss}
-    return {"loss": loss, "labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
+    tensors = {"loss": workspace.loss.rows(outputs, test.labels).double()}
+    if test.labels.ndim == 1:
+        tensors |= {"labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
+        if workspace.loss.kind == "regression":
+            tensors |= {k: scale.undo(tensors[k]) for k in ("labels", "outputs")}
+    tensors["constant_loss"] = _constant_loss(workspace.loss.kind, trained_on, test.labels)
+    return tensors | {"numbers": torch.from_numpy(_content_numbers(test) if numbers is None else numbers)}
 
 
 def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:

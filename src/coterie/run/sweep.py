@@ -28,6 +28,7 @@ from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.files import (
     FILES,
     METRICS,
+    PAIRED,
     SUMMARY,
     WRITER,
     hash_of,
@@ -76,6 +77,10 @@ class Backend(Protocol):
         """Run one method on the clients that `load` gave last."""
         ...
 
+    def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
+        """Of a finished run, rows of `paired.json`; none where the rows are here, and `outcomes/` says more."""
+        ...
+
 
 class _Here:
     """This machine."""
@@ -114,6 +119,9 @@ class _Here:
                 merge_validation=run.merge_validation and entry.personalise is None,
             ),
         )
+
+    def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
+        return []
 
 
 def run_experiment(
@@ -184,6 +192,9 @@ def run_experiment(
         finally:
             write_tables(folder, experiment.methods, seeds)
             write_json(folder / "environment.json", environment(command, started))
+        paired = where.paired_errors(experiment)
+        if paired:
+            write_json(folder / PAIRED, paired)
         seal_tables(folder)
 
 

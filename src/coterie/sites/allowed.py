@@ -21,6 +21,7 @@ from coterie.core.metrics import baselines, evaluate
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
 from coterie.core.wire import PerClient
+from coterie.sites.paired import note_outcomes
 from coterie.sites.settings import short
 
 __all__ = ["Allowed", "RefusedError", "tasks_of"]
@@ -55,7 +56,7 @@ class Allowed:
     @cached_property
     def tasks(self) -> Mapping[str, Task[Any]]:
         """The tasks of the method and of the evaluation, by name."""
-        every: list[Task[Any]] = [evaluate, baselines, *tasks_of(self.method)]
+        every: list[Task[Any]] = [evaluate, baselines, note_outcomes, *tasks_of(self.method)]
         return {task.name: task for task in every}
 
     @cached_property

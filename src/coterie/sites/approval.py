@@ -17,6 +17,7 @@ from coterie.core.training import LocalSGD
 from coterie.run.sweep import metric_names
 from coterie.sites.allowed import Allowed, tasks_of
 from coterie.sites.minima import STATISTICS
+from coterie.sites.paired import comparisons
 from coterie.sites.plan import Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, short
 from coterie.sites.tables import left_out, table_options
@@ -53,6 +54,11 @@ class Approved:
                 about = (method, seed, experiment.run.rounds, metric_names(experiment), filters)
                 allowed[f"{entry.label}-{seed}"] = Allowed(*about)
         return allowed
+
+    @cached_property
+    def comparisons(self) -> tuple[tuple[str, str], ...]:
+        """The pairs of methods of whose difference the error may be asked."""
+        return comparisons(self.plan.experiment)
 
     @property
     def budget(self) -> int:
@@ -103,6 +109,7 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
         for task in tasks_of(method):
             yield f"          {short(task.name)} leaves: {', '.join(_said(k, kind) for k, kind in task.kinds.items())}"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
+    yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
     yield f"budget    {approved.budget} requests; after that a new approval is needed"
     yield (
         f"never     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, or a gradient of fewer than "

@@ -35,6 +35,8 @@ from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.log import entries
 from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, summed, table_withheld
+from coterie.sites.noted import Noted
+from coterie.sites.paired import note_outcomes, paired_errors
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, left_out, read_site, table_options
 
@@ -149,9 +151,8 @@ class SiteRows:
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
-        run = hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
-        self._memory_file = self.folder / run / f"{pair}.safetensors"
+        self._memory_file = self._folder_of(message) / f"{pair}.safetensors"
         self._saved = {}
         if message["resume"] is not True:
             self._memory_file.unlink(missing_ok=True)
@@ -191,12 +192,16 @@ class SiteRows:
         self.about = {"settings": {str(k)[:40]: to_json(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
         if ask.task in {task.name for task in TABLE_TASKS}:
             return {"answer": self._statistics(ask)}
+        if ask.task == paired_errors.name:
+            return {"answer": self._compared(ask, message)}
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._allowed(self.pair)
         allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
         ask = replace(ask, filters=allowed.filters)
         self._spend(str(message.get("run")), ask)
+        if ask.task == note_outcomes.name:
+            return {"answer": self._of_test_rows(ask, self._noted(message))}
         if message.get("undo") == self._before[0]:
             self.shard.memory.load(self._before[1], (self.name,))
         self._before = (message["serial"], self.shard.memory.save())
@@ -217,6 +222,26 @@ class SiteRows:
             reply["text"] = (described(reply["text"][0], self.options),)
         self.about["rows"] = len(table.parts["train"])
         return Answer((Block((self.name,), reply),))
+
+    def _compared(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
+        """The errors of a comparison that the plan makes, over all of its seeds."""
+        given = ask.arguments()
+        if (given.get("method"), given.get("other")) not in self.approved.comparisons or len(given) > 2:
+            raise RefusedError("the approved plan does not compare these methods")
+        self._spend(str(message.get("run")), ask)
+        return self._of_test_rows(ask, self._noted(message))
+
+    def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
+        return Answer((Block((self.name,), ask.function(noted, **ask.arguments())._asdict()),))
+
+    def _noted(self, message: Mapping[str, Any]) -> Noted:
+        now = None if self.shard is None else (self.pair, self.shard.clients, self.shard.workspace)
+        seeds, least = self.experiment.run.seeds, self.settings.minimum_cell
+        return Noted(self._folder_of(message), seeds, least, site_key(self.folder), now)
+
+    def _folder_of(self, message: Mapping[str, Any]) -> Path:
+        """Where what a run leaves is kept."""
+        return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
     def _spend(self, run: str, ask: Ask) -> None:
         """Count a request against the budget; the same one again costs nothing if it carries the same payload."""

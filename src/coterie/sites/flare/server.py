@@ -6,79 +6,28 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from nvflare.collab import collab
-from torch import nn
 
 from coterie.core.errors import CoterieError, InputError
-from coterie.core.method import as_method
-from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
-from coterie.run.experiment import Experiment, MethodEntry
-from coterie.run.fit import start_from
-from coterie.run.history import Run
-from coterie.run.loop import run_method
+from coterie.run.experiment import Experiment
 from coterie.run.status import Event
-from coterie.run.sweep import initial, run_experiment, run_settings
+from coterie.run.sweep import run_experiment
+from coterie.sites.backend import Sites
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.server import Remote, Status
-from coterie.sites.tables import RemoteClients
 
-__all__ = ["Coordinator", "Sites"]
+__all__ = ["Coordinator"]
 
 RESULT = "coterie-run"
 OUTCOME = "outcome.json"
 LINGER = 5.0
 """Seconds that a job waits at its end for whoever watches it, so that they learn that it is over."""
 ENDED = "the job was ended in the middle of the run, as when a site's worker dies; start what has died, then go on with --resume"
-
-
-class Sites:
-    """The `Backend` of a run whose clients are sites elsewhere."""
-
-    def __init__(self, engine: Remote) -> None:
-        self.engine = engine
-
-    def load(self, experiment: Experiment, seed: int) -> Clients:
-        """Let the sites read their rows for one seed."""
-        return self.engine.open(experiment.data, seed)
-
-    def fit(
-        self,
-        experiment: Experiment,
-        entry: MethodEntry,
-        clients: Clients,
-        module: nn.Module,
-        seed: int,
-        *,
-        checkpoint: Path,
-        resume: bool,
-        progress: Callable[[int], None],
-    ) -> Run:
-        """Run one method on the sites."""
-        sites = cast("RemoteClients", clients)  # which `load` gave
-        run, start = experiment.run, initial(experiment)
-        method = as_method(experiment.build_method(entry))
-        if start is not None:
-            start_from(module, start)
-        self.engine.prepare(
-            module,
-            sites,
-            pair=f"{entry.label}-{seed}",
-            resume=resume,
-            fold=run.merge_validation,
-            kernel=experiment.engine.kernel,
-            keep=method.keeps_validation(clients.names),
-            loss=run.loss,
-        )
-        settings = run_settings(experiment, resume=resume, callbacks=(progress,))
-        return run_method(
-            self.engine, method, run.rounds, seed, settings, filters=experiment.filters, checkpoint=checkpoint
-        )
 
 
 class Coordinator:

@@ -1,0 +1,101 @@
+"""The `Backend` of a run whose clients are sites elsewhere, whatever carries the messages."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from coterie.core.federation import Federation, QuorumError
+from coterie.core.method import as_method
+from coterie.core.rows import Clients
+from coterie.run.evaluation import served
+from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.fit import start_from
+from coterie.run.history import Run
+from coterie.run.loop import run_method
+from coterie.run.sweep import initial, run_settings
+from coterie.sites.paired import DECIDING, comparisons, note_outcomes, paired_errors
+from coterie.sites.server import Remote
+from coterie.sites.tables import RemoteClients
+
+__all__ = ["Sites"]
+
+
+class Sites:
+    """The backend over an engine whose clients are sites; methods as of `run.sweep.Backend`."""
+
+    def __init__(self, engine: Remote) -> None:
+        self.engine = engine
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        """Let the sites read their rows for one seed."""
+        return self.engine.open(experiment.data, seed)
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        """Run one method on the sites."""
+        sites = cast("RemoteClients", clients)  # which `load` gave
+        run, start = experiment.run, initial(experiment)
+        method = as_method(experiment.build_method(entry))
+        if start is not None:
+            start_from(module, start)
+        self.engine.prepare(
+            module,
+            sites,
+            pair=f"{entry.label}-{seed}",
+            resume=resume,
+            fold=run.merge_validation,
+            kernel=experiment.engine.kernel,
+            keep=method.keeps_validation(clients.names),
+            loss=run.loss,
+        )
+        settings = run_settings(experiment, resume=resume, callbacks=(progress,))
+        made = run_method(
+            self.engine, method, run.rounds, seed, settings, filters=experiment.filters, checkpoint=checkpoint
+        )
+        self._let_note(made)
+        return made
+
+    def _let_note(self, run: Run) -> None:
+        """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""
+        tested = self.engine.sizes("test")
+        names = [n for n in self.engine.clients if tested[n] and ("*" in run.models or n in run.models)]
+        if names:
+            with suppress(QuorumError):
+                self._view(run.seed, run.rounds).ask(names, note_outcomes, x=served(run.models, names))
+
+    def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
+        """What each site tells of each comparison."""
+        view, told = self._view(experiment.run.seeds[0], 0), list[dict[str, Any]]()
+        for method, other in comparisons(experiment):
+            with suppress(QuorumError):
+                replies = view.ask(self.engine.clients, paired_errors, method=method, other=other)
+                for client, errors, ps, known in zip(
+                    replies.clients, replies.error.tolist(), replies.p.tolist(), replies.known.tolist(), strict=True
+                ):
+                    about = {"client": client, "method": method, "other": other}
+                    told += [
+                        {**about, "metric": metric, "error": error, "p": p}
+                        for metric, error, p, is_known in zip(DECIDING, errors, ps, known, strict=True)
+                        if is_known
+                    ]
+        return told
+
+    def _view(self, seed: int, number: int) -> Federation:
+        start = Federation(self.engine, self.engine.clients, seed)
+        return start.view(self.engine.clients, number, secrets.randbits(48))
