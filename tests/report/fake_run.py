@@ -68,10 +68,13 @@ def write(
     notes: Sequence[str] = ("Cholesterol of 0 is a missing value: 172 of 920 rows.", "Scaled with pooled sums."),
     name: str = "heart-disease",
     outcomes: bool = True,
+    tuned: Mapping[str, str] | None = None,
 ) -> Path:
-    """A run directory in which `truth[method][client]` are the means over many seeds of `metrics`."""
+    """A run directory in which `truth[method][client]` are the means over many seeds of `metrics`; `tuned` names, for a method whose
+    bias is tuned, the one that it is otherwise."""
     folder.mkdir(parents=True, exist_ok=True)
-    algorithms = {m: m for m in truth} | dict(algorithms or {})
+    tuned = tuned or {}
+    algorithms = {m: m for m in truth} | dict(tuned) | dict(algorithms or {})
     clients = list(next(iter(truth.values())))
     sizes = {c: n_test if isinstance(n_test, int) else n_test[c] for c in clients}
     shares = {c: majority[c] if isinstance(majority, Mapping) else majority for c in clients}
@@ -100,7 +103,7 @@ def write(
         "method,seed,round,seconds,own",
         [(m, s, r, 0.02, 0.005) for m, s in done for r in range(1, rounds + 1)],
     )
-    _settings(folder, name, truth, algorithms, seeds, rounds, notes)
+    _settings(folder, name, truth, algorithms, seeds, rounds, notes, tuned)
     return folder
 
 
@@ -197,10 +200,13 @@ def _weights(path: Path, weights: Mapping[str, Any], clients: Sequence[str], don
     _csv(path, "method,seed,round,target,client,weight", rows)
 
 
-def _settings(folder: Path, name: str, truth: Truth, algorithms: Any, seeds: Any, rounds: int, notes: Any) -> None:
+def _settings(
+    folder: Path, name: str, truth: Truth, algorithms: Any, seeds: Any, rounds: int, notes: Any, tuned: Any
+) -> None:
     lines = ["[data]", f"name = {json.dumps(name)}", "", "[local]", "lr = 0.1", "steps = 10", "batch_size = 16", ""]
     for method in truth:
-        lines += ["[[methods]]", f"name = {json.dumps(algorithms[method])}", f"label = {json.dumps(method)}", ""]
+        lines += ["[[methods]]", f"name = {json.dumps(algorithms[method])}", f"label = {json.dumps(method)}"]
+        lines += ['personalise = {part = "bias", steps = [0, 10]}', ""] if method in tuned else [""]
     lines += ["[run]", f"rounds = {rounds}", f"seeds = {list(seeds)}", ""]
     (folder / "experiment.toml").write_text("\n".join(lines))
     (folder / "format.json").write_text('{"format": 2}')

@@ -136,22 +136,36 @@ def test_what_is_smaller_than_the_smallest_effect_is_not_clear(tmp_path: Path) -
     assert words.headline(results, verdict(results, "a")) == "Join (fedavg): likely better in log-loss."
 
 
-def test_join_then_recalibrate(tmp_path: Path) -> None:
-    worse = (0.70, 0.78, 0.80, 0.60)
-    gain = load(tmp_path / "gain", {"local": ALONE, "fedavg": worse, "fedavg+bias": (0.8, 0.78, 0.9, 0.45)})
+@pytest.mark.parametrize("name", ["fedavg+bias", "ours"])
+def test_join_then_recalibrate(tmp_path: Path, name: str) -> None:
+    worse, plain = (0.70, 0.78, 0.80, 0.60), {"local": ALONE, "fedavg": ALONE}
+
+    def tuned(folder: str, **numbers: Numbers) -> Results:
+        methods = {**plain, **numbers}
+        return load(
+            tmp_path / folder, {name if m == "tuned" else m: n for m, n in methods.items()}, tuned={name: "fedavg"}
+        )
+
+    gain = tuned("gain", fedavg=worse, tuned=(0.8, 0.78, 0.9, 0.45))
     found = verdict(gain, "a")
-    assert (found.kind, found.method) == ("join, then recalibrate", "fedavg+bias")
-    assert words.headline(gain, found) == "Join, then recalibrate (fedavg+bias): clearly better in AUC."
-    gain.algorithms["fedavg+bias"] = "fedavg"
-    assert words.label(gain, "fedavg+bias") == "Averaging, recalibrated (fedavg+bias)"
-    same = load(tmp_path / "same", {"local": ALONE, "fedavg": worse, "fedavg+bias": ALONE})
+    assert (found.kind, found.method) == ("join, then recalibrate", name)
+    assert words.headline(gain, found) == f"Join, then recalibrate ({name}): clearly better in AUC."
+    assert words.label(gain, name) == f"Averaging, recalibrated ({name})"
+    same = tuned("same", fedavg=worse, tuned=ALONE)
     found = verdict(same, "a")
     assert found.kind == "no gain; recalibrate if you join anyway"
-    assert words.headline(same, found) == "No gain; recalibrate if you join anyway (fedavg+bias)."
-    still = load(tmp_path / "still", {"local": ALONE, "fedavg": worse, "fedavg+bias": (0.8, 0.78, 0.8, 0.5)})
-    assert verdict(still, "a").kind == "stay alone"
-    free = load(tmp_path / "free", {"local": ALONE, "fedavg": ALONE, "fedavg+bias": ALONE})
-    assert verdict(free, "a").kind == "no difference shown"
+    assert words.headline(same, found) == f"No gain; recalibrate if you join anyway ({name})."
+    assert verdict(tuned("still", fedavg=worse, tuned=(0.8, 0.78, 0.8, 0.5)), "a").kind == "stay alone"
+    assert verdict(tuned("free", tuned=ALONE), "a").kind == "no difference shown"
+
+
+def test_a_method_is_recalibrated_by_its_settings_and_not_by_its_label(tmp_path: Path) -> None:
+    named = load(tmp_path, {"local": ALONE, "fedavg": ALONE, "fedavg+bias": BETTER})
+    assert not named.recalibrated("fedavg+bias")
+    assert verdict(named, "a").kind == "join"
+    alone = load(tmp_path / "alone", {"local": ALONE, "ours": BETTER}, tuned={"ours": "fedavg"})
+    assert verdict(alone, "a").kind == "join, then recalibrate"
+    assert alone.untuned("ours") is None
 
 
 def test_a_join_that_does_not_beat_a_constant_says_so_in_the_same_line(tmp_path: Path) -> None:

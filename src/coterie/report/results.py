@@ -165,10 +165,19 @@ class Results:
         """The method that others are compared with: `baseline`, else the first that is not a reference."""
         return self.baseline or next((m for m in self.methods if m not in self.references), None)
 
-    def recalibrated(self, method: str) -> str | None:
-        """The method without it, if the bias of this one is tuned at each client afterwards; else None."""
-        plain = method.removesuffix("+bias")
-        return plain if plain != method and plain in self.algorithms else None
+    def recalibrated(self, method: str) -> bool:
+        """Whether the bias of this method is tuned at each client afterwards."""
+        tuning = _entries(self.experiment).get(method, {}).get("personalise")
+        return isinstance(tuning, dict) and tuning.get("part") == "bias"
+
+    def untuned(self, method: str) -> str | None:
+        """The method that is the same but for `personalise`, if the run has it."""
+        settings = {
+            name: {k: v for k, v in entry.items() if k not in ("label", "personalise")}
+            for name, entry in _entries(self.experiment).items()
+            if name in self.algorithms and (name == method or "personalise" not in entry)
+        }
+        return next((n for n, entry in settings.items() if n != method and entry == settings.get(method)), None)
 
     @cached_property
     def names(self) -> dict[str, str]:
@@ -531,9 +540,12 @@ def _label_in_words(label: dict[str, Any]) -> str:
     return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"
 
 
-def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:
+def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The [[methods]] of an experiment by their labels."""
     entries = experiment.get("methods")
     entries = [e for e in entries if isinstance(e, dict)] if isinstance(entries, list) else []
-    names = [str(e.get("label") or e.get("name")) for e in entries]
-    planned = [label for name in names for label in (name, *(m for m in algorithms if m.startswith(f"{name}+")))]
-    return tuple(dict.fromkeys([*(m for m in planned if m in algorithms), *algorithms]))
+    return {str(e.get("label") or e.get("name")): e for e in entries}
+
+
+def _in_order(algorithms: dict[str, str], experiment: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*(m for m in _entries(experiment) if m in algorithms), *algorithms]))

@@ -122,7 +122,7 @@ def _weigh(results: Results, client: str, compared: Comparisons) -> Verdict:
         )
         return _join(results, client, compared, winners)
     for method in sorted(tuned, key=lambda m: _loss(results, m, client)):
-        plain = results.recalibrated(method)
+        plain = results.untuned(method)
         if plain in worse and worse[plain] and not worse[method]:
             return _no_gain(results, client, compared, method, plain)
     if all(worse.values()) and not any(better.values()):
