@@ -65,6 +65,9 @@ byzantine: $(VENV)/.dev  ## MeritFed's plateaus with 50 attackers among 55 clien
 	$(BIN)/python benchmarks/run.py byzantine
 	$(BIN)/python -m experiments --page
 
+papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at a time, and write docs/results.md (MINUTES=30 begins nothing later; ONLY=meritfed-groups-99)
+	$(BIN)/python -m experiments --minutes '$(or $(MINUTES),inf)' --only '$(ONLY)' --jobs '$(or $(JOBS),2)'
+
 results: $(VENV)/.dev  ## write docs/results.md from experiments/results and benchmarks/results
 	$(BIN)/python -m experiments --page
 

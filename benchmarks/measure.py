@@ -27,6 +27,7 @@ __all__ = [
     "Seconds",
     "Settings",
     "Turns",
+    "commit",
     "decisive",
     "document",
     "in_turns",
@@ -177,8 +178,8 @@ def over_seeds(
             if todo:
                 if worked and (time.perf_counter() - begun) * (worked + 1) / worked > 60 * settings.minutes:
                     break
-                commit = _commit()
-                runs += [{**found, "commit": commit} for found in pool.map(work, todo)]
+                at = commit()
+                runs += [{**found, "commit": at} for found in pool.map(work, todo)]
                 worked += 1
             minutes = (time.perf_counter() - begun) / 60
             yield {"load": [round(load, 2), round(os.getloadavg()[0], 2)], "minutes": minutes, "runs": runs}
@@ -211,7 +212,7 @@ def document(name: str, what: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "name": name,
         "what": what,
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
         "versions": {
             "python": platform.python_version(),
@@ -237,7 +238,7 @@ def _cpu() -> str:
         return platform.processor() or platform.machine()
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit, with `+` if sources differ from it."""
 
     def git(*words: str) -> str:

@@ -1,6 +1,6 @@
 """MaxFL's two-client mean estimation (Fig. 5a, Appendices A and C): appeal as the clients' true means drift apart.
 
-    python experiments/maxfl_toy.py          # a few seconds; writes experiments/results/maxfl_toy.json
+    python -m experiments.maxfl_toy          # a few seconds; writes experiments/results/maxfl_toy.json
 
 True means 0 and 2 g, empirical means drawn with variance 1, F_k(w) = (w - mean_k)^2 + rho_k. Plain averaging takes the middle. MaxFL
 takes a local minimum of its objective: the fixed point of Algorithm 1 when each client trains to its own optimum (x_k = mean_k, lr = 1,
@@ -73,7 +73,12 @@ def measure(runs: int = 10_000, seed: int = 0) -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the file of results."""
     result = Path(__file__).parent / "results" / "maxfl_toy.json"
     result.parent.mkdir(parents=True, exist_ok=True)
     result.write_text(json.dumps(measure(), indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

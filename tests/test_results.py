@@ -1,5 +1,6 @@
 """Experiments parse, the page of results says what its files say, and verdicts follow from the numbers."""
 
+import math
 import re
 import sys
 from dataclasses import replace
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from coterie.core.reading import read_toml
+from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,8 +23,10 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
+    from experiments import running
     from experiments.documents import Document, Row, read, read_json, write
     from experiments.maxfl_toy import MONTE_CARLO
+    from experiments.measures import MEASURES
     from experiments.page import build, maxfl
     from experiments.page.claims import Claim, Place, judge
     from experiments.page.sections import Advice, Section, Study, advised
@@ -184,6 +189,111 @@ def test_documents_survive_being_written(tmp_path):
     assert read("e", tmp_path)._replace(shared=("q",)) == saved
     assert len((tmp_path / "e.json").read_text().splitlines()) == len(saved.rows) + 2
     assert read("missing", tmp_path) is None
+
+
+TINY = """
+[data]
+name = "digits"
+[split]
+kind = "iid"
+clients = 3
+test = "own"
+[model]
+name = "logistic"
+[[methods]]
+name = "local"
+[[methods]]
+name = "fedavg"
+lr = LR
+[[methods]]
+name = "fedavg"
+label = "diverges"
+lr = 1e39
+[run]
+rounds = 2
+seeds = SEEDS
+metrics = ["accuracy"]
+"""
+
+
+def tiny(folder, lr=1.0, seeds=2):
+    (folder / "tiny.toml").write_text(TINY.replace("LR", str(lr)).replace("SEEDS", str(seeds)))
+    return running.Places(folder, folder, folder / "runs")
+
+
+def go_on(places, minutes=math.inf):
+    return list(running.run_missing({"tiny": "clients"}, [["tiny"]], minutes=minutes, jobs=1, places=places))
+
+
+def page_of(folder):
+    mine = Place("tiny", "accuracy", "fedavg")
+    study = Study("tiny", "Tiny", "", [Claim("tiny", "t", mine, mine._replace(method="local"))])
+    return build.page({"tiny": read("tiny", folder)}, [Section("S", [], [], [study])])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A tiny experiment that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    places = tiny(folder)
+    said = go_on(places)
+    assert len(said) == 6
+    return places
+
+
+def test_a_killed_experiment_goes_on_and_writes_the_same_page(whole, tmp_path, monkeypatch):
+    places, rounds = tiny(tmp_path), []
+
+    def killed_in_the_second_round(self, *arguments, _round=_Loop._round, **settings):
+        rounds.append(1)
+        if len(rounds) == 6:
+            raise KeyboardInterrupt
+        return _round(self, *arguments, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Loop, "_round", killed_in_the_second_round)
+        with pytest.raises(KeyboardInterrupt):
+            go_on(places)
+    kept = read("tiny", tmp_path).rows
+    assert 0 < len(kept) < 6
+    assert (tmp_path / "runs" / "tiny").exists()
+    assert len(go_on(places)) == 6 - len(kept)
+    assert page_of(tmp_path) == page_of(whole.results)
+    assert read("tiny", tmp_path) == read("tiny", whole.results)
+
+
+def test_committed_rows_count_as_done_and_rows_of_other_settings_do_not(whole, tmp_path):
+    (tmp_path / "tiny.json").write_bytes((whole.results / "tiny.json").read_bytes())
+    assert go_on(tiny(tmp_path)) == []
+    places = tiny(tmp_path, lr=0.5, seeds=3)
+    jobs = running.jobs_of(tmp_path / "tiny.toml", tmp_path)
+    assert [(job.method, job.seed) for job in jobs] == [
+        ("fedavg", 0), ("fedavg", 1), ("local", 2), ("fedavg", 2), ("diverges", 2)
+    ]  # fmt: skip
+    assert go_on(places, minutes=0) == []
+
+
+def test_what_diverged_is_a_row_without_numbers_and_missing_data_are_skipped(whole, tmp_path, monkeypatch):
+    document = read("tiny", whole.results)
+    assert {row.method for row in document.rows if not row.values} == {"diverges"}
+    assert document.shared == ["accuracy"]
+    places = tiny(tmp_path)
+    text = (tmp_path / "tiny.toml").read_text().replace('"digits"', f'"cifar10"\nfolder = "{tmp_path}"')
+    (tmp_path / "tiny.toml").write_text(text)
+    assert all(": skipped: " in said and "CIFAR-10 was not found" in said for said in go_on(places))
+    assert read("tiny", tmp_path) is None
+
+
+def test_every_row_has_the_settings_of_its_file():
+    for name in build.kinds():
+        document, tables = read(name), read_toml(ROOT / "experiments" / f"{name}.toml")
+        for row in document.rows if document else ():
+            assert row.settings == running.settings_of(tables, row.method), f"{name}: {row.method} has old rows"
+
+
+def test_each_experiment_is_measured_in_an_order_of_worth():
+    assert {name for step in build.ORDER for name in step} == set(build.kinds())
+    assert set(build.kinds().values()) <= set(MEASURES)
 
 
 def test_liars_that_delete_themselves_are_said_to():

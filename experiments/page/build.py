@@ -15,6 +15,8 @@ from experiments.page.text import anchor, table
 
 SECTIONS = (meritfed.SECTION, varsel.SECTION, isfl.SECTION, maxfl.SECTION)
 EXPERIMENTS = ROOT / "experiments"
+ORDER = (tuple(meritfed.groups(number) for number in ("99", "50", "90", "70")),)
+"""Experiments in order of worth; those of one step take turns, seed by seed."""
 OTHERS = {
     meritfed.MEAN: (BENCHMARKS / "mean_estimation.json", meritfed.of_mean_estimation),
     meritfed.ATTACKS: (BENCHMARKS / "byzantine.json", meritfed.of_attacks),
@@ -55,6 +57,11 @@ def documents() -> dict[str, Document]:
         saved = read_json(path)
         named[name] = None if saved is None else document_of(saved)
     return {name: document for name, document in named.items() if document is not None}
+
+
+def kinds() -> dict[str, str]:
+    """What is measured of each experiment that is run from a file."""
+    return {study.name: study.kind for section in SECTIONS for study in section.studies if study.kind}
 
 
 def page(measured: Documents | None = None, sections: Sequence[Section] = SECTIONS) -> str:

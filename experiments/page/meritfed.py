@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from experiments.documents import BENCHMARKS, Document, Row, read_json
-from experiments.page.claims import Claim, Place
+from experiments.page.claims import OURS, Claim, Place
 from experiments.page.sections import Advice, Section, Study, by_method
 
 MEAN, ATTACKS = "mean-estimation", "byzantine"
@@ -102,22 +102,52 @@ def _attack_claims() -> list[Claim]:
     return claims
 
 
-def _group_claims(name: str, alpha: str) -> list[Claim]:
-    rivals = {
-        "fedavg": ("SGD Full", "Figs. 22-25"),
-        "local": ("SGD Ideal, which with 20 clients is the target alone", "Figs. 22-25"),
-        "ideal-group": ("averaging the target and the near clients, as an oracle would name them", "ours"),
-    }
-    mine = Place(name, "accuracy of the target", "meritfed")
+ALPHAS = {"50": ".5", "70": ".7", "90": ".9", "99": ".99"}
+RIVALS = {
+    "sgd-full": ("SGD Full", "Figs. 22-25"),
+    "sgd-ideal": ("SGD Ideal, which with 20 clients is the target alone", "Figs. 22-25"),
+    "fedprox": ("FedProx", "Figs. 22-25"),
+    "fedadp": ("FedAdp", "Figs. 22-25"),
+    "tawt": ("TAWT", "Figs. 22-25"),
+    "ideal-group": ("averaging the target and the near clients, as an oracle would name them", OURS),
+    "fedfomo": ("FedFomo", OURS),
+}
+TARGET, NEAR, FAR = "accuracy of the target", "weight of near", "weight of far"
+
+
+def groups(number: str) -> str:
+    """The experiment with this alpha."""
+    return f"meritfed-groups-{number}"
+
+
+def _group_claims(number: str) -> list[Claim]:
+    alpha, mine = ALPHAS[number], Place(groups(number), TARGET, "meritfed")
+    claims = [
+        Claim(f"groups-{number}-{rival}", f"alpha {alpha}: MeritFed is more accurate for the target than {words}", mine,
+              mine._replace(method=rival), where, ceiling=mine._replace(method="ideal-group"))
+        for rival, (words, where) in RIVALS.items()
+    ]  # fmt: skip
+    text = f"alpha {alpha}: without extra validation rows MeritFed is as good as with them"
+    train = mine._replace(method="meritfed-train")
+    claims.append(Claim(f"groups-{number}-train", text, train, mine, "Figs. 8-11", "alike", margin=0.01))
+    weights = Place(groups(number), FAR, "meritfed")
+    text = f"alpha {alpha}: far clients have less than .05 of MeritFed's weight in the second half of the rounds"
+    claims.append(Claim(f"groups-{number}-far", text, weights, 0.05, "Figs. 22-25", "lower"))
+    return claims
+
+
+def _heat_claims() -> list[Claim]:
+    low, high = groups("50"), groups("99")
+    near = Place(high, NEAR, "meritfed")
     return [
-        Claim(f"groups-{alpha}-{rival}", f"alpha {alpha}: MeritFed is more accurate for the target than {words}", mine,
-              mine._replace(method=rival), where)
-        for rival, (words, where) in rivals.items()
+        Claim("heat-near", "MeritFed gives the near group more weight at alpha .99 than at .5", near,
+              near._replace(experiment=low), "Figs. 22-25"),
+        Claim("heat-tawt", "alpha .99: TAWT ends near training alone (the target has at least .95 of the weight)",
+              Place(high, "weight of target", "tawt"), 0.95, "Figs. 22-25"),
+        Claim("heat-fedadp", "alpha .99: FedAdp is nearly even (far clients have .45 of the weight, within .1)",
+              Place(high, FAR, "fedadp"), 0.45, "Figs. 22-25", "alike", margin=0.1),
     ]  # fmt: skip
 
-
-FIVE, NINETY_NINE = "meritfed-fashion-target-groups", "meritfed-fashion-target-groups-99"
-NEAR = "weight of near"
 
 SECTION = Section(
     heading="MeritFed",
@@ -167,22 +197,17 @@ SECTION = Section(
         ),
         *(
             Study(
-                name,
+                groups(number),
                 f"MeritFed: Fashion-MNIST, target groups, alpha {alpha}",
-                "A target has classes 0-2; ten near clients have a share alpha of these and the rest of 3-5; nine far ones have "
-                "6-9. The target validates on 900 more rows. `near`, `far` and `target` are sums of weights over the second "
-                "half of the rounds. The number of rows a client depends on alpha here, so alpha and the amount of data "
-                "are mixed. Test rows are the target's own.",
-                [*_group_claims(name, alpha), *more],
+                f"A target has classes 0-2; ten near clients have a share {alpha} of these and the rest of 3-5; nine far ones have "
+                "6-9; 750 rows each. The target validates on 900 more rows and is tested on the classes 0-2 of Fashion-MNIST's "
+                "test set. Weights are sums over a group, mean over the second half of the rounds. `meritfed-train` validates "
+                "on training rows, `meritfed-loss` asks for losses alone, `meritfed-smd` for batches of 90 rows.",
+                [*_group_claims(number), *(_heat_claims() if number == "99" else [])],
+                kind="groups",
                 paper="meritfed-cifar10-target-groups",
             )
-            for name, alpha, more in (
-                (FIVE, ".5", []),
-                (NINETY_NINE, ".99", [
-                    Claim("groups-near", "MeritFed gives the near group more weight at alpha .99 than at .5",
-                          Place(NINETY_NINE, NEAR, "meritfed"), Place(FIVE, NEAR, "meritfed"), "Figs. 22-25 (heat maps)"),
-                ]),
-            )
+            for number, alpha in ALPHAS.items()
         ),
     ],
 )  # fmt: skip

@@ -41,6 +41,7 @@ class Study:
         heading: of its part of the page.
         about: what was run.
         claims: what its numbers decide.
+        kind: what is measured of its runs, a key of `experiments.measures.MEASURES`; "" if it is not run from a file.
         paper: the file of experiments/paper with the paper's settings; "" if there is none.
         shown: the lines that show its numbers.
     """
@@ -49,6 +50,7 @@ class Study:
     heading: str
     about: str
     claims: Sequence[Claim] = ()
+    kind: str = ""
     paper: str = ""
     shown: Callable[[Document], list[str]] = by_method
 

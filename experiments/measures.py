@@ -1,0 +1,195 @@
+"""What is kept of a run: a number by quantity, and curves over rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from coterie.run.history import Run
+
+Curve = dict[int, float]
+"""Values by round."""
+
+
+class Measured(NamedTuple):
+    """Numbers and curves of one run, and the rows of the clients that count."""
+
+    values: Mapping[str, float | None]
+    curves: Mapping[str, Curve]
+    n_train: int
+    n_test: int
+
+
+class Looked(NamedTuple):
+    """What a run saw of the clients that count."""
+
+    run: Run
+    clients: Sequence[str]
+
+    def rows(self, split: str) -> dict[str, int]:
+        """Rows of each client in a split."""
+        return {row["client"]: row["n"] for row in self.run.summary if row["split"] == split}
+
+    def over_rows(self, metric: str, split: str = "test", clients: Sequence[str] = ()) -> Curve:
+        """A metric on all rows of the clients together, by round."""
+        rows, named = self.rows(split), set(clients or self.clients)
+        sums: dict[int, list[float]] = {}
+        for row in self.run.history:
+            if row.metric == metric and row.split == split and row.client in named:
+                total = sums.setdefault(row.round, [0.0, 0.0])
+                total[0] += rows[row.client] * row.value
+                total[1] += rows[row.client]
+        return {number: total / count for number, (total, count) in sums.items() if count}
+
+    def logged(self, metric: str) -> Curve:
+        """What the method logged about itself, mean over clients, by round."""
+        values: dict[int, list[float]] = {}
+        for row in self.run.history:
+            if row.metric == metric and row.split == "":
+                values.setdefault(row.round, []).append(row.value)
+        return {number: statistics.fmean(several) for number, several in values.items()}
+
+    def weight(self, prefix: str) -> Curve:
+        """Sum of the weights of clients whose names begin like this, by evaluated round."""
+        sums: Curve = {}
+        for number, _, client, weight in self.run.weight_rows:
+            sums[number] = sums.get(number, 0.0) + (weight if client.startswith(prefix) else 0.0)
+        return sums
+
+    def measured(self, values: Mapping[str, float | None], curves: Mapping[str, Curve]) -> Measured:
+        """These numbers with the rows of the clients that count."""
+        train, test = self.rows("train"), self.rows("test")
+        sizes = (sum(rows.get(client, 0) for client in self.clients) for rows in (train, test))
+        known = {name: value for name, value in values.items() if value is not None}
+        return Measured(known, {name: curve for name, curve in curves.items() if curve}, *sizes)
+
+
+def last(curve: Curve) -> float | None:
+    """The value of the last round."""
+    return curve[max(curve)] if curve else None
+
+
+def first(curve: Curve) -> float | None:
+    """The value of the first round."""
+    return curve[min(curve)] if curve else None
+
+
+def best(curve: Curve) -> float | None:
+    """The highest value."""
+    return max(curve.values(), default=None)
+
+
+def fifth(curve: Curve, *, late: bool) -> float | None:
+    """Mean over the first or the last fifth of the rounds that have a value."""
+    values = [value for _, value in sorted(curve.items())]
+    size = max(1, len(values) // 5)
+    return statistics.fmean(values[-size:] if late else values[:size]) if values else None
+
+
+def last_half(curve: Curve) -> float | None:
+    """Mean over the second half of the rounds."""
+    if not curve:
+        return None
+    middle = (min(curve) + max(curve)) / 2
+    return statistics.fmean(value for number, value in curve.items() if number >= middle)
+
+
+def thinned(curve: Curve, points: int = 20) -> list[list[float]]:
+    """Rounds and values, four digits, at most about so many of them and the last."""
+    rounds = sorted(curve)
+    chosen = sorted({*rounds[:: -(-len(rounds) // points)], rounds[-1]})
+    return [chosen, [float(f"{curve[number]:.4g}") for number in chosen]]
+
+
+def of_groups(run: Run) -> Measured:
+    """MeritFed's groups: the target alone counts."""
+    looked = Looked(run, ("target",))
+    accuracy, loss = looked.over_rows("accuracy"), looked.over_rows("loss")
+    weights = {group: looked.weight(group) for group in ("target", "near", "far")}
+    values = {
+        "accuracy of the target": last(accuracy),
+        "best accuracy over rounds": best(accuracy),
+        "loss of the target": last(loss),
+        **{f"weight of {group}": last_half(curve) for group, curve in weights.items()},
+        "effective collaborators, first round": first(looked.logged("effective_collaborators")),
+    }
+    return looked.measured(values, {"accuracy": accuracy, **{f"weight of {g}": c for g, c in weights.items()}})
+
+
+def of_internal(run: Run) -> Measured:
+    """VaRSeL: the two internal clients count."""
+    looked = Looked(run, ("client-00", "client-01"))
+    accuracy, weights = looked.over_rows("accuracy"), looked.logged("sum_weights")
+    values = {
+        "accuracy of the internal clients": last(accuracy),
+        "best accuracy over rounds": best(accuracy),
+        "sum of weights, first fifth": fifth(weights, late=False),
+        "sum of weights, last fifth": fifth(weights, late=True),
+        "clients chosen": fifth(looked.logged("selected"), late=True),
+        "Phi(w*) / Phi(0)": fifth(looked.logged("phi_ratio"), late=True),
+    }
+    return looked.measured(values, {"accuracy": accuracy, "sum of weights": weights})
+
+
+def of_sampling(run: Run) -> Measured:
+    """ISFL: D_S is the standard test set, which every client has whole, and D_G the union of the training rows."""
+    looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
+    standard, own = looked.over_rows("accuracy"), looked.over_rows("accuracy", "train")
+    closed, optimum = looked.logged("rho"), looked.logged("rho_optimum")
+    excess = {number: closed[number] / optimum[number] - 1 for number in closed if number in optimum}
+    values = {
+        "accuracy on D_S": last(standard),
+        "best accuracy on D_S over rounds": best(standard),
+        "accuracy on D_G": last(own),
+        "training loss": last(looked.over_rows("loss", "train")),
+        "rho, closed form": last(closed),
+        "rho, optimum": last(optimum),
+        "excess of the closed form's rho": last(excess),
+        "entropy of q": last(looked.logged("q_entropy")),
+    }
+    return looked.measured(values, {"accuracy on D_S": standard, "rho, closed form": closed, "rho, optimum": optimum})
+
+
+def of_appeal(run: Run) -> Measured:
+    """MaxFL's metrics of seen and unseen clients: GM-appeal over the last half of the evaluations, since one round is noise."""
+    looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
+    words = {"gm_appeal": "GM-appeal", "test_accuracy": "accuracy", "preferred_accuracy": "preferred-model accuracy",
+             "gm_appeal_tuned": "GM-appeal after 5 steps"}  # fmt: skip
+    logged = {
+        f"{word}, {'unseen' if suffix else 'seen'}": looked.logged(key + suffix)
+        for suffix in ("", "_unseen")
+        for key, word in words.items()
+    }
+    values = {name: last_half(curve) if "appeal" in name else last(curve) for name, curve in logged.items()}
+    pool = looked.logged("pool")
+    curves = {"pool": pool, "GM-appeal, seen": logged["GM-appeal, seen"]}
+    return looked.measured({**values, "clients in the pool, last round": last(pool)}, curves)
+
+
+def of_clients(run: Run) -> Measured:
+    """Accuracy over all clients' test rows."""
+    looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
+    accuracy = looked.over_rows("accuracy")
+    return looked.measured({"accuracy": last(accuracy)}, {"accuracy": accuracy})
+
+
+MEASURES: Mapping[str, Callable[[Run], Measured]] = {
+    "groups": of_groups,
+    "internal": of_internal,
+    "sampling": of_sampling,
+    "appeal": of_appeal,
+    "clients": of_clients,
+}
+SHARED = {
+    "groups": ("accuracy of the target", "best accuracy over rounds", "loss of the target"),
+    "internal": ("accuracy of the internal clients", "best accuracy over rounds"),
+    "sampling": ("accuracy on D_S", "best accuracy on D_S over rounds"),
+    "appeal": tuple(
+        f"{word}, {who}"
+        for word in ("GM-appeal", "accuracy", "preferred-model accuracy", "GM-appeal after 5 steps")
+        for who in ("seen", "unseen")
+    ),
+    "clients": ("accuracy",),
+}  # fmt: skip
+"""Quantities measured on test rows, which are the clients' own unless the split says otherwise."""
