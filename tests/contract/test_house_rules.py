@@ -23,6 +23,7 @@ LEVELS = [
     {"run"},
     {"sites"},
     {"report"},
+    {"workbench"},
     {"cli", "__main__"},
 ]
 """A room imports from its own level and from those before it; whatever is not named is above all of them."""

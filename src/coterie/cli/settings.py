@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from coterie import catalogue
@@ -18,17 +17,12 @@ __all__ = ["compared", "override", "set_key"]
 def compared(args: argparse.Namespace) -> dict[str, Any]:
     """The tables of an experiment that `compare` asks for: those of the data set's preset, changed by what was typed."""
     from coterie.data import DATASETS
+    from coterie.run.spelling import data_table
     from coterie.run.tables import preset, preset_methods
 
     start = args.data if args.data in DATASETS else "folder"
     tables = preset(start)
-    known = args.data in DATASETS or ".py:" in args.data or args.data.startswith("hf:")
-    if not known and not Path(args.data).exists():
-        raise InputError(
-            f"there is no data set or folder {args.data!r}; {nearest(args.data, DATASETS)}; a folder path works too"
-        )
-    data = tables.setdefault("data", {})
-    data.update({"name": args.data} if known else {"folder": args.data})
+    tables.setdefault("data", {}).update(data_table(args.data))
     if args.methods is not None:
         tables["methods"] = _chosen(args.methods, preset_methods(start))
         names = {"local"} | {m["name"] for m in tables["methods"]}
@@ -38,22 +32,12 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    from coterie.run.experiment import label_of
+    from coterie.run.experiment import label_of, method_table
 
     names = list(catalogue.entries()) if methods == "all" else [m for m in methods.split(",") if m]
     require(bool(names), "--methods names no method; give names separated by commas")
     by_label = {label_of(m): dict(m) for m in presets}
-    return [by_label.get(name) or _tuned(name, by_label) for name in names]
-
-
-def _tuned(name: str, by_label: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The entry of `NAME`, or of `NAME+PART`, whose clients tune that part of the model after training."""
-    plain, plus, part = name.rpartition("+")
-    if not plus or ".py:" in part:
-        return {"name": name}
-    entry = by_label.get(plain, {"name": plain})
-    label = {"label": f"{entry['label']}+{part}"} if "label" in entry else {}
-    return {**entry, **label, "personalise": {"part": part}}
+    return [method_table(name, by_label) for name in names]
 
 
 def override(tables: dict[str, Any], args: argparse.Namespace) -> None:

@@ -19,7 +19,7 @@ from coterie.report.comparisons import Comparisons
 from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, printable, shortened
-from coterie.run.files import METRICS, SUMMARY, require_readable
+from coterie.run.files import METRICS, OBJECT, SUMMARY, require_readable
 
 __all__ = ["THRESHOLD", "Curve", "Results", "Vector", "Weights", "threshold_of"]
 
@@ -210,7 +210,8 @@ class Results:
         data = self.experiment.get("data")
         data = data if isinstance(data, dict) else {}
         folder = data.get("folder")
-        return str(data.get("name") or (Path(str(folder)).name if folder else self.folder.name))
+        name = str(data.get("name") or (Path(str(folder)).name if folder else self.folder.name))
+        return name.split(":")[1] if name.startswith(OBJECT) and name.count(":") > 1 else name
 
     @cached_property
     def _recipes(self) -> dict[str, dict[str, Any]]:

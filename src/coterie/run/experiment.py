@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
@@ -16,18 +17,30 @@ from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.method import as_method
 from coterie.core.modules import load_object
-from coterie.core.schema import COUNT, SIZE, TEXT, Flag, Rule, build, list_of, options, options_of, spell
+from coterie.core.schema import COUNT, SIZE, TEXT, Flag, Registry, Rule, build, list_of, options, options_of, spell
 from coterie.core.training import LocalSGD
 from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
 from coterie.filters import FILTERS
+from coterie.models import MODELS
+from coterie.run.files import own_objects
 from coterie.run.finetune import Tuning
 from coterie.run.settings import RunSettings
 
 if TYPE_CHECKING:
     from coterie.core.rows import Clients
 
-__all__ = ["Experiment", "MethodEntry", "ModelTable", "ReportTable", "RunTable", "find_method", "label_of", "model_of"]
+__all__ = [
+    "Experiment",
+    "MethodEntry",
+    "ModelTable",
+    "ReportTable",
+    "RunTable",
+    "find_method",
+    "label_of",
+    "method_table",
+    "model_of",
+]
 
 TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "run", "report", "tune")
 
@@ -137,6 +150,7 @@ class Experiment:
         engine: the [engine].
         attack: the [attack] and who attacks; None if there is none.
         filters: the [[filters]].
+        objects: what only the Python program has that made this experiment, by the name with which the tables name it.
     """
 
     data: Mapping[str, Any]
@@ -151,15 +165,27 @@ class Experiment:
     attack: Any = None
     filters: tuple[Filter, ...] = ()
     report: ReportTable = field(default_factory=ReportTable)
+    objects: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_tables(cls, tables: Mapping[str, Any], where: str) -> Experiment:
-        """Check the tables of a TOML file. Raises `InputError` that names file, key, what is allowed and the nearest spelling."""
+    def from_tables(
+        cls, tables: Mapping[str, Any], where: str, objects: Mapping[str, Any] = MappingProxyType({})
+    ) -> Experiment:
+        """Check the tables of a TOML file, in which names may stand for `objects`.
+
+        Raises `InputError` that names file, key, what is allowed and the nearest spelling.
+        """
         for key in tables:
             require(key in TABLES, f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
         for key in (k for k in TABLES if k not in ("methods", "filters")):
             require(isinstance(tables.get(key, {}), dict), f"{where}: [{key}] must be a table")
         _check_texts(tables, where)
+        for name in own_objects(tables):
+            require(
+                name in objects,
+                f"{where} names {name}, an object of a Python program; go on there, with the same object: ct.compare(..., "
+                "folder=..., resume=True)",
+            )
         build_local(tables.get("local", {}), f"{where}, [local]")
         entries = tables.get("methods", [])
         require(
@@ -171,14 +197,16 @@ class Experiment:
             split=dict(tables.get("split", {})),
             model=dict(tables.get("model", {"name": "logistic"})),
             local=dict(tables.get("local", {})),
-            methods=tuple(_entry(e, where) for e in entries),
-            run=_run(tables.get("run", {}), f"{where}, [run]"),
+            methods=tuple(_entry(e, where, objects) for e in entries),
+            run=_run(tables.get("run", {}), f"{where}, [run]", objects),
             report=build(ReportTable, tables.get("report", {}), f"{where}, [report]", named="report"),
             tune=dict(tables.get("tune", {})),
             where=where,
-            engine=ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
-            attack=_attack(tables.get("attack"), f"{where}, [attack]"),
-            filters=_filters(tables.get("filters", []), f"{where}, [[filters]]"),
+            engine=_object_of(tables.get("engine"), objects)
+            or ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
+            attack=_object_of(tables.get("attack"), objects) or _attack(tables.get("attack"), f"{where}, [attack]"),
+            filters=_filters(tables.get("filters", []), f"{where}, [[filters]]", objects),
+            objects=objects,
         )
         twice = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
         require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
@@ -193,32 +221,43 @@ class Experiment:
         tables = {
             "data": self.data,
             "split": self.split,
-            "model": {**self.model, **(spell(spec) if is_dataclass(spec) else {})},
+            "model": {"name": MODELS.default, **(spell(spec) if is_dataclass(spec) else {}), **self.model},
             "local": spell(build_local(self.local, f"{self.where}, [local]")),
-            "run": spell(self.run),
-            "engine": ENGINES.spell(self.engine),
+            "run": {**spell(self.run), "loss": self._name_of(self.run.loss) or self.run.loss},
+            "engine": self._spelled(ENGINES, self.engine),
             "report": spell(self.report),
             "tune": self.tune,
             "attack": self._attack_table(),
-            "filters": [FILTERS.spell(one) for one in self.filters],
+            "filters": [self._spelled(FILTERS, one) for one in self.filters],
             "methods": [self._method_table(entry) for entry in self.methods],
         }
         return {k: v for k, v in _without_none(tables).items() if v or k == "methods"}
 
+    def _name_of(self, value: Any) -> str | None:
+        """The name of an object that only the Python program has."""
+        return next((name for name, known in self.objects.items() if known is value), None)
+
+    def _spelled(self, registry: Registry, value: Any) -> dict[str, Any]:
+        name = self._name_of(value)
+        return registry.spell(value) if name is None else {"name": name}
+
     def _method_table(self, entry: MethodEntry) -> dict[str, Any]:
-        method = self.build_method(entry)
+        method = None if entry.name in self.objects else self.build_method(entry)
         local = getattr(method, "local", None)
         spelled = spell(method) if is_dataclass(method) else {"local": spell(local)} if local is not None else {}
         tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
-        return {"name": entry.name, "label": entry.label, **entry.fields, **spelled, **tuning}
+        rest = {key: value for key, value in entry.fields.items() if key not in spelled}
+        return {"name": entry.name, "label": entry.label, **spelled, **rest, **tuning}
 
     def _attack_table(self) -> dict[str, Any]:
         from coterie.attacks import ATTACKS
 
-        return {} if self.attack is None else ATTACKS.spell(self.attack)
+        return {} if self.attack is None else self._spelled(ATTACKS, self.attack)
 
     def build_method(self, entry: MethodEntry) -> Any:
         """The method of an entry, with [local] below its own local settings."""
+        if entry.name in self.objects:
+            return self.objects[entry.name]
         where = f"{self.where}, method {entry.label!r}"
         method = find_method(entry.name)
         parameters = inspect.signature(method).parameters.values()
@@ -240,14 +279,15 @@ class Experiment:
         said = []
         if self.attack is not None:
             table = self._attack_table()
-            name, who = table.pop("name"), table.pop("on")
+            name, who = table.pop("name"), self.attack.on
+            table.pop("on", None)
             share = f"a share of {who:g} of the clients, drawn from the seed" if isinstance(who, int | float) else ""
             fields = ", ".join(f"{k} = {v}" for k, v in table.items())
             said.append(
                 f"under attack: {name}{f' ({fields})' if fields else ''} by {share or ', '.join(who)}; evaluation is honest"
             )
         if self.filters:
-            names = ", ".join(FILTERS.name_of(one) for one in self.filters)
+            names = ", ".join(self._spelled(FILTERS, one)["name"] for one in self.filters)
             said.append(f"replies pass filters before they are sent ({names}), but for those of references")
         for entry in self.methods:
             if entry.personalise is not None:
@@ -258,7 +298,8 @@ class Experiment:
 
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""
-        return model_of(self.model, f"{self.where}, [model]")
+        known = _object_of(self.model, self.objects)
+        return model_of(self.model, f"{self.where}, [model]") if known is None else known
 
     def load_data(self, seed: int) -> Clients:
         """The clients of this experiment for one seed."""
@@ -267,12 +308,12 @@ class Experiment:
 
         table = dict(self.data)
         name = table.pop("name", None)
-        if name is None or ".py:" not in name:
+        if name not in self.objects and (name is None or ".py:" not in name):
             try:
                 return load(table.pop("folder") if name is None else name, seed=seed, split=self.split or None, **table)
             except InputError as error:
                 raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
-        made = load_object(name)
+        made = self.objects[name] if name in self.objects else load_object(name)
         if callable(made):
             try:
                 made = made(seed=seed, **table, **({"split": dict(self.split)} if self.split else {}))
@@ -296,8 +337,8 @@ class Experiment:
             str(self.run.loss),
         ]
         named.append(self._attack_table().get("name", ""))
-        named += [FILTERS.name_of(one) for one in self.filters]
-        init = [Path(self.model["init"])] if "init" in self.model else []
+        named += [self._spelled(FILTERS, one)["name"] for one in self.filters]
+        init = [Path(given)] if (given := self.model.get("init")) and given not in self.objects else []
         return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
 
     @property
@@ -316,8 +357,6 @@ _START = tuple(key for option in options_of(ModelTable) for key in option.keys)
 
 def model_of(model_table: Mapping[str, Any], where: str) -> Any:
     """The settings (or function) that build the model of a [model] table."""
-    from coterie.models import MODELS
-
     table = {k: v for k, v in model_table.items() if k not in _START}
     name = table.pop("name", MODELS.default)
     model = MODELS.find(name, where)
@@ -337,6 +376,23 @@ def find_method(name: str) -> Callable[..., Any]:
         made: Callable[..., Any] = found if isinstance(found, type) else lambda: found
         return made
     return catalogue.find(name)
+
+
+def method_table(name: str, presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> dict[str, Any]:
+    """The [[methods]] entry of `NAME`, or of `NAME+PART`, whose clients tune that part of the model after training.
+
+    Args:
+        name: what was typed.
+        presets: entries with settings, by label.
+    """
+    if name in presets:
+        return dict(presets[name])
+    plain, plus, part = name.rpartition("+")
+    if not plus or ".py:" in part:
+        return {"name": name}
+    entry = presets.get(plain, {"name": plain})
+    label = {"label": f"{entry['label']}+{part}"} if "label" in entry else {}
+    return {**entry, **label, "personalise": {"part": part}}
 
 
 def label_of(table: Mapping[str, Any]) -> str:
@@ -364,12 +420,19 @@ def _above(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return {**{k: v for k, v in below.items() if k not in replaced}, **above}
 
 
-def _run(table: Mapping[str, Any], where: str) -> RunTable:
+def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:
+    """What a table names, if that is an object of the Python program; else None."""
+    return objects.get(str(table.get("name"))) if isinstance(table, Mapping) else None
+
+
+def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:
     engines = {key for name in ENGINES for option in options_of(ENGINES[name]) for key in option.keys}
     for key in table:
         require(key not in engines, f"{where}: {key} belongs to the engine; write {key} = ... under [engine]")
     require("engine" not in table, f'{where}: the engine is a table of its own: [engine] name = "ray"')
-    return build(RunTable, table, where, named="run")
+    loss = table.get("loss")
+    own = {"loss": objects[loss]} if isinstance(loss, str) and loss in objects else {}
+    return build(RunTable, {**table, **own}, where, named="run")
 
 
 def _attack(table: Mapping[str, Any] | None, where: str) -> Any:
@@ -382,9 +445,9 @@ def _attack(table: Mapping[str, Any] | None, where: str) -> Any:
     return ATTACKS.build(table, where)
 
 
-def _filters(tables: Any, where: str) -> tuple[Filter, ...]:
+def _filters(tables: Any, where: str, objects: Mapping[str, Any]) -> tuple[Filter, ...]:
     require(isinstance(tables, list), f"{where} must be a list of tables; got {tables!r}")
-    return tuple(FILTERS.build(table, where) for table in tables)
+    return tuple(_object_of(table, objects) or FILTERS.build(table, where) for table in tables)
 
 
 def _check_texts(tables: Mapping[str, Any], where: str) -> None:
@@ -398,7 +461,7 @@ def _check_texts(tables: Mapping[str, Any], where: str) -> None:
     build(ModelTable, start, f"{where}, [model]", named="model")
 
 
-def _entry(table: Any, where: str) -> MethodEntry:
+def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
     require(
         isinstance(table, dict) and isinstance(table.get("name"), str), f"{where}: each [[methods]] entry needs a name"
     )
@@ -411,7 +474,8 @@ def _entry(table: Any, where: str) -> MethodEntry:
     require(isinstance(local, dict), f"{where}: local of method {label!r} must be a table")
     tuning = fields.pop("personalise", None)
     about = f"{where}, method {label!r}, personalise"
-    find_method(name)
+    if name not in objects:
+        find_method(name)
     return MethodEntry(name, label, fields, local, None if tuning is None else build(Tuning, tuning, about))
 
 

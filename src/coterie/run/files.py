@@ -20,6 +20,7 @@ from coterie.core.state import write_atomically
 __all__ = [
     "FILES",
     "METRICS",
+    "OBJECT",
     "PAIRED",
     "SUMMARY",
     "WRITER",
@@ -27,6 +28,7 @@ __all__ = [
     "escaped",
     "hash_of",
     "own_files",
+    "own_objects",
     "refuse_links",
     "require_format",
     "require_readable",
@@ -73,6 +75,9 @@ PAIRED = "paired.json"
 
 FILES = "files.json"
 """SHA-256 of each Python file of the user's own that the experiment names."""
+
+OBJECT = "python:"
+"""How the name of an object begins that only a Python program has: `python:CLASS:HASH`."""
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "loss")
 """Metrics that are always known; further columns of summary.json are metrics of the user's own."""
@@ -155,6 +160,15 @@ def own_files(tables: Any) -> tuple[str, ...]:
     ('mine.py',)
     """
     return tuple(dict.fromkeys(text.rpartition(":")[0] for text in _texts(tables) if ".py:" in text))
+
+
+def own_objects(tables: Any) -> tuple[str, ...]:
+    """The objects of a Python program that the tables of an experiment name.
+
+    >>> own_objects({"methods": [{"name": "fedavg"}, {"name": "python:Mine:0f3a"}]})
+    ('python:Mine:0f3a',)
+    """
+    return tuple(dict.fromkeys(text for text in _texts(tables) if text.startswith(OBJECT)))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -334,7 +334,7 @@ def _mark(experiment: Experiment, pair: Pair, clients: Clients) -> str:
 def initial(experiment: Experiment) -> dict[str, Tensor] | None:
     """The state dict that `model.init` names."""
     path = experiment.model.get("init")
-    return None if path is None else load_model_file(Path(path))
+    return None if path is None else experiment.objects.get(path) or load_model_file(Path(path))
 
 
 def freeze(module: torch.nn.Module, experiment: Experiment) -> None:

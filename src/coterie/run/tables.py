@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coterie.core.errors import require
 from coterie.core.reading import read_toml
 from coterie.core.state import write_atomically
 from coterie.run.experiment import Experiment
-from coterie.run.files import own_files
+from coterie.run.files import own_files, own_objects
 
 __all__ = ["preset", "preset_methods", "read_experiment", "read_saved", "read_tables", "write_experiment"]
 
@@ -35,11 +37,11 @@ def _preset(name: str) -> dict[str, Any]:
     return read_tables(path if path.is_file() else PRESETS / "folder.toml")
 
 
-def read_experiment(path: str | os.PathLike[str]) -> Experiment:
-    """The experiment of a TOML file. Raises `InputError` that names the file and the key."""
+def read_experiment(path: str | os.PathLike[str], objects: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
+    """The experiment of a TOML file, which may name `objects`. Raises `InputError` that names the file and the key."""
     tables = read_tables(Path(path))
     tables.pop("deploy", None)  # of a plan for sites elsewhere, which one machine can try
-    return Experiment.from_tables(tables, str(path))
+    return Experiment.from_tables(tables, str(path), objects)
 
 
 def read_saved(folder: Path, now: Experiment) -> Experiment:
@@ -54,7 +56,13 @@ def read_saved(folder: Path, now: Experiment) -> Experiment:
         f"{folder} was made with {min(others, default='')}, which is not named now; resume with the same settings, or choose "
         "another --out",
     )
-    return read_experiment(path)
+    gone = set(own_objects(read_tables(path))) - set(now.objects)
+    require(
+        not gone,
+        f"{folder} was made with {min(gone, default='')}, an object of a Python program; resume from Python with the same "
+        "object, or choose another folder",
+    )
+    return read_experiment(path, now.objects)
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:

@@ -1,0 +1,192 @@
+"""An experiment of Python values: they become the tables of a TOML file, and what files cannot say stands there as an object's name."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie import catalogue
+from coterie.core.errors import InputError, cut, nearest, require
+from coterie.core.rows import Clients
+from coterie.core.schema import Registry, build, identity, spell
+from coterie.core.training import LocalSGD
+from coterie.data import DATASETS
+from coterie.engines import ENGINES
+from coterie.engines.spec import EngineSpec
+from coterie.filters import FILTERS
+from coterie.models import MODELS
+from coterie.run.experiment import Experiment, RunTable, method_table
+from coterie.run.files import OBJECT
+from coterie.run.settings import RunSettings
+
+__all__ = ["data_table", "experiment_of", "object_name"]
+
+WHERE = "ct.compare"
+
+
+def experiment_of(
+    methods: Sequence[Any] | Mapping[str, Any],
+    clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
+    model: Any,
+    rounds: int,
+    seeds: int | Sequence[int],
+    *,
+    jobs: int,
+    data: Mapping[str, Any],
+    split: Mapping[str, Any],
+    engine: EngineSpec,
+    attack: Any,
+    filters: Sequence[Any],
+    local: LocalSGD | None,
+    init: Any,
+    freeze: Sequence[str],
+    settings: RunSettings,
+) -> Experiment:
+    """The experiment of these values (`compare` says what they are); its `objects` are what files cannot spell.
+
+    Raises `InputError` as a TOML file does.
+    """
+    from coterie.attacks import ATTACKS
+
+    spelling = _Spelling()
+    start = {} if init is None else {"init": os.fspath(init) if _is_path(init) else spelling.keep(init, "state-dict")}
+    tables = {
+        "data": {**spelling.data(clients), **data},
+        "split": dict(split),
+        "model": {**spelling.table(MODELS, model), **start, **({"freeze": list(freeze)} if freeze else {})},
+        "local": spell(local or LocalSGD()),
+        "methods": spelling.methods(methods, local),
+        "engine": spelling.table(ENGINES, engine),
+        "attack": {} if attack is None else spelling.table(ATTACKS, attack),
+        "filters": [spelling.table(FILTERS, one) for one in filters],
+        "run": spelling.run(settings, rounds, seeds, jobs),
+    }
+    experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
+    run = dataclasses.replace(experiment.run, callbacks=settings.callbacks, strict_wire=settings.strict_wire)
+    return dataclasses.replace(experiment, run=run)
+
+
+def data_table(given: str | os.PathLike[str]) -> dict[str, str]:
+    """The [data] table of a data set's name, FILE.py:NAME, hf:NAME or a folder. Raises `InputError` if there is no such thing."""
+    text = os.fspath(given)
+    if text in DATASETS or ".py:" in text or text.startswith("hf:"):
+        return {"name": text}
+    if not Path(text).exists():
+        raise InputError(f"there is no data set or folder {text!r}; {nearest(text, DATASETS)}; a folder path works too")
+    return {"folder": text}
+
+
+def object_name(value: Any, called: str = "") -> str:
+    """What experiment.toml calls an object that files cannot spell: its class, and a hash of what it is.
+
+    >>> object_name(Clients, "clients").rpartition(":")[0]
+    'python:clients'
+    """
+    kind = called or getattr(value, "__name__", type(value).__name__)
+    return f"{OBJECT}{re.sub(r'[^A-Za-z0-9._-]', '-', kind)}:{_digest(value)}"
+
+
+class _Spelling:
+    """Tables of values, and the objects that these tables can only name."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+
+    def keep(self, value: Any, called: str = "") -> str:
+        """The name of an object, which is kept."""
+        name = object_name(value, called)
+        self.objects[name] = value
+        return name
+
+    def table(self, registry: Registry, value: Any) -> dict[str, Any]:
+        """The table of a value of a registry, if reading it again gives the same value; else one that names an object."""
+        if isinstance(value, str):
+            return {"name": value}
+        try:
+            spelled = registry.spell(value)
+            if identity(registry.build(spelled, WHERE)) == identity(value):
+                return spelled
+        except InputError:
+            pass
+        return {"name": self.keep(value)}
+
+    def data(self, clients: Any) -> dict[str, str]:
+        """The [data] table of clients, of a function that makes those of a seed, or of what `data_table` takes."""
+        if _is_path(clients):
+            return data_table(clients)
+        require(
+            isinstance(clients, Clients) or callable(clients),
+            f"clients must be Clients, a function of seed that gives them, a data set's name or a folder; got {cut(clients)}",
+        )
+        return {"name": self.keep(clients, clients.name if isinstance(clients, Clients) else "")}
+
+    def methods(self, given: Any, local: LocalSGD | None) -> list[dict[str, Any]]:
+        """The [[methods]] of a list of methods, or of methods by label."""
+        if isinstance(given, Mapping):
+            return [{**self._method(one, local), "label": label} for label, one in given.items()]
+        require(isinstance(given, Sequence) and not isinstance(given, str), f"methods must be a list; got {cut(given)}")
+        return [self._method(one, local) for one in given]
+
+    def _method(self, method: Any, local: LocalSGD | None) -> dict[str, Any]:
+        if isinstance(method, str):
+            return method_table(method)
+        fields = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
+        if local is not None and "local" in fields:
+            method = dataclasses.replace(method, local=local)
+        name = (getattr(method, "catalogue", None) or ("",))[0]
+        if name and type(method) is catalogue.find(name):
+            spelled = spell(method)
+            if identity(build(type(method), spelled, WHERE)) == identity(method):
+                return {"name": name, **spelled}
+        return {"name": self.keep(method), "label": type(method).__name__.lower()}
+
+    def run(self, settings: RunSettings, rounds: int, seeds: int | Sequence[int], jobs: int) -> dict[str, Any]:
+        """The [run] table."""
+        shared = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+        table = spell(RunTable(**shared)) | {"rounds": rounds, "jobs": jobs}
+        if callable(settings.loss):
+            table["loss"] = self.keep(settings.loss)
+        return {**table, "seeds": seeds if isinstance(seeds, int) else list(seeds)}
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _digest(value: Any) -> str:
+    """A short hash of an object: what it holds, and the source of its class or function where that is known."""
+    digest = hashlib.blake2b(digest_size=8)
+    if isinstance(value, Clients):
+        digest.update(value.fingerprint().encode())
+    elif isinstance(value, nn.Module):
+        digest.update(repr(value).encode() + _source(type(value)))
+        _add_tensors(digest, value.state_dict())
+    elif isinstance(value, Mapping):
+        _add_tensors(digest, value)
+    else:
+        code = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
+        digest.update(json.dumps(identity(value), sort_keys=True, default=repr).encode() + _source(code))
+    return digest.hexdigest()
+
+
+def _add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
+    for name, tensor in sorted(state.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _source(code: Any) -> bytes:
+    try:
+        return inspect.getsource(code).encode()
+    except (OSError, TypeError):  # typed into an interpreter
+        return b""

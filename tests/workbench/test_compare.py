@@ -1,0 +1,233 @@
+"""`ct.compare`: the command's comparison, from Python, of values that files can spell and of objects that they cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from cli.commands import contents
+from coterie.cli.main import main
+from coterie.core.tasks import local_update
+from coterie.run.sweep import run_experiment
+from coterie.run.tables import read_experiment
+
+TOML = """
+[data]
+name = "heart-disease"
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[local]
+steps = 4
+lr = 0.05
+
+[[methods]]
+name = "local"
+
+[[methods]]
+name = "meritfed"
+targets = "all"
+md_steps = 3
+
+[[methods]]
+name = "fedavg"
+personalise = {part = "bias"}
+label = "tuned"
+
+[[filters]]
+name = "top-k"
+share = 0.5
+
+[attack]
+name = "noise"
+on = ["hungary"]
+
+[run]
+rounds = 2
+seeds = [3]
+evaluate = 1
+clients_per_round = 3
+metrics = ["auc", "f1"]
+"""
+
+
+def own_clients(seed):
+    draw = torch.Generator().manual_seed(seed)
+    parts = [(torch.randn(30, 3, generator=draw), torch.randint(0, 2, (30,), generator=draw)) for _ in range(3)]
+    return ct.data.from_tensors(parts, seed=seed)
+
+
+TWO_STEPS = ct.LocalSGD(steps=ct.Steps(2))
+
+
+class Kept(NamedTuple):
+    x: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Halfway:
+    speed: float = 0.5
+    local: ct.LocalSGD = TWO_STEPS
+
+    def init(self, x, federation):
+        return Kept(x)
+
+    def round(self, state, federation, rng):
+        got = federation.ask(federation.clients, local_update, x=state.x, local=self.local)
+        return Kept(state.x + self.speed * got.delta.mean(dim=0)), {}
+
+    def models(self, state):
+        return state.x
+
+
+def gentle(outputs, labels):
+    return nn.functional.binary_cross_entropy_with_logits(outputs.reshape(-1), labels.float(), reduction="none")
+
+
+gentle.kind = "binary"
+
+
+def test_python_and_toml_write_the_same_files(tmp_path):
+    (tmp_path / "plan.toml").write_text(TOML)
+    run_experiment(read_experiment(tmp_path / "plan.toml"), tmp_path / "toml")
+    methods = {
+        "local": "local",
+        "meritfed": ct.MeritFed(targets="all", md_steps=3),
+        "tuned": "fedavg+bias",
+    }
+    settings = ct.RunSettings(evaluate=1, clients_per_round=3, metrics=("auc", "f1"))
+    ct.compare(
+        methods,
+        "heart-disease",
+        ct.models.MLP(hidden=(8,)),
+        rounds=2,
+        seeds=[3],
+        folder=tmp_path / "python",
+        filters=[ct.TopK(0.5)],
+        attack=ct.attacks.Noise(on=("hungary",)),
+        local=ct.LocalSGD(lr=0.05, steps=ct.Steps(4)),
+        settings=settings,
+    )
+    written, expected = contents(tmp_path / "python"), contents(tmp_path / "toml")
+    assert set(written) == set(expected)
+    assert [name for name in expected if written[name] != expected[name]] == []
+    assert {"experiment.toml", "history.csv", "weights.csv", "summary.json"} < set(written)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """The arguments of a comparison of objects, and a folder with its run."""
+    module = nn.Linear(3, 1)
+    arguments = {
+        "methods": {"local": "local", "half": Halfway()},
+        "clients": own_clients,
+        "model": module,
+        "rounds": 3,
+        "seeds": 2,
+        "settings": ct.RunSettings(loss=gentle),
+        "engine": ct.InProcess(),
+    }
+    folder = tmp_path_factory.mktemp("own") / "run"
+    ct.compare(**arguments, folder=folder)
+    return arguments, folder
+
+
+def test_objects_are_named_with_a_hash(own):
+    _, folder = own
+    text = (folder / "experiment.toml").read_text()
+    for name in ("python:Halfway:", "python:Linear:", "python:own_clients:", "python:gentle:"):
+        assert text.count(name) == 1
+    comparison = ct.Comparison(folder)
+    assert comparison.results.title == "own_clients"
+    assert "half" in str(comparison)
+    assert ct.report.save_html(folder).is_file()
+
+
+def test_objects_are_resumed_from_python_alone(own, tmp_path, capsys):
+    arguments, folder = own
+    stops = iter([False] * 9 + [True])
+
+    def stop(event):
+        if next(stops, False):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ct.compare(**arguments, folder=tmp_path / "run", progress=stop)
+    other = {**arguments, "methods": {"local": "local", "half": Halfway(speed=0.25)}}
+    with pytest.raises(ct.InputError, match=r"was made with python:Halfway:\w+, an object of a Python program; resume"):
+        ct.compare(**other, folder=tmp_path / "run", resume=True)
+    settings = [str(tmp_path / "run" / "experiment.toml"), "--resume"]
+    assert main(["run", *settings]) == 2
+    assert "an object of a Python program; go on there, with the same object: ct.compare" in capsys.readouterr().err
+    ct.compare(**arguments, folder=tmp_path / "run", resume=True, jobs=2)
+    assert contents(tmp_path / "run") == {k: v for k, v in contents(folder).items() if k != "report.html"}
+
+
+def test_a_comparison_answers(own, tmp_path):
+    comparison = ct.compare(["local", ct.MeritFed(targets="all")], "heart-disease", rounds=2, seeds=3, jobs=2)
+    assert repr(comparison) == "<comparison of local, meritfed on 4 clients, 3 seeds>"
+    assert (comparison.methods, comparison.seeds) == (("local", "meritfed"), (0, 1, 2))
+    assert comparison.verdict("hungary").kind in comparison._repr_html_() or comparison.verdict("hungary").reason
+    assert "log-loss" in comparison.table("loss")
+    assert comparison.weights["meritfed"].values.shape == (2, 4, 4)
+    page = comparison.report(tmp_path / "x.html")
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    frame = comparison.to_pandas()
+    assert len(frame) == len(json.loads((comparison.folder / "summary.json").read_text()))
+    assert {"method", "seed", "client", "split", "auc", "loss"} <= set(frame)
+    history = comparison.to_pandas("history")
+    assert set(history["round"]) == {0, 1, 2}
+    figure = comparison.plot("loss", clients=("hungary", "cleveland"))
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == ["Hungary", "Cleveland"]
+    rows = history.query("method == 'local' and client == 'hungary' and split == 'test' and metric == 'loss'")
+    drawn = figure.axes[0].lines[0].get_ydata()
+    assert drawn == pytest.approx(rows.groupby("round")["value"].mean().to_list())
+    for wrong, words in (
+        (lambda: comparison.verdict("hungry"), "did you mean 'hungary'"),
+        (lambda: comparison.plot(clients=["hungry"]), "did you mean 'hungary'"),
+        (lambda: comparison.plot("f2"), "no f2 to draw"),
+        (lambda: comparison.to_pandas("histroy"), "did you mean 'history'"),
+    ):
+        with pytest.raises(ct.InputError, match=words):
+            wrong()
+
+
+def test_a_comparison_in_memory_leaves_nothing_behind():
+    comparison = ct.compare(["local"], own_clients, rounds=1, seeds=1)
+    folder = comparison.folder
+    assert folder.is_dir()
+    del comparison
+    gc.collect()
+    assert not folder.exists()
+
+
+WRONG = {
+    "a word": ({"methods": "fedavg"}, "methods must be a list; got 'fedavg'"),
+    "no methods": ({"methods": []}, "name at least one method"),
+    "twice": ({"methods": ["fedavg", "fedavg"]}, "two methods are called 'fedavg'"),
+    "no data": ({"clients": "haert-disease"}, "did you mean 'heart-disease'"),
+    "rows": ({"clients": [1]}, "clients must be Clients, a function of seed that gives them"),
+    "rounds": ({"rounds": -1}, "run.rounds must be an int >= 0; got -1"),
+    "jobs": ({"jobs": 0}, "run.jobs must be an int > 0; got 0"),
+    "seeds": ({"seeds": 0}, "run.seeds must be an int >= 1"),
+    "a key": ({"data": {"lable": "x"}}, "has no option 'lable'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_it_cannot_take_is_one_sentence(what):
+    given, sentence = WRONG[what]
+    with pytest.raises(ct.InputError) as caught:
+        ct.compare(**{"methods": ["local"], "clients": "heart-disease", "rounds": 1, "seeds": 1, **given})
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
