@@ -252,10 +252,11 @@ def test_notes_are_of_what_they_were_computed_from(four):
 def test_clients_are_dealt_out_anew_when_their_notes_are_gone():
     with federation_of(quadratic({n: [0.0] for n in "abcd"}), 2) as federation:
         federation.ask("ab", tell, value=0.0)
-        assert federation.engine._homes.of(1) == {"a": 0, "b": 1}
+        workers = federation.engine._workers
+        assert workers._homes.of(1) == {"a": 0, "b": 1}
         federation.ask("cd", tell, value=0.0)
-        assert federation.engine._deal(("a", "c"), 1) == {0: ("a", "c")}
-        assert federation.engine._deal(("a", "c"), 2) == {0: ("a",), 1: ("c",)}
+        assert workers._deal(("a", "c"), 1) == {0: ("a", "c")}
+        assert workers._deal(("a", "c"), 2) == {0: ("a",), 1: ("c",)}
 
 
 def test_saved_memory_can_be_given_to_another_number_of_workers():

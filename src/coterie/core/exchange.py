@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.core.checks import VECTORS, medians, misfits, not_finite, outliers
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block
-from coterie.core.errors import RunError, require
+from coterie.core.errors import InputError, RunError, plain, require
 from coterie.core.filters import unpacked
 from coterie.core.replies import Average, Replies, stack
 from coterie.core.session import AskRecord, Session
@@ -271,7 +271,8 @@ class Exchange(Generic[R]):
         for name, why in replies.failed.items():
             self.session.report(name, number, f"{self.task.name}: {why}")
         if self._too_few(replies) or (self.ask.names and not len(replies)):
-            raise QuorumError(self._quorum_sentence(replies.failed))
+            sentence = _of_all(self.ask.names, replies.failed)
+            raise InputError(sentence) if sentence else QuorumError(self._quorum_sentence(replies.failed))
 
     def _quorum_sentence(self, failed: Mapping[str, str]) -> str:
         asked = len(self.ask.names)
@@ -282,6 +283,16 @@ class Exchange(Generic[R]):
             f"round {self.ask.context.round}, task {self.task.name!r}: {asked - len(failed)} of {asked} clients replied, {wanted} are "
             f"needed. Failed: {shown}{more}. Mend these clients or take them out, then go on with --resume"
         )
+
+
+def _of_all(asked: Sequence[str], failed: Mapping[str, str]) -> str:
+    """The sentence of an `InputError` that the task raised at every client, with their names; else empty."""
+    sign = f"{InputError.__name__}: "
+    if not asked or not all(failed.get(name, "").startswith(sign) for name in asked):
+        return ""
+    shown = ", ".join(plain(name, 40) for name in asked[:3])
+    more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
+    return f"client{'s' if len(asked) > 1 else ''} {shown}{more}: {failed[asked[0]].removeprefix(sign)}"
 
 
 @dataclass(frozen=True)

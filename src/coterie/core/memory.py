@@ -17,8 +17,10 @@ from torch import Tensor
 
 from coterie.core.errors import require
 
-__all__ = ["NEVER", "ClientState", "Memory", "MemoryView", "of_clients", "owners"]
+__all__ = ["MEMORY_LOST", "NEVER", "ClientState", "Memory", "MemoryView", "of_clients", "owners"]
 
+MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
+"""What a method is told of clients whose process died, where only that process had what they remembered."""
 NEVER = -1
 """The round of a value that was never written."""
 
@@ -122,7 +124,7 @@ class Memory:
         return {key: rounds[now] for key, rounds in by_key.items() if now in rounds}
 
     def undo(self, client: str, kept: Mapping[str, Tensor]) -> None:
-        """Take back what `client` has remembered in the present round since `kept` was taken."""
+        """Let `client` have remembered in the present round what `kept` gave, and nothing else."""
         for by_client in self._values.values():
             by_client.get(client, {}).pop(self.round, None)
             if not by_client.get(client, True):

@@ -10,10 +10,12 @@ from torch import Tensor
 from coterie.core.checks import well_formed
 from coterie.core.cohort import Cohort
 from coterie.core.envelopes import Answer, Ask, Block, Context
-from coterie.core.errors import InputError
+from coterie.core.errors import InputError, plain
 from coterie.core.filters import filtered
+from coterie.core.interrupts import is_interrupt
 from coterie.core.memory import Memory, MemoryView
-from coterie.core.rows import Clients
+from coterie.core.rows import Clients, check_plain
+from coterie.core.wire import to_json
 from coterie.core.workspace import Workspace
 
 __all__ = ["Shard"]
@@ -39,18 +41,13 @@ class Shard:
         self._unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
 
     def answer(self, ask: Ask) -> Answer:
-        """Run the task for `ask.names` as one cohort; if that fails, one by one, so that the failure has a name.
-
-        Raises `InputError` if the task does where it is first tried.
-        """
-        # What an attempt that was given up wrote must be gone before it is known what an ask begins with.
-        self.memory.begin(ask.context.round, ask.context.attempt)
-        self._begin(ask)
+        """Run the task for `ask.names` as one cohort; if that fails, one by one, so that the failure has a name."""
+        self.begin(ask)
         answers: list[Answer] = []
         for group in self._groups(ask.names):
-            whole = self._run(ask.to(group), first=True)
+            whole = self._run(ask.to(group))
             alone = [(name,) for name in group] if whole.failed and len(group) > 1 else []
-            answers += [self._run(ask.to(one), first=False) for one in alone] or [whole]
+            answers += [self._run(ask.to(one)) for one in alone] or [whole]
         return Answer.joined(answers)
 
     def take_back(self, context: Context) -> None:
@@ -58,8 +55,10 @@ class Shard:
         if self._last[:1] == (context,):
             self._restore(self._last[1])
 
-    def _begin(self, ask: Ask) -> None:
+    def begin(self, ask: Ask) -> None:
         """Note what clients remember before this ask; one that repeats begins with what they remembered before the first."""
+        # What an attempt that was given up wrote must be gone before it is known what an ask begins with.
+        self.memory.begin(ask.context.round, ask.context.attempt)
         exchange = (ask.context.round, ask.context.attempt, ask.task, ask.context.stream)
         if exchange != self._exchange:
             self._exchange, self._before = exchange, {}
@@ -91,14 +90,14 @@ class Shard:
             return self.clients.unseen
         return self.clients
 
-    def _run(self, ask: Ask, *, first: bool) -> Answer:
+    def _run(self, ask: Ask) -> Answer:
         """Run the task for one cohort; what it remembers and has spent counts only if it ends well."""
         view = MemoryView(self.memory, ask.names, ask.counted_by_name())
         spent = {"row_gradients": 0, "row_losses": 0}
         try:
             block = self._reply(ask, view, spent)
-        except Exception as error:
-            if first and isinstance(error, InputError):
+        except BaseException as error:  # `sys.exit` in a task is a failure of this client too
+            if is_interrupt(error):
                 raise
             # What a failed attempt did would depend on who shared its cohort.
             return Answer(failed=dict.fromkeys(ask.names, _reason(error)), forgot=_sorted(view.forgot))
@@ -115,6 +114,8 @@ class Shard:
         if not isinstance(reply, tuple) or len(reply) != len(fields):
             raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
         block, layout = Block(names, dict(zip(fields, reply, strict=True))), self.workspace.layout
+        for key, value in block.values.items():
+            _check_travels(key, value)
         if len(names) > 1 and not all(
             well_formed(v, task.kinds[k], len(names), layout) for k, v in block.values.items()
         ):
@@ -126,6 +127,17 @@ def _sorted(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(sorted(some)) for key, some in names.items() if some}
 
 
+def _check_travels(key: str, value: Any) -> None:
+    """Raise `InputError` for a field of a reply that could not be sent, so that it is refused also where nothing is sent."""
+    if isinstance(value, Tensor):
+        check_plain(value, f"field {key!r}")
+    else:
+        to_json(value)
+
+
 def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    try:
+        text = plain(" ".join(str(error).split()), 200)
+    except Exception:  # its own code writes its text
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie.attacks import Attacked, choose_attackers
 from coterie.core.errors import InputError, cut, require
 from coterie.core.filters import Filter, filters_of
+from coterie.core.interrupts import heeded
 from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
 from coterie.core.schema import build
@@ -101,7 +102,7 @@ def fit(
         wrong = choose_attackers(attack.on, rows.names, seed)
         rows = attack.on_rows(rows, wrong)
     prepared = _prepare(method, rows, settings.merge_validation)
-    with one_thread():
+    with one_thread(), heeded():
         method.check(prepared.names)
         filters_of(method, filters)
         opened = engine.open(prepared, module, settings.row_loss(prepared))
@@ -177,7 +178,7 @@ def personalise(
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
-    with one_thread():
+    with one_thread(), heeded():
         opened = engine.open(clients, run.module, settings.row_loss(clients))
         try:
             return finetune(opened, run, tuning, settings)

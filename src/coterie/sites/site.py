@@ -19,8 +19,8 @@ from typing import Any
 
 from coterie.core.envelopes import Ask, Context
 from coterie.core.errors import InputError
+from coterie.core.memory import MEMORY_LOST
 from coterie.core.wire import decode, encode, header
-from coterie.engines.inprocess import MEMORY_LOST
 from coterie.sites.approval import approved_file, read_approved
 from coterie.sites.log import Log
 from coterie.sites.settings import SiteSettings, read_settings

@@ -1,0 +1,272 @@
+"""Worker processes of one machine: which clients each serves, and what becomes of these when one ends or does not answer."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping
+from multiprocessing.connection import wait
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.envelopes import Answer, Ask, Saved, answer_in
+from coterie.core.errors import plain
+from coterie.core.interrupts import held
+from coterie.core.shard import Shard
+from coterie.engines.arena import Arena
+
+__all__ = ["Workers"]
+
+logger = logging.getLogger("coterie")
+
+PATIENCE = 60.0
+"""Seconds after which a worker that has not answered is named."""
+
+
+class Workers:
+    """The workers of an engine. Whatever their clients remember is known here too, so that a worker can be started again.
+
+    Args:
+        shard: all clients, as they are here.
+        count: of workers.
+        here: clients that are asked in this process, so that no worker has to be told which of them serves it.
+        timeout: seconds after which a worker that does not answer is ended; None: never.
+    """
+
+    def __init__(self, shard: Shard, count: int, here: Collection[str], timeout: float | None) -> None:
+        self._shard, self._here, self._timeout = shard, frozenset(here), timeout
+        self._homes = Homes()
+        self._down = Arena()
+        self._all = [Worker(shard, self._down) for _ in range(count)]
+
+    def ask(self, ask: Ask) -> Answer:
+        """Run the task, each client where its memory is.
+
+        A worker that ends, whatever the reason, has done nothing: its clients remember what they did before, and are asked again one at
+        a time. Only a client that ends a worker alone has failed.
+        """
+        self._shard.begin(ask)
+        parts = {home: ask.to(group) for home, group in self._deal(ask.names, ask.context.round).items()}
+        own = parts.pop(-1, None)
+        self._send(parts)
+        answers = [self._shard.answer(own)] if own else []
+        for home, why in self._receive(parts, answers).items():
+            names = _listed(parts[home].names)
+            logger.warning("a worker process %s while it served %s; each is asked again, alone", why, names)
+            for name in parts[home].names:
+                alone = {home: parts[home].to((name,))}
+                self._send(alone)
+                for again in self._receive(alone, answers).values():
+                    answers.append(Answer(failed={name: f"its worker process {again} when it was asked alone"}))
+        return Answer.joined(answers)
+
+    def _deal(self, names: tuple[str, ...], round: int) -> dict[int, tuple[str, ...]]:
+        """Assign clients to workers: first those whose memory a worker holds, then the rest evenly.
+
+        Some clients live in this process (-1).
+        """
+        here, homes = self._here, self._homes.of(round)
+        free = [n for n in names if n not in homes and n not in here]
+        groups: dict[int, list[str]] = {i: [] for i in range(-1, len(self._all))}
+        for name in names:
+            if name in homes or name in here:
+                groups[homes.get(name, -1)].append(name)
+        for name in free:
+            groups[min(range(len(self._all)), key=lambda i: len(groups[i]))].append(name)
+        return {home: tuple(sorted(group)) for home, group in groups.items() if group}
+
+    def _send(self, parts: Mapping[int, Ask]) -> None:
+        self._down.clear()
+        for home, part in parts.items():
+            self._all[home].send(part)
+
+    def _receive(self, parts: Mapping[int, Ask], answers: list[Answer]) -> dict[int, str]:
+        """Add the answers of these workers; returns why those ended that did. They are started again."""
+        self._wait([self._all[home] for home in parts])
+        ended: dict[int, str] = {}
+        for home, part in parts.items():
+            try:
+                message = self._all[home].receive()
+            except (EOFError, OSError):
+                ended[home] = self._all[home].restart()
+                self._homes.leave(home)
+                continue
+            self._remember(message["written"], message["kept"].values)
+            self._homes.note(home, filter(self._shard.memory.has, part.names), message["notes"])
+            answers.append(answer_in(message))
+        return ended
+
+    def _wait(self, asked: Collection[Worker]) -> None:
+        """Wait until each of these workers has answered or ended. One that takes long is named, and ended if there is a timeout."""
+        started, waiting = time.monotonic(), {worker.pipe: worker for worker in asked}
+        for seconds in sorted({PATIENCE, self._timeout or PATIENCE}):
+            while waiting and (ready := wait(list(waiting), max(0.0, started + seconds - time.monotonic()))):
+                waiting = {pipe: worker for pipe, worker in waiting.items() if pipe not in ready}
+            for worker in waiting.values():
+                if seconds == self._timeout:
+                    worker.end(f"did not answer within {seconds:g} s")
+                else:
+                    logger.warning("%s has not answered for %g s; it goes on waiting", str(worker), seconds)
+
+    def _remember(self, written: Iterable[str], kept: Mapping[str, Tensor]) -> None:
+        """Note what clients of a worker have remembered in this round."""
+        by_client: dict[str, dict[str, Tensor]] = {name: {} for name in written}
+        for place, value in kept.items():
+            key, name = place.split("/", 1)  # a key has no '/', a client's name may
+            by_client[name][key] = value
+        for name, values in by_client.items():
+            self._shard.memory.undo(name, values)
+
+    def restart(self) -> None:
+        """Start all workers again, since what clients remember was replaced; those that remember anything are dealt out anew."""
+        known = filter(self._shard.memory.has, sorted(set(self._shard.clients.names) - self._here))
+        self._homes.settle({name: i % len(self._all) for i, name in enumerate(known)})
+        for worker in self._all:
+            worker.restart()
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._all:
+            worker.close()
+        self._all = []
+
+
+class Homes:
+    """By client, the number of the worker that holds what it remembers: for good, or of the present round alone."""
+
+    def __init__(self) -> None:
+        self.lasting: dict[str, int] = {}
+        self._passing: dict[str, int] = {}
+        self._round = 0
+
+    def of(self, round: int) -> dict[str, int]:
+        """The homes in this round."""
+        if round != self._round:
+            self._passing, self._round = {}, round
+        return {**self._passing, **self.lasting}
+
+    def note(self, number: int, lasting: Iterable[str], passing: Iterable[str]) -> None:
+        """What a worker says of the clients that it has served."""
+        self.lasting.update(dict.fromkeys(lasting, number))
+        self._passing.update(dict.fromkeys(passing, number))
+
+    def settle(self, homes: Mapping[str, int]) -> None:
+        """Forget all homes but these."""
+        self.lasting, self._passing = dict(homes), {}
+
+    def leave(self, number: int) -> None:
+        """A worker has ended: the next one has what its clients remember for good, and nothing else."""
+        self._passing = {n: home for n, home in self._passing.items() if home != number}
+
+
+class Worker:
+    """A process that serves some clients. It is forked: rows are shared copy-on-write, and nothing is pickled.
+
+    Args:
+        shard: rows, model and memory as they are whenever the process is started.
+        down: where payloads of all workers lie; replies have a memory of their own.
+
+    Attributes:
+        pipe: to the process.
+    """
+
+    def __init__(self, shard: Shard, down: Arena) -> None:
+        self._shard, self._down = shard, down
+        self._up = Arena()
+        self._task, self._names = "", tuple[str, ...]()
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("fork")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(self._shard, theirs, self.pipe, self._down, self._up), daemon=True
+        )
+        with held():
+            self._process.start()
+        self._why = ""
+        theirs.close()
+
+    def __str__(self) -> str:
+        return f"worker process {self._process.pid} ({self._task} of {_listed(self._names)})"
+
+    def send(self, ask: Ask) -> None:
+        """Begin a task."""
+        self._task, self._names = ask.task.rpartition(":")[2], ask.names
+        try:
+            self.pipe.send_bytes(self._down.pack({"ask": ask}))
+        except (BrokenPipeError, OSError):
+            return  # the answer that is waited for next reports the death
+
+    def receive(self) -> dict[str, Any]:
+        """The message that answers what was sent. Raises `EOFError` or `OSError` if the process has ended."""
+        # The caller may keep a reply, and its memory is written again by the next one.
+        return self._up.unpack(self.pipe.recv_bytes(), keep=True)
+
+    def end(self, why: str) -> None:
+        """Kill the process. It holds nothing that must be saved, and later workers hold copies of its pipe, so nothing else ends it."""
+        self._process.kill()
+        self._why = why
+
+    def close(self) -> None:
+        """End the process for good."""
+        self.pipe.close()
+        self._process.kill()
+        self._process.join()
+
+    def restart(self) -> str:
+        """End the process and start another one; returns why the first ended."""
+        self.close()
+        why = self._why or f"ended with exit code {self._process.exitcode}"
+        self._start()
+        return why
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"{', '.join(plain(name, 40) for name in names[:5])}{more}"
+
+
+def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers after saving
+    parents.close()
+    torch.set_num_threads(1)
+    told = _Told(shard)
+    while True:
+        try:
+            received = pipe.recv_bytes()
+        except (EOFError, OSError):
+            os._exit(0)
+        up.clear()
+        ask: Ask = down.unpack(received)["ask"]
+        answer = shard.answer(ask)
+        notes = tuple(n for n in ask.names if shard.memory.has_notes(n))
+        pipe.send_bytes(up.pack({"answer": answer, "notes": notes, **told.news(ask)}))
+
+
+class _Told:
+    """What a worker has told its parent that clients remember of the present round."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._memory = shard.memory
+        self._round = (0, 0)
+        self._told: dict[str, dict[str, Tensor]] = {}
+
+    def news(self, ask: Ask) -> dict[str, Any]:
+        """Who of the clients of this ask has remembered something else since, and what it has remembered in this round."""
+        if self._round != (ask.context.round, ask.context.attempt):
+            self._round, self._told = (ask.context.round, ask.context.attempt), {}
+        kept = {name: self._memory.kept(name) for name in ask.names}
+        written = tuple(name for name, now in kept.items() if not _is_same(now, self._told.get(name, {})))
+        self._told.update({name: kept[name] for name in written})
+        values = {f"{key}/{name}": value for name in written for key, value in kept[name].items()}
+        return {"written": written, "kept": Saved(values)}
+
+
+def _is_same(now: Mapping[str, Tensor], told: Mapping[str, Tensor]) -> bool:
+    return now.keys() == told.keys() and all(now[key] is told[key] for key in now)
