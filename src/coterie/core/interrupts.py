@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-__all__ = ["Interrupted", "heeded", "held", "is_interrupt"]
+__all__ = ["Interrupted", "heeded", "held", "interrupt", "is_interrupt"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -19,7 +19,7 @@ class Interrupted(KeyboardInterrupt):
 def heeded() -> Iterator[None]:
     """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt`."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with _handled(_interrupt) if usual else nullcontext():
+    with _handled(interrupt) if usual else nullcontext():
         yield
 
 
@@ -35,11 +35,12 @@ def held() -> Iterator[None]:
 
 def is_interrupt(error: BaseException) -> bool:
     """Whether an error that a client's code has not caught is Ctrl-C, as far as that can be told."""
-    certain = signal.getsignal(signal.SIGINT) in (_interrupt, signal.SIG_IGN)
+    certain = signal.getsignal(signal.SIGINT) in (interrupt, signal.SIG_IGN)
     return isinstance(error, Interrupted if certain else KeyboardInterrupt)
 
 
-def _interrupt(number: int, frame: Any) -> NoReturn:
+def interrupt(number: int, frame: Any) -> NoReturn:
+    """What a signal calls that ends a run, through every `finally`."""
     raise Interrupted
 
 

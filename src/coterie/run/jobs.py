@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coterie.core.errors import CoterieError, InputError, RunError
+from coterie.core.interrupts import Interrupted, held, interrupt
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -80,7 +80,7 @@ class Jobs:
         context = multiprocessing.get_context("fork")
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_serve, args=(work, theirs, os.getpid()))
-        with warnings.catch_warnings():
+        with held(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # a live display has a thread, which a job never uses
             process.start()
         theirs.close()
@@ -119,7 +119,7 @@ class Jobs:
 
 def _serve(work: Work, pipe: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its jobs
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through every `finally`, so that workers end too
+    signal.signal(signal.SIGTERM, interrupt)  # through every `finally`, so that workers end too
     _die_with(parent)
     torch.set_num_threads(1)
 
@@ -129,6 +129,8 @@ def _serve(work: Work, pipe: Connection, parent: int) -> None:
     try:
         work(lambda number: tell(round=number))
         tell(done=True)
+    except Interrupted:
+        return
     except CoterieError as error:
         tell(error=type(error).__name__, sentence=str(error))
     except OSError as error:  # a full disk, a folder that may not be written
