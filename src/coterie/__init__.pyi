@@ -65,6 +65,7 @@ from coterie.filters.gaussian_noise import GaussianNoise as GaussianNoise
 from coterie.filters.top_k import TopK as TopK
 from coterie.run.fit import fit as fit
 from coterie.run.fit import personalise as personalise
+from coterie.run.history import Run as Run
 from coterie.run.settings import RunSettings as RunSettings
 from coterie.samplers.isfedavg import GradientNormSampler as GradientNormSampler
 from coterie.samplers.isfedavg import ISFedAvg as ISFedAvg

@@ -19,13 +19,14 @@ from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
 from coterie.core.schema import build
 from coterie.core.training import LocalSGD
+from coterie.core.workspace import Workspace
 from coterie.data import load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model
 from coterie.run.experiment import find_method
 from coterie.run.finetune import Tuning, finetune
-from coterie.run.history import Run
+from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.settings import RunSettings
 
@@ -107,11 +108,13 @@ def fit(
         filters_of(method, filters)
         opened = engine.open(prepared, module, settings.row_loss(prepared))
         try:
+            loss = getattr(opened, "loss", None) or Workspace(module, settings.row_loss(prepared), prepared[0]).loss
             if wrong:
                 opened = Attacked(opened, attack, wrong)
-            return run_method(opened, method, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
+            run = run_method(opened, method, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
         finally:
             opened.close()
+    return replace(run, meaning=Meaning(loss.kind, rows.classes, rows.label_scale, rows.recipe, loss.last))
 
 
 def _check_types(**given: Any) -> None:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import html
+import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.loss import Kind
 from coterie.core.method import Log
+from coterie.core.rows import Inputs, LabelScale
 from coterie.core.session import AskRecord
+from coterie.core.state import write_atomically
 from coterie.core.vector import Layout, export
+from coterie.data import apply_recipe
+from coterie.run.answers import Answers, Prediction
+from coterie.run.files import METRICS, WRITER, require_format
+from coterie.run.plots import Curves, draw
 
-__all__ = ["History", "Record", "Row", "Run", "Timing"]
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = ["History", "Meaning", "Record", "Row", "Run", "Timing"]
 
 
 class Row(NamedTuple):
@@ -55,6 +72,24 @@ class History(list[Row]):
         return f"<history of {len(self)} numbers in {len({r.round for r in self})} rounds>"
 
 
+class Meaning(NamedTuple):
+    """What outputs mean, and how rows of tables become inputs.
+
+    Attributes:
+        kind: how outputs are read.
+        classes: names of the classes; empty for regression.
+        scale: of the labels of a regression.
+        recipe: how raw rows become inputs; None where clients were not made from tables.
+        last: the classes lie in the last dimension of outputs, not in dimension 1.
+    """
+
+    kind: Kind
+    classes: tuple[str, ...] = ()
+    scale: LabelScale = LabelScale()
+    recipe: Mapping[str, Any] | None = None
+    last: bool = False
+
+
 @dataclass(repr=False)
 class Run:
     """What a run has learned and seen.
@@ -71,6 +106,7 @@ class Run:
         asks: one record per ask.
         failures: last reason of each client that ever failed.
         module: the module that the vectors belong to.
+        meaning: what outputs mean, for `predict`; None of a run without clients in this process.
     """
 
     method: Any
@@ -86,11 +122,17 @@ class Run:
     seconds: list[Timing] = field(default_factory=list)
     asks: list[AskRecord] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    meaning: Meaning | None = None
+
+    @property
+    def label(self) -> str:
+        """What the method is called: its class, or what a saved run says."""
+        return self.method if isinstance(self.method, str) else type(self.method).__name__
 
     def __repr__(self) -> str:
         models = "one model for everybody" if set(self.models) == {"*"} else f"models of {len(self.models)} clients"
         failed = f", {len(self.failures)} clients failed" if self.failures else ""
-        return f"<run of {type(self.method).__name__}: {self.rounds} rounds, seed {self.seed}, {models}{failed}>"
+        return f"<run of {self.label}: {self.rounds} rounds, seed {self.seed}, {models}{failed}>"
 
     @property
     def x(self) -> Tensor:
@@ -111,6 +153,132 @@ class Run:
         if chosen is None:
             raise InputError(f"this run has no model for {client!r}; {nearest(client, self.models)}")
         return export(chosen, self.module, Layout.of(self.module), trained_only=trained_only)
+
+    def predict(self, rows: Any, client: str = "*") -> Prediction:
+        """What a client's model, or the one for everybody, says of new rows.
+
+        Args:
+            rows: a data frame or a file with the columns of tables; for other clients a tensor [rows, ...], an array or a dict of them.
+            client: whose model.
+
+        Raises:
+            InputError: no such model, or rows that do not fit.
+        """
+        if self.meaning is None:
+            raise InputError("this run does not say what its outputs mean; make it with ct.fit")
+        kind, classes, scale, recipe, last = self.meaning
+        module = copy.deepcopy(self.module)
+        module.load_state_dict(self.state_dict(client))
+        labels, notes = None, tuple[str, ...]()
+        inputs: Inputs
+        if recipe is not None and not isinstance(rows, Tensor):
+            inputs, labels, notes = apply_recipe(dict(recipe), rows)
+            labels = labels if labels is None or classes else scale.undo(labels)
+        else:
+            inputs = (
+                {k: torch.as_tensor(v) for k, v in rows.items()} if isinstance(rows, dict) else torch.as_tensor(rows)
+            )
+        try:
+            with torch.no_grad():
+                values = Answers(module, kind, classes, scale, last=last).eval()(inputs)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise InputError(f"the model cannot read these rows: {str(error).splitlines()[0]}") from error
+        names = classes if kind == "regression" or classes else tuple(map(str, range(values.shape[1])))
+        return Prediction(self.label, client, names, values, labels, notes)
+
+    def to_pandas(self, table: str = "history") -> pd.DataFrame:
+        """The history as a data frame (round, client, split, metric, value); or the `summary`, or the `weights`.
+
+        Raises `InputError` for another name.
+        """
+        import pandas as pd
+
+        tables: dict[str, tuple[Sequence[Any], Sequence[str] | None]] = {
+            "history": (self.history, Row._fields),
+            "summary": (self.summary, None),
+            "weights": (self.weight_rows, ("round", "target", "client", "weight")),
+        }
+        require(table in tables, f"there is no table {table!r}; {nearest(table, tables)}")
+        rows, columns = tables[table]
+        return pd.DataFrame(list(rows), columns=columns)
+
+    def plot(self, metric: str = "loss", split: str | None = None) -> Figure:
+        """A matplotlib figure (extra `plot`) of a metric over rounds, with a panel for each client.
+
+        Raises `InputError` for a metric that the history does not have.
+        """
+        split = split or self._split
+        rows = [r for r in self.history if (r.metric, r.split) == (metric, split)]
+        panels: dict[str, Curves] = {}
+        for client in dict.fromkeys(r.client for r in rows):
+            points = self.history.select(metric, client, split)
+            panels[client] = {"": ([number for number, _ in points], [value for _, value in points])}
+        return draw(panels, f"{metric} ({split})")
+
+    @property
+    def _split(self) -> str:
+        """The rows that results are about: test rows, or what there is."""
+        found = {row["split"] for row in self.summary}
+        return next((s for s in ("test", "validation", "train") if s in found), "test")
+
+    def _repr_html_(self) -> str:
+        rows = [row for row in self.summary if row["split"] == self._split]
+        metrics = [m for m in METRICS if any(row.get(m) is not None for row in rows)]
+        cells = [["client", "rows", *metrics]]
+        cells += [[row["client"], str(row["n"]), *(_shown(row.get(m)) for m in metrics)] for row in rows]
+        lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells]
+        table = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<p>{html.escape(repr(self)[1:-1])}; {self._split} rows</p><table>{table}</table>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write models, history, weights and summary to one safetensors file; not the method's state, nor what was asked."""
+        from safetensors.torch import save
+
+        meaning = None if self.meaning is None else self.meaning._asdict()
+        kept = {name: getattr(self, name) for name in _KEPT}
+        about = {**WRITER, "method": self.label, "meaning": meaning, **kept}
+        content = save({k: v.clone() for k, v in self.models.items()}, metadata={"coterie": json.dumps(about)})
+        write_atomically(Path(path), lambda p: p.write_bytes(content))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], module: nn.Module) -> Run:
+        """What `save` wrote, with the module that the models belong to; `method` is then a name, and `state` None.
+
+        Raises `InputError` if the file is none of these or damaged, or of another module.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = json.loads((file.metadata() or {})["coterie"])
+                models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
+            require_format(about, Path(path))
+            kept = {name: about[name] for name in _KEPT}
+            meaning = about["meaning"]
+            run = cls(about["method"], state=None, models=models, module=module, **kept)
+            if meaning is not None:
+                exact = {"classes": tuple(meaning["classes"]), "scale": LabelScale(*meaning["scale"])}
+                run.meaning = Meaning(**{**meaning, **exact})
+            run.history = History(Row(*row) for row in about["history"])
+            run.seconds = [Timing(*row) for row in about["seconds"]]
+            run.weight_rows = [tuple(row) for row in about["weight_rows"]]
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is not a saved run that can be read ({error})") from error
+        size, mine = len(next(iter(models.values()))), Layout.of(module).size
+        require(
+            size == mine, f"{path} has models of {size} numbers, and this module has {mine}; give the one of the run"
+        )
+        return run
+
+
+_KEPT = ("seed", "rounds", "history", "weights", "weight_rows", "summary", "seconds", "failures")
+"""What `Run.save` writes as JSON."""
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, int | float) else "-"
 
 
 @dataclass

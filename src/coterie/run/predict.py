@@ -2,102 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.loss import Kind, probabilities
+from coterie.core.loss import Kind
 from coterie.core.rows import LabelScale
 from coterie.models import build_shape
+from coterie.run.answers import Answers, Prediction
 from coterie.run.experiment import model_of
-from coterie.run.files import FILES, escaped, hash_of, require_readable, safe_name
+from coterie.run.files import FILES, hash_of, own_objects, require_readable, safe_name
 from coterie.run.folder import CHECKPOINTS
 from coterie.run.models import open_model_file
 from coterie.run.seals import damaged, read_sealed
 from coterie.run.tables import read_tables
 
-__all__ = ["MODEL", "Answers", "Prediction", "is_final", "load_answers", "predict"]
-
+__all__ = ["MODEL", "is_final", "load_answers", "predict"]
 
 MODEL = "model.safetensors"
-
-
-class Answers(nn.Module):
-    """A model that answers in words that people use: class probabilities [rows, C], or a number [rows, 1] in the label's unit."""
-
-    def __init__(self, model: nn.Module, outputs: int, classes: Sequence[str], scale: LabelScale) -> None:
-        super().__init__()
-        self.model, self.classes, self.scale = model, tuple(classes), scale
-        self.kind: Kind = "regression" if not classes else "binary" if outputs == 1 else "classes"
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """What it says of inputs [rows, features] that `recipe` made of columns."""
-        outputs = self.model(inputs)
-        if self.kind == "regression":
-            return self.scale.undo(outputs.reshape(len(outputs), -1))
-        return probabilities(self.kind, outputs)
-
-
-class Prediction(NamedTuple):
-    """Predictions for new rows.
-
-    Attributes:
-        method, client: whose model was used.
-        classes: names of the classes; empty for regression.
-        values: probability of each class [rows, C], or the predicted number [rows, 1] in the unit of the label.
-        labels: of the file, if it has them.
-        notes: what was unusual about the file.
-        threshold: the probability of the second of two classes from which a row is called so.
-        columns: of the file, as they are written there; empty for arrays.
-    """
-
-    method: str
-    client: str
-    classes: tuple[str, ...]
-    values: Tensor
-    labels: Tensor | None
-    notes: tuple[str, ...]
-    threshold: float = 0.5
-    columns: Mapping[str, Sequence[str]] = {}
-
-    @property
-    def called(self) -> Tensor:
-        """Number of the predicted class [rows]."""
-        return (self.values[:, 1] >= self.threshold).long() if len(self.classes) == 2 else self.values.argmax(dim=1)
-
-    def table(self) -> str:
-        """A CSV: the columns of the file (the row number if it has none), the prediction, and a column per class."""
-        buffer = io.StringIO()
-        writer = csv.writer(buffer, lineterminator="\n")
-        given = {name: cells for name, cells in self.columns.items() if name}
-        given = given or {"row": [str(i) for i in range(1, len(self.values) + 1)]}
-        rows = [(*given, *(_free(name, given) for name in ("prediction", *self.classes)))]
-        rows += [(*cells, *own) for cells, own in zip(zip(*given.values(), strict=True), self._cells(), strict=True)]
-        writer.writerows([escaped(cell) for cell in row] for row in rows)
-        return buffer.getvalue()
-
-    def _cells(self) -> list[list[str]]:
-        if not self.classes:
-            return [[f"{value:.6g}"] for value in self.values[:, 0].tolist()]
-        names = [self.classes[i] for i in self.called.tolist()]
-        return [[name, *(f"{p:.4f}" for p in row)] for name, row in zip(names, self.values.tolist(), strict=True)]
-
-    def accuracy(self) -> float | None:
-        """Share of right predictions, if the file has labels of classes."""
-        if self.labels is None or not self.classes:
-            return None
-        return float((self.called == self.labels).double().mean())
-
-
-def _free(name: str, taken: Mapping[str, Any]) -> str:
-    return name if name not in taken else f"{name} (predicted)"
 
 
 def predict(
@@ -171,7 +96,8 @@ def load_answers(
     model.load_state_dict(state)
     classes, label = tuple(about["classes"]), recipe["label"]
     scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
-    return Answers(model, about["outputs"], classes, scale).eval(), recipe, about
+    kind: Kind = "regression" if not classes else "binary" if about["outputs"] == 1 else "classes"
+    return Answers(model, kind, classes, scale).eval(), recipe, about
 
 
 def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
@@ -195,6 +121,9 @@ def _of_run(run: Path, client: str | None, method: str | None, seed: int | None)
 def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
     """What builds the model of a run. A file of the user's own is imported only if it is trusted and is the one of the run."""
     name = str(table.get("name", ""))
+    require(
+        not own_objects(name), f"the model of {run} is {name}, an object of a Python program; load it there: models/"
+    )
     if ".py:" in name:
         path, _, attribute = name.rpartition(":")
         if trust is None:

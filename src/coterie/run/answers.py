@@ -1,0 +1,97 @@
+"""What models answer for new rows, in words that people use: probabilities of classes, or numbers in the unit of the label."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from coterie.core.loss import Kind, probabilities
+from coterie.core.rows import Inputs, LabelScale
+from coterie.run.files import escaped
+
+__all__ = ["Answers", "Prediction"]
+
+
+class Answers(nn.Module):
+    """A model that answers in words that people use: class probabilities [rows, C], or a number [rows, 1] in the label's unit.
+
+    Args:
+        model: what gives outputs.
+        kind: how these are read.
+        classes: names of the classes; empty for regression.
+        scale: of the labels of a regression.
+        last: the classes lie in the last dimension of outputs, not in dimension 1.
+    """
+
+    def __init__(
+        self, model: nn.Module, kind: Kind, classes: Sequence[str], scale: LabelScale, *, last: bool = False
+    ) -> None:
+        super().__init__()
+        self.last = last
+        self.model, self.kind, self.classes, self.scale = model, kind, tuple(classes), scale
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """What it says of inputs [rows, ...]."""
+        outputs = self.model(inputs)
+        if self.kind in ("regression", "own"):
+            return self.scale.undo(outputs.reshape(len(outputs), -1))
+        return probabilities(self.kind, outputs.movedim(-1, 1) if self.last else outputs)
+
+
+class Prediction(NamedTuple):
+    """Predictions for new rows.
+
+    Attributes:
+        method, client: whose model was used.
+        classes: names of the classes; empty for regression.
+        values: probability of each class [rows, C], or the predicted number [rows, 1] in the unit of the label.
+        labels: of the file, if it has them.
+        notes: what was unusual about the file.
+        threshold: the probability of the second of two classes from which a row is called so.
+        columns: of the file, as they are written there; empty for arrays.
+    """
+
+    method: str
+    client: str
+    classes: tuple[str, ...]
+    values: Tensor
+    labels: Tensor | None
+    notes: tuple[str, ...]
+    threshold: float = 0.5
+    columns: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def called(self) -> Tensor:
+        """Number of the predicted class [rows]."""
+        return (self.values[:, 1] >= self.threshold).long() if len(self.classes) == 2 else self.values.argmax(dim=1)
+
+    def table(self) -> str:
+        """A CSV: the columns of the file (the row number if it has none), the prediction, and a column per class."""
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        given = {name: cells for name, cells in self.columns.items() if name}
+        given = given or {"row": [str(i) for i in range(1, len(self.values) + 1)]}
+        rows = [(*given, *(_free(name, given) for name in ("prediction", *self.classes)))]
+        rows += [(*cells, *own) for cells, own in zip(zip(*given.values(), strict=True), self._cells(), strict=True)]
+        writer.writerows([escaped(cell) for cell in row] for row in rows)
+        return buffer.getvalue()
+
+    def _cells(self) -> list[list[str]]:
+        if not self.classes:
+            return [[f"{value:.6g}"] for value in self.values[:, 0].tolist()]
+        names = [self.classes[i] for i in self.called.tolist()]
+        return [[name, *(f"{p:.4f}" for p in row)] for name, row in zip(names, self.values.tolist(), strict=True)]
+
+    def accuracy(self) -> float | None:
+        """Share of right predictions, if the file has labels of classes."""
+        if self.labels is None or not self.classes:
+            return None
+        return float((self.called == self.labels).double().mean())
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    return name if name not in taken else f"{name} (predicted)"
