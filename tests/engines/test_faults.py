@@ -16,7 +16,7 @@ import torch
 from coterie import task
 from coterie.algorithms import FedAvg, Scaffold
 from coterie.core.errors import InputError
-from coterie.core.interrupts import heeded
+from coterie.core.interrupts import end, heeded
 from coterie.core.task import Task, Update
 from coterie.core.training import LocalSGD, Steps
 from coterie.engines import workers
@@ -159,31 +159,38 @@ def refuses(cohort) -> Word:
 
 
 @task
-def interrupts(cohort) -> Word:
-    os.kill(os.getpid(), signal.SIGINT)
+def interrupts(cohort, *, number: int) -> Word:
+    os.kill(os.getpid(), number)
     time.sleep(10)
     return Word(tuple(cohort.names))
 
 
 class Interrupted:
-    """Its round is interrupted by Ctrl-C while clients work."""
+    """Its round is interrupted by a signal while clients work."""
+
+    def __init__(self, number):
+        self.number = number
 
     def init(self, x, federation):
         return Reply(x, "")
 
     def round(self, state, federation, rng):
-        federation.ask(federation.clients, interrupts)
+        federation.ask(federation.clients, interrupts, number=int(self.number))
         return state, {}
 
     def models(self, state):
         return state.delta
 
 
-def test_ctrl_c_while_a_task_runs_ends_the_run():
-    before = signal.getsignal(signal.SIGINT)
-    problem = logistic()
-    with pytest.raises(KeyboardInterrupt):
-        fit(Interrupted(), problem.clients, problem.model, 1)
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_a_signal_while_a_task_runs_ends_the_run(number, error):
+    problem, before = logistic(), signal.getsignal(signal.SIGINT)
+    usual = signal.signal(signal.SIGTERM, end)  # as in a job
+    try:
+        with pytest.raises(error):
+            fit(Interrupted(number), problem.clients, problem.model, 1)
+    finally:
+        signal.signal(signal.SIGTERM, usual)
     assert signal.getsignal(signal.SIGINT) is before
 
 

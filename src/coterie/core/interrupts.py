@@ -8,18 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-__all__ = ["Interrupted", "heeded", "held", "interrupt", "is_interrupt"]
+__all__ = ["Ended", "Interrupted", "end", "heeded", "held", "is_interrupt"]
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C while clients may work; a `KeyboardInterrupt` that is none is raised by their code."""
 
 
+class Ended(SystemExit):
+    """The end of this process from outside; a `SystemExit` that is none is raised by a client's code."""
+
+
 @contextmanager
 def heeded() -> Iterator[None]:
     """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt`."""
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with _handled(interrupt) if usual else nullcontext():
+    with _handled(_interrupt) if usual else nullcontext():
         yield
 
 
@@ -34,13 +38,17 @@ def held() -> Iterator[None]:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an error that a client's code has not caught is Ctrl-C, as far as that can be told."""
-    certain = signal.getsignal(signal.SIGINT) in (interrupt, signal.SIG_IGN)
-    return isinstance(error, Interrupted if certain else KeyboardInterrupt)
+    """Whether an error that a client's code has not caught is Ctrl-C, as far as that can be told, or `end`."""
+    certain = signal.getsignal(signal.SIGINT) in (_interrupt, signal.SIG_IGN)
+    return isinstance(error, Ended | (Interrupted if certain else KeyboardInterrupt))
 
 
-def interrupt(number: int, frame: Any) -> NoReturn:
-    """What a signal calls that ends a run, through every `finally`."""
+def end(number: int, frame: Any) -> NoReturn:
+    """A handler that ends this process through every `finally`."""
+    raise Ended(0)
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
     raise Interrupted
 
 

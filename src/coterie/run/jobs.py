@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coterie.core.errors import CoterieError, InputError, RunError
-from coterie.core.interrupts import Interrupted, held, interrupt
+from coterie.core.interrupts import end, held
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -119,7 +119,7 @@ class Jobs:
 
 def _serve(work: Work, pipe: Connection, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its jobs
-    signal.signal(signal.SIGTERM, interrupt)  # through every `finally`, so that workers end too
+    signal.signal(signal.SIGTERM, end)  # through every `finally`, so that workers end too
     _die_with(parent)
     torch.set_num_threads(1)
 
@@ -129,8 +129,6 @@ def _serve(work: Work, pipe: Connection, parent: int) -> None:
     try:
         work(lambda number: tell(round=number))
         tell(done=True)
-    except Interrupted:
-        return
     except CoterieError as error:
         tell(error=type(error).__name__, sentence=str(error))
     except OSError as error:  # a full disk, a folder that may not be written
