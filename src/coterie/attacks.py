@@ -154,16 +154,20 @@ class LossInflation(Attack):
     """MaxFL's Byzantine clients: they report a huge gap, to be weighed as much as can be, and add noise to their update.
 
     Attributes:
-        gap: what they report as loss minus requirement; a number.
+        gap: what they report as loss minus requirement; 0 has the largest weight of all under MaxFL.
+        stay: asked whether they stay, they answer with a gap below 0; else with `gap`, so that a huge one leaves.
         sigma: standard deviation >= 0 of the noise on updates and gradients.
     """
 
     gap: float = 100.0
     sigma: Annotated[float, NOT_NEGATIVE] = 1.0
+    stay: bool = False
 
     def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
-        """The huge gap, and noise on vectors."""
-        return torch.full_like(rows, self.gap) if kind == "gap" else rows + self.sigma * normal(rows, rngs)
+        """The gap, and noise on vectors."""
+        if kind in VECTORS:
+            return rows + self.sigma * normal(rows, rngs)
+        return torch.full_like(rows, -1.0 if kind == "stay" and self.stay else self.gap)
 
 
 @wire_type
@@ -289,7 +293,7 @@ class Corrupted(Filter):
     """
 
     stage = "attack"
-    kinds: ClassVar[tuple[str, ...]] = (*VECTORS, "gap")
+    kinds: ClassVar[tuple[str, ...]] = (*VECTORS, "gap", "stay")
 
     attack: Any
     who: tuple[str, ...]

@@ -12,12 +12,14 @@ import pytest
 import torch
 from short_runs import LOCAL, logged_at, loss, rows, run, sgd, trained
 
-from coterie.algorithms import FedAvg, MaxFL
+from coterie.algorithms import FedAvg, Local, MaxFL, SGDIdeal
+from coterie.attacks import LossInflation
 from coterie.core import appeal
 from coterie.core.errors import InputError, RunError
 from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
+from coterie.run.appeal import Appeal
 from coterie.run.experiment import Experiment
 from coterie.run.history import Run
 from federations import (
@@ -38,7 +40,7 @@ MUTANTS = {
     "maxfl": [
         ("core/appeal.py", "appeals = test < own[:, 2]", "appeals = test <= own[:, 2]"),
         ("core/appeal.py", "(train < own[:, 1])", "(train <= own[:, 1])"),
-        ("algorithms/maxfl.py", "if gap < 0)", "if gap <= 0)"),
+        ("core/appeal.py", "if gap < 0)", "if gap <= 0)"),
         ("core/appeal.py", "torch.where(appeals, right, own[:, 3])", "torch.maximum(right, own[:, 3])"),
         ("solvers/appeal.py", "torch.sigmoid(gap) * torch.sigmoid(-gap)", "torch.sigmoid(gap)"),
         ("solvers/appeal.py", "(gap >= 0).to(gap.dtype)", "(gap > 0).to(gap.dtype)"),
@@ -318,6 +320,56 @@ def test_flexible_rounds_are_the_same_on_any_number_of_workers_and_after_a_resum
     assert_same_bits(whole, run(method, problem, 4, workers=2, strict_wire=True, **few))
     run(method, problem, 2, checkpoint=tmp_path, **few)
     assert_same_bits(whole, run(method, problem, 4, checkpoint=tmp_path, resume=True, **few))
+
+
+@pytest.mark.parametrize("steps", [5, 1])
+def test_any_method_whose_clients_may_leave_has_the_pool_of_a_flexible_maxfl(steps):
+    problem, leaving = logistic(), Appeal(warmup_steps=steps, leave=True, mandatory_rounds=2)
+    own = run(MaxFL(MINI, warmup_steps=steps, flexible=True, mandatory_rounds=2), problem, 6, clients_per_round=2)
+    ruled = run(MaxFL(MINI, warmup_steps=steps), problem, 6, clients_per_round=2, appeal=leaving)
+    assert torch.equal(own.x, ruled.x)
+    for metric in ("pool", "skipped", "gm_appeal"):
+        assert own.history.select(metric) == ruled.history.select(metric)
+    averaged = run(FedAvg(MINI), problem, 6, clients_per_round=2, appeal=leaving)
+    assert averaged.history.select("pool")[:2] == [(1, 5.0), (2, 5.0)]
+    drawn_after = [len(drawn(averaged, number)) for number in range(3, 7)]
+    assert drawn_after == [min(2, int(pool)) for _, pool in averaged.history.select("pool")[2:]]
+
+
+def test_where_nobody_stays_rounds_are_skipped_whatever_the_method():
+    leaving = Appeal(warmup_steps=50, leave=True, mandatory_rounds=1)
+    found = run(FedAvg(ONE, lr=40.0), quadratic(CENTRES), 4, appeal=leaving)
+    assert found.history.select("skipped") == [(1, 0.0), (2, 1.0), (3, 1.0), (4, 1.0)]
+    assert [number for number, _ in found.history.select("slack")] == [0, 1, 2, 3, 4]
+    assert torch.equal(found.x, run(FedAvg(ONE, lr=40.0), quadratic(CENTRES), 1).x)
+
+
+def test_a_run_whose_clients_leave_is_the_same_on_two_workers_and_after_a_resume(tmp_path):
+    problem, options = (
+        batch_norm(),
+        {"clients_per_round": 3, "appeal": Appeal(leave=True, warmup_steps=5, mandatory_rounds=1)},
+    )
+    whole = run(FedAvg(MINI), problem, 4, **options)
+    assert_same_bits(whole, run(FedAvg(MINI), problem, 4, workers=2, strict_wire=True, **options))
+    run(FedAvg(MINI), problem, 2, checkpoint=tmp_path, **options)
+    assert_same_bits(whole, run(FedAvg(MINI), problem, 4, checkpoint=tmp_path, resume=True, **options))
+
+
+def test_appeal_needs_one_model_and_clients_that_the_run_draws():
+    with pytest.raises(InputError, match=r"run\.appeal needs one model for everybody, and Local has several"):
+        run(Local(MINI), logistic(), 1, appeal=Appeal())
+    with pytest.raises(InputError, match="SGDIdeal chooses its clients itself; leave out one of the two"):
+        run(SGDIdeal(("a", "b"), MINI), logistic(), 1, appeal=Appeal(leave=True))
+
+
+def test_a_liar_may_say_that_it_stays():
+    away = dict.fromkeys(CENTRES, 1e-6)
+    method = MaxFL(ONE, requirements=away, flexible=True, mandatory_rounds=0)
+    for stay, pool in ((False, 0.0), (True, 1.0)):
+        attack = LossInflation(gap=100.0, sigma=0.0, stay=stay, on=("a",))
+        found = run(method, quadratic(CENTRES), 2, attack=attack)
+        assert found.history.select("pool") == [(1, pool), (2, pool)]
+        assert logged_at(found, 1, "gap") == ({"a": 100.0} if stay else {})
 
 
 def test_a_linear_surrogate_is_fedavg_among_clients_of_equal_size():

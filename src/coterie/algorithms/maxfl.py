@@ -50,11 +50,11 @@ from coterie.core.appeal import (
     Requirements,
     check_names,
     check_requirements,
-    gaps,
     measure_appeal,
     requirement,
     requirement_payload,
     solved,
+    staying,
     with_steps,
 )
 from coterie.core.cohort import Cohort
@@ -182,12 +182,11 @@ class MaxFL(Method[State]):
 
     def _pool(self, state: State, federation: Federation) -> tuple[str, ...]:
         """Who may be drawn; clients opt out and in as the model changes."""
-        everyone = federation.everyone
         if federation.round <= self.mandatory_rounds:
-            return everyone
-        replies = federation.ask(everyone, gaps, x=state.x, **self._payload(state, everyone, federation))
-        federation.discard(KEPT, replies.failed)
-        return tuple(n for n, gap in zip(replies.clients, replies.gap.tolist(), strict=True) if gap < 0)
+            return federation.everyone
+        return staying(
+            state.x, state.start, federation, self.local, warmup_steps=self.warmup_steps, requirements=self.requirements
+        )
 
     def _payload(self, state: State, clients: tuple[str, ...], federation: Federation) -> dict[str, Any]:
         warm = with_steps(self.local, self.warmup_steps)

@@ -37,6 +37,7 @@ __all__ = [
     "requirement",
     "requirement_payload",
     "solved",
+    "staying",
     "with_steps",
 ]  # fmt: skip
 
@@ -104,9 +105,9 @@ def _as_measured(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
 
 
 class Gaps(NamedTuple):
-    """F_k(x) - rho_k [n]."""
+    """F_k(x) - rho_k [n], by which a client says whether it stays: below 0."""
 
-    gap: Annotated[Tensor, "gap", Form()]
+    gap: Annotated[Tensor, "stay", Form()]
 
 
 class Measured(NamedTuple):
@@ -191,6 +192,18 @@ def solved(function: Callable[..., Tensor], gap: Tensor, surrogate: str) -> Tens
         return function(gap, surrogate=surrogate)
     except NotFiniteError as error:
         raise RunError(f'MaxFL.surrogate = "{surrogate}" cannot weigh these gaps ({error}); "sigmoid" can') from error
+
+
+def staying(
+    x: Tensor, start: Tensor, federation: Federation, local: LocalSGD, *, warmup_steps: int = 100,
+    requirements: Requirements = "train",
+) -> tuple[str, ...]:  # fmt: skip
+    """Clients to whom the model x [d + b] appeals in this round. Arguments as for `measure_appeal`."""
+    everyone, warm = federation.everyone, with_steps(local, warmup_steps)
+    payload = requirement_payload(requirements, everyone, start, federation.holders(KEPT), warm)
+    replies = federation.ask(everyone, gaps, x=x, **payload)
+    federation.discard(KEPT, replies.failed)
+    return tuple(name for name, gap in zip(replies.clients, replies.gap.tolist(), strict=True) if gap < 0)
 
 
 def measure_appeal(

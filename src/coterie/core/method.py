@@ -174,7 +174,7 @@ class Attack:
         An attack with this hook travels, so it is a frozen dataclass registered with `@wire_type`.
 
         Args:
-            kind: of the field, `update`, `gradient` or `gap`.
+            kind: of the field, `update`, `gradient`, `gap` or `stay`.
             rows: what the a attackers would have replied [a, ...].
             rngs: one stream for each of them.
         """
@@ -184,7 +184,7 @@ class Attack:
         """What attackers who know what everybody replies send [a, ...]; called where all replies pass.
 
         Args:
-            kind: of the field, `update`, `gradient` or `gap`.
+            kind: of the field, `update`, `gradient`, `gap` or `stay`.
             rows: what all clients reply [n, ...].
             attackers: mask [n] of the attackers among them.
             rngs: one stream for each of the a attackers.

@@ -88,7 +88,7 @@ class Task(Generic[R]):
     Attributes:
         name: `module:function`.
         reply: the NamedTuple that it returns.
-        kinds: for each field of the reply `update`, `gradient`, `gap`, `count` or `other`, as declared by its type.
+        kinds: for each field of the reply `update`, `gradient`, `gap`, `stay`, `count` or `other`, as declared by its type.
         forms: what fields must look like, where that is declared.
         texts: fields that are no tensors.
     """
@@ -129,7 +129,7 @@ class Task(Generic[R]):
 
     @property
     def kinds(self) -> Mapping[str, str]:
-        """`update`, `gradient`, `gap`, `count` or `other` for each field of the reply."""
+        """`update`, `gradient`, `gap`, `stay`, `count` or `other` for each field of the reply."""
         if self._kinds is None:
             hints = get_type_hints(self.reply, include_extras=True)
             self._kinds = {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from coterie.core.capacity import check_free_memory
 from coterie.core.engine import Engine
-from coterie.core.errors import RunError
+from coterie.core.errors import RunError, require
 from coterie.core.federation import Federation
 from coterie.core.filters import Filter, filters_of
-from coterie.core.method import Method, Sampler, as_method, as_sampler
+from coterie.core.method import Log, Method, Sampler, as_method, as_sampler
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
 from coterie.run.checkpoint import RoundFiles, fingerprint
@@ -64,6 +64,8 @@ class _Loop:
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
         self.own_participation = self.method.participation == "own"
+        if settings.appeal is not None:
+            settings.appeal.check(self.method)
         self.sampler = as_sampler(self.method.sampler or Sampler())
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
@@ -123,7 +125,8 @@ class _Loop:
             return None
         settings = self.settings
         given = (self.seed, self.per_round, self.every, settings.metrics, settings.loss, settings.max_norm)
-        return RoundFiles(folder, fingerprint(self.method, self.engine, *given, self.training.filters))
+        looked_at = () if settings.appeal is None else (settings.appeal,)
+        return RoundFiles(folder, fingerprint(self.method, self.engine, *given, *looked_at, self.training.filters))
 
     def _call_back(self, number: int) -> None:
         for callback in self.settings.callbacks:
@@ -152,13 +155,19 @@ class _Loop:
     # ---- a round
 
     def _round(self, state: Any, number: int, last: bool) -> Any:
-        view = self.training.view(self._draw(number), number, self.attempt)
+        pool, log = self._pool(state, number)
+        view = self.training.view(self._draw(number, pool), number, self.attempt)
+        due = last or number % self.every == 0
+        if not pool:
+            self.record.add(number, log)
+            if due:
+                self._evaluate(state, self.federation.view(view.clients, number, self.attempt))
+            return state
         rng = Rng.named(self.seed, "server", number)
-        new, log = self.method.round(state, view, rng)
+        new, said = self.method.round(state, view, rng)
         models = self._models(new)
         self._refuse_infinite(models, number)
-        log = {**log, **(self.sampler.after_round(models.get("*"), view) or {})}
-        due = last or number % self.every == 0
+        log = {**log, **said, **(self.sampler.after_round(models.get("*"), view) or {})}
         self.record.add(number, log, with_weights=due)
         if due:
             self._evaluate(new, self.federation.view(view.clients, number, self.attempt))
@@ -177,14 +186,35 @@ class _Loop:
     def _evaluate(self, state: Any, view: Federation) -> None:
         """Write down the metrics of everybody, and what the method itself measures in the round of this view."""
         self.record.history += self.evaluator.look(self._served(state, view.round), view.round)
-        self.record.add(view.round, self.method.measure(state, view))
+        log, appeal = self.method.measure(state, view), self.settings.appeal
+        if appeal is not None and "gm_appeal" not in log:
+            log = {**appeal.measure(self._model(state), self.engine.x, view, self.method), **log}
+        self.record.add(view.round, log)
 
-    def _draw(self, number: int) -> tuple[str, ...]:
-        everyone = self.engine.clients
-        if self.own_participation or self.per_round == len(everyone):
-            return everyone
-        chosen = Rng.named(self.seed, "participants", number).permutation(len(everyone), self.per_round)
-        return tuple(everyone[i] for i in np.sort(chosen).tolist())
+    def _pool(self, state: Any, number: int) -> tuple[tuple[str, ...], Log]:
+        """Clients that may be drawn, and what is written down of them where some may have left."""
+        appeal, everyone = self.settings.appeal, self.engine.clients
+        if appeal is None or not appeal.leave:
+            return everyone, {}
+        pool = appeal.pool(
+            self._model(state), self.engine.x, self.training.view(everyone, number, self.attempt), self.method
+        )
+        return pool, {"pool": len(pool), "skipped": float(not pool)}
+
+    def _draw(self, number: int, pool: tuple[str, ...]) -> tuple[str, ...]:
+        m = min(self.per_round, len(pool))
+        if self.own_participation or m == len(pool):
+            return pool
+        chosen = Rng.named(self.seed, "participants", number).permutation(len(pool), m)
+        return tuple(pool[i] for i in np.sort(chosen).tolist())
+
+    def _model(self, state: Any) -> Tensor:
+        """The model for everybody, which alone can appeal or not. Raises `InputError` if there is none."""
+        models = self._models(state)
+        require(
+            "*" in models, f"run.appeal needs one model for everybody, and {type(self.method).__name__} has several"
+        )
+        return models["*"]
 
     def _everybody(self, number: int) -> Federation:
         return self.federation.view(self.engine.clients, number, self.attempt)

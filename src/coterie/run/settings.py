@@ -11,6 +11,7 @@ from coterie.core.metrics import DEFAULT_METRICS, find_metrics
 from coterie.core.modules import load_object
 from coterie.core.rows import Clients
 from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
+from coterie.run.appeal import Appeal
 
 __all__ = ["RunSettings"]
 
@@ -19,6 +20,7 @@ _LOSS = Rule(
     f"{' | '.join(LOSSES)} or FILE.py:FUNCTION",
     LOSSES,
 )
+_APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
 _CALLABLES = Rule(lambda v: isinstance(v, tuple) and all(map(callable, v)), "functions of a round's number")
 
 
@@ -34,6 +36,8 @@ class RunSettings:
             (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs.
         merge_validation: train on validation rows too where a method does not need them.
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
+        appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`
+            and `mandatory_rounds` (`Appeal`); None: not looked at.
         strict_wire: encode and decode everything as if it were sent.
         callbacks: called with the number of each complete round, and with 0 at the start.
         resume: go on from the checkpoint, if there is one.
@@ -47,6 +51,7 @@ class RunSettings:
     loss: Annotated[str | RowLoss, _LOSS, Flag(metavar="NAME")] = "auto"
     merge_validation: bool = True
     max_norm: Annotated[float, POSITIVE] = 100.0
+    appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
     callbacks: Annotated[tuple[Callable[[int], object], ...], _CALLABLES, InFiles(said=False)] = ()
     resume: Annotated[bool, InFiles(said=False)] = False

@@ -147,8 +147,14 @@ def run_experiment(
     add_metrics(experiment)
     seeds = experiment.run.seeds
     require(
-        backend is None or (experiment.attack is None and all(m.personalise is None for m in experiment.methods)),
-        f"{experiment.where}: [attack] and personalise work where all rows are on this machine; leave them out of a plan for sites",
+        backend is None
+        or (
+            experiment.attack is None
+            and experiment.run.appeal is None
+            and all(m.personalise is None for m in experiment.methods)
+        ),
+        f"{experiment.where}: [attack], run.appeal and personalise work where all rows are on this machine; leave them out of a plan "
+        "for sites",
     )
     jobs = experiment.run.jobs
     require(

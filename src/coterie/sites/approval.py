@@ -131,6 +131,7 @@ def _said(field: str, kind: str) -> str:
         "update": "a local model minus the one received",
         "gradient": "a gradient",
         "gap": "a difference of losses",
+        "stay": "a difference of losses",
     }
     return f"{field} ({words[kind]})" if kind in words else field
 
