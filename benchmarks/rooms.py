@@ -9,6 +9,7 @@ the first imports from the second, anywhere but for types.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def _resolved(name: str) -> str:
     return name
 
 
+@functools.cache
 def imports(path: Path) -> list[tuple[str, int]]:
     """Modules of coterie and of the benchmarks that a file imports anywhere but for types, by full name, with their line."""
     return _Imports(path).found

@@ -201,7 +201,7 @@ def test_a_name_that_cannot_be_had_is_one_sentence(monkeypatch, quiet):
     monkeypatch.delenv("COTERIE_DATA", raising=False)
     for name in ("nobody/nothing", "hf:nobody/nothing"):
         with pytest.raises(
-            InputError, match=r"no data set 'nobody/nothing' .*\(Couldn't reach .* the Hub\); check the name"
+            InputError, match=r"the data set 'nobody/nothing' \(Couldn't reach .* the Hub\); check the name"
         ):
             load(name)
     with pytest.raises(

@@ -17,7 +17,7 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -25,6 +25,7 @@ from torch import Tensor
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import options
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 
@@ -37,7 +38,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class Centralised(Method[State]):
     """Train one model on the rows of all clients, which no federation may do.
 

@@ -32,16 +32,16 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest
+from coterie.core.errors import InputError, nearest
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import POSITIVE, TEXT, options
 from coterie.core.tasks import local_update, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
@@ -57,7 +57,7 @@ class State(NamedTuple):
     angles: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class FedAdp(Method[State]):
     """Average updates by size and by their angle to a reference.
 
@@ -80,18 +80,11 @@ class FedAdp(Method[State]):
     catalogue = "fedadp", 150
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    alpha: float = 5.0
-    reference: str = "global"
+    lr: Annotated[float, POSITIVE] = 1.0
+    alpha: Annotated[float, POSITIVE] = 5.0
+    reference: Annotated[str, TEXT._replace(allowed='"global" or a client\'s name')] = "global"
     by_size: bool = True
     running_mean: bool = True
-
-    def __post_init__(self) -> None:
-        check_fields(
-            self, lr=Rules.POSITIVE, alpha=Rules.POSITIVE, by_size=Rules.FLAG, running_mean=Rules.FLAG,
-        )  # fmt: skip
-        named = isinstance(self.reference, str) and bool(self.reference)
-        check_field(self, "reference", self.reference, named, '"global" or a client\'s name')
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a reference that does not exist."""

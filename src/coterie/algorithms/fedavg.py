@@ -23,16 +23,15 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from coterie.core.errors import Rules, check_fields
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import POSITIVE, options
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import shift
@@ -46,7 +45,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class FedAvg(Method[State]):
     """Average updates by the number of training rows.
 
@@ -65,10 +64,7 @@ class FedAvg(Method[State]):
     catalogue = "fedavg", 30
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE)
+    lr: Annotated[float, POSITIVE] = 1.0
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

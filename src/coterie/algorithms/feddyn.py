@@ -28,18 +28,17 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rules, check_fields
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import POSITIVE, options
 from coterie.core.task import task
 from coterie.core.tasks import OwnUpdate
 from coterie.core.training import LocalSGD, Quadratic
@@ -67,7 +66,7 @@ class State(NamedTuple):
     dual: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class FedDyn(Method[State]):
     """Average updates of regularised losses whose linear terms take the drift of local steps out of the fixed point.
 
@@ -88,10 +87,7 @@ class FedDyn(Method[State]):
     catalogue = "feddyn", 95
 
     local: LocalSGD = LocalSGD()
-    alpha: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_fields(self, alpha=Rules.POSITIVE)
+    alpha: Annotated[float, POSITIVE] = 0.1
 
     @property
     def needs_exact_uploads(self) -> bool:

@@ -29,17 +29,17 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rules, check_fields, clients_named
+from coterie.core.errors import clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import TARGETS, one_of, options
 from coterie.core.task import Form, task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
@@ -75,7 +75,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class FedFomo(Method[State]):
     """Give each target a model of its own, moved towards the models that lower its loss most per distance.
 
@@ -96,12 +96,9 @@ class FedFomo(Method[State]):
 
     catalogue = "fedfomo", 140
 
-    targets: str | tuple[str, ...] = "all"
+    targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
-    validation: str = "validation"
-
-    def __post_init__(self) -> None:
-        check_fields(self, targets=Rules.TARGETS, validation=Rules.one_of("validation", "train"))
+    validation: Annotated[str, one_of("validation", "train")] = "validation"
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

@@ -21,17 +21,16 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rules, check_fields
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, options
 from coterie.core.task import task
 from coterie.core.tasks import LocalUpdate
 from coterie.core.training import LocalSGD, Quadratic
@@ -53,7 +52,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class FedProx(Method[State]):
     """Average by size the updates of clients that are held near the global model.
 
@@ -75,11 +74,8 @@ class FedProx(Method[State]):
     catalogue = "fedprox", 40
 
     local: LocalSGD = LocalSGD()
-    mu: float = 0.1
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, mu=Rules.NOT_NEGATIVE, lr=Rules.POSITIVE)
+    mu: Annotated[float, NOT_NEGATIVE] = 0.1
+    lr: Annotated[float, POSITIVE] = 1.0
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

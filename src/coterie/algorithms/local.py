@@ -20,7 +20,6 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -28,6 +27,7 @@ from torch import Tensor
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import options
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.wire import PerClient
@@ -42,7 +42,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class Local(Method[State]):
     """Each client alone.
 

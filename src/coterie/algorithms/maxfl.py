@@ -39,7 +39,6 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -47,9 +46,10 @@ from torch import Tensor
 
 from coterie.core.appeal import (
     KEPT,
+    REQUIREMENTS,
     Requirements,
+    as_pairs,
     check_names,
-    check_requirements,
     measure_appeal,
     requirement,
     requirement_payload,
@@ -58,10 +58,10 @@ from coterie.core.appeal import (
     with_steps,
 )
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rules, check_fields
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import COUNT, POSITIVE, SIZE, one_of, options
 from coterie.core.task import Form, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
@@ -95,7 +95,7 @@ class State(NamedTuple):
     start: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class MaxFL(Method[State]):
     """Weigh clients by how near the model is to what they require: far below or far above, they count little.
 
@@ -126,21 +126,17 @@ class MaxFL(Method[State]):
     catalogue = "maxfl", 70
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    eps: float = 1e-8
-    warmup_steps: int = 100
-    requirements: Requirements = "train"
+    lr: Annotated[float, POSITIVE] = 1.0
+    eps: Annotated[float, POSITIVE] = 1e-8
+    warmup_steps: Annotated[int, SIZE] = 100
+    requirements: Annotated[Requirements, REQUIREMENTS] = "train"
     flexible: bool = False
-    mandatory_rounds: int = 10
-    tuning_steps: int = 0
-    surrogate: str = "sigmoid"
+    mandatory_rounds: Annotated[int, COUNT] = 10
+    tuning_steps: Annotated[int, COUNT] = 0
+    surrogate: Annotated[str, one_of(*appeal.SURROGATES)] = "sigmoid"
 
     def __post_init__(self) -> None:
-        check_requirements(self)
-        check_fields(
-            self, lr=Rules.POSITIVE, eps=Rules.POSITIVE, warmup_steps=Rules.SIZE, flexible=Rules.FLAG,
-            mandatory_rounds=Rules.COUNT, tuning_steps=Rules.COUNT, surrogate=Rules.one_of(*appeal.SURROGATES),
-        )  # fmt: skip
+        as_pairs(self)
 
     @property
     def participation(self) -> str:

@@ -59,10 +59,11 @@ from torch import Tensor
 
 from coterie.core.bits import aligned
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, RunError, check_field, check_fields, clients_named
+from coterie.core.errors import InputError, RunError, clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional, options
 from coterie.core.task import Form, Number, OneGradient, Task, task
 from coterie.core.tasks import local_updates
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
@@ -72,6 +73,11 @@ from coterie.solvers import NotFiniteError, adam
 from coterie.solvers.mirror import duality_gap, entropic_descent, two_point_candidates, two_point_estimate
 
 __all__ = ["MeritFed", "State"]
+
+STEP = Rule(
+    lambda v: v == "line-search" or isinstance(v, Schedule) or NOT_NEGATIVE.test(v), 'a number >= 0 or "line-search"'
+)
+"""What the step of mirror descent may be."""
 
 
 class TargetGradient(NamedTuple):
@@ -241,7 +247,7 @@ class State(NamedTuple):
     taken: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class MeritFed(Method[State]):
     """Learn, for each target, with whom to learn.
 
@@ -278,33 +284,24 @@ class MeritFed(Method[State]):
 
     catalogue = "meritfed", 50
 
-    targets: str | tuple[str, ...] = "all"
+    targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
-    lr: float | Schedule = 1.0
-    md_steps: int = 5
-    md_step: float | str | Schedule = 1.0
-    oracle: str = "gradient"
-    oracle_batch_size: int | None = None
-    validation: str = "validation"
+    lr: Annotated[float | Schedule, RATE] = 1.0
+    md_steps: Annotated[int, COUNT] = 5
+    md_step: Annotated[float | str | Schedule, STEP] = 1.0
+    oracle: Annotated[str, one_of("gradient", "loss", "delegated")] = "gradient"
+    oracle_batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
+    validation: Annotated[str, one_of("validation", "train", "fresh", "server")] = "validation"
     damping: bool = False
-    directions: int = 1
-    radius: float = 0.01
-    server_optimiser: str = "sgd"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    directions: Annotated[int, SIZE] = 1
+    radius: Annotated[float, POSITIVE] = 0.01
+    server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, POSITIVE] = 1e-8
     shared_uploads: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(
-            self, targets=Rules.TARGETS, lr=RATE, md_steps=Rules.COUNT, oracle=Rules.one_of("gradient", "loss", "delegated"),
-            oracle_batch_size=Rules.OPTIONAL_SIZE, validation=Rules.one_of("validation", "train", "fresh", "server"),
-            damping=Rules.FLAG, directions=Rules.SIZE, radius=Rules.POSITIVE,
-            server_optimiser=Rules.one_of("sgd", "adam"), betas=Rules.BETAS, eps=Rules.POSITIVE, shared_uploads=Rules.FLAG,
-        )  # fmt: skip
-        search = self.md_step == "line-search"
-        good = search or isinstance(self.md_step, Schedule) or Rules.NOT_NEGATIVE[0](self.md_step)
-        check_field(self, "md_step", self.md_step, good, 'a number >= 0 or "line-search"')
-        if search and (self.oracle != "gradient" or self.oracle_batch_size is not None):
+        if self.md_step == "line-search" and (self.oracle != "gradient" or self.oracle_batch_size is not None):
             raise InputError('MeritFed.md_step = "line-search" needs oracle = "gradient" and oracle_batch_size = None')
         if self.validation == "fresh" and self.oracle_batch_size is None:
             raise InputError(

@@ -29,19 +29,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.errors import InputError
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, options
 from coterie.core.task import Flag, OneUpdate, Rows, task
 from coterie.core.training import LocalSGD, Step
 from coterie.core.vector import shift, unflatten
@@ -119,7 +119,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class MOON(Method[State]):
     """Average by size the updates of clients whose representations are drawn to the global model's.
 
@@ -140,12 +140,9 @@ class MOON(Method[State]):
     catalogue = "moon", 100
 
     local: LocalSGD = LocalSGD()
-    mu: float = 1.0
-    temperature: float = 0.5
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, mu=Rules.NOT_NEGATIVE, temperature=Rules.POSITIVE, lr=Rules.POSITIVE)
+    mu: Annotated[float, NOT_NEGATIVE] = 1.0
+    temperature: Annotated[float, POSITIVE] = 0.5
+    lr: Annotated[float, POSITIVE] = 1.0
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

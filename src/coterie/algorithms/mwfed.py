@@ -26,28 +26,29 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.appeal import (
     KEPT,
+    REQUIREMENTS,
     Requirements,
+    as_pairs,
     check_names,
-    check_requirements,
     gaps,
     measure_appeal,
     requirement_payload,
     with_steps,
 )
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.errors import InputError
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, SIZE, options
 from coterie.core.task import OneUpdate, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import shift
@@ -76,7 +77,7 @@ class State(NamedTuple):
     log_weights: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class MWFed(Method[State]):
     """Let clients whose loss is above what they require train longer and count more, from round to round.
 
@@ -94,6 +95,7 @@ class MWFed(Method[State]):
     >>> local = ct.LocalSGD(lr=0.05, batch_size=None, steps=ct.Steps(4))
     >>> need = {"a": 4.0, "b": 4.0, "c": 1.0}
     >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 2.0)
     >>> run = ct.fit(ct.MWFed(local=local, requirements=need), clients, model=model, rounds=60)
     >>> bool(run.x > 1.95)  # the average is 1; only from 2 on c has what it requires
     True
@@ -102,14 +104,13 @@ class MWFed(Method[State]):
     catalogue = "mwfed", 120
 
     local: LocalSGD = LocalSGD()
-    rate: float = 0.1
-    lr: float = 1.0
-    warmup_steps: int = 100
-    requirements: Requirements = "train"
+    rate: Annotated[float, NOT_NEGATIVE] = 0.1
+    lr: Annotated[float, POSITIVE] = 1.0
+    warmup_steps: Annotated[int, SIZE] = 100
+    requirements: Annotated[Requirements, REQUIREMENTS] = "train"
 
     def __post_init__(self) -> None:
-        check_requirements(self)
-        check_fields(self, rate=Rules.NOT_NEGATIVE, lr=Rules.POSITIVE, warmup_steps=Rules.SIZE)
+        as_pairs(self)
         if not isinstance(self.local.steps, Steps):
             raise InputError(
                 f"MWFed shares out local steps among the clients and cannot do so with {self.local.steps}; give local steps"

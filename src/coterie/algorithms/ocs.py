@@ -28,18 +28,17 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rules, check_fields
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import POSITIVE, options
 from coterie.core.task import OneUpdate, Rows, Size, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import shift
@@ -84,7 +83,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class OCS(Method[State]):
     """Draw clients independently by the norms of their updates, and correct for it.
 
@@ -103,12 +102,9 @@ class OCS(Method[State]):
     catalogue = "ocs", 190
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
+    lr: Annotated[float, POSITIVE] = 1.0
 
     participation = "own"
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

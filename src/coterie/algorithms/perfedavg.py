@@ -28,17 +28,17 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields
+from coterie.core.errors import InputError
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, one_of, optional, options
 from coterie.core.task import Model, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import shift
@@ -84,7 +84,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class PerFedAvg(Method[State]):
     """Average updates that lower the loss after one further local step.
 
@@ -107,14 +107,11 @@ class PerFedAvg(Method[State]):
     catalogue = "perfedavg", 130
 
     local: LocalSGD = LocalSGD()
-    alpha: float | None = None
-    variant: str = "fo"
-    radius: float = 1e-3
+    alpha: Annotated[float | None, optional(NOT_NEGATIVE, "the rate of local training")] = None
+    variant: Annotated[str, one_of("fo", "hf")] = "fo"
+    radius: Annotated[float, POSITIVE] = 1e-3
 
     def __post_init__(self) -> None:
-        good = self.alpha is None or Rules.NOT_NEGATIVE[0](self.alpha)
-        check_field(self, "alpha", self.alpha, good, "None (the rate of local training) or a number >= 0")
-        check_fields(self, variant=Rules.one_of("fo", "hf"), radius=Rules.POSITIVE)
         if self.local.sampler is not None:
             raise InputError(
                 "PerFedAvg cannot have a local sampler: a step draws two or three independent batches, and a sampler one; "

@@ -25,17 +25,17 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, RunError, check_fields
+from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import NOT_NEGATIVE, options
 from coterie.core.task import Number, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
@@ -64,7 +64,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class QFFL(Method[State]):
     """Minimise the mean of F_k^(q+1) / (q + 1): the larger q, the more the worst served clients count.
 
@@ -77,6 +77,7 @@ class QFFL(Method[State]):
     >>> clients = ct.data.from_tensors({k: (torch.ones(30, 1), torch.full((30,), v)) for k, v in labels.items()})
     >>> local = ct.LocalSGD(lr=0.05, batch_size=None, steps=ct.Steps(1))
     >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.constant_(model.weight, 2.0)
     >>> runs = [ct.fit(ct.QFFL(local=local, q=q), clients, model=model, rounds=400) for q in (0.0, 1.0)]
     >>> [round(float(run.x), 2) for run in runs]  # argmin of 2 x^2 + (3 - x)^2, and of 2 x^4 + (3 - x)^4
     [1.0, 1.33]
@@ -85,10 +86,9 @@ class QFFL(Method[State]):
     catalogue = "qffl", 110
 
     local: LocalSGD = LocalSGD()
-    q: float = 1.0
+    q: Annotated[float, NOT_NEGATIVE] = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, q=Rules.NOT_NEGATIVE)
         if self.local.optimiser != "sgd":
             raise InputError(
                 f'QFFL needs local optimiser = "sgd", got {self.local.optimiser!r}: its L is 1 / lr, which holds for SGD alone'

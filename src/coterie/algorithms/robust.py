@@ -37,17 +37,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import InputError, Rule, Rules, RunError, check_field, check_fields
+from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.replies import Replies
 from coterie.core.rng import Rng
+from coterie.core.schema import POSITIVE, SIZE, Rule, optional, options
 from coterie.core.tasks import OwnUpdate, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
@@ -57,7 +57,7 @@ __all__ = ["GeometricMedian", "Median", "MultiKrum", "State", "TrimmedMean"]
 
 COPIES = 5
 """Updates, and twice as much again for them, and for what is sorted or subtracted of them, in double precision."""
-NUMBER_OR_SHARE: Rule = (
+NUMBER_OR_SHARE = Rule(
     lambda v: (type(v) is int and v >= 0) or (type(v) is float and 0 <= v < 0.5),
     "an int >= 0 (clients) or a share in [0, 0.5)",
 )
@@ -97,7 +97,7 @@ def _ask(state: State, federation: Federation, local: LocalSGD) -> Replies[OwnUp
     return federation.ask(federation.clients, own_update, x=state.x, local=local)
 
 
-@dataclass(frozen=True)
+@options
 class Median(Method[State]):
     """Move by the median of the updates in each coordinate.
 
@@ -118,10 +118,7 @@ class Median(Method[State]):
     catalogue = "median", 260
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE)
+    lr: Annotated[float, POSITIVE] = 1.0
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -141,7 +138,7 @@ class Median(Method[State]):
         return COPIES * participants
 
 
-@dataclass(frozen=True)
+@options
 class TrimmedMean(Method[State]):
     """Move by the mean of the updates without the smallest and largest values in each coordinate.
 
@@ -164,11 +161,8 @@ class TrimmedMean(Method[State]):
     catalogue = "trimmed-mean", 270
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    trim: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, trim=NUMBER_OR_SHARE)
+    lr: Annotated[float, POSITIVE] = 1.0
+    trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients to trim."""
@@ -191,7 +185,7 @@ class TrimmedMean(Method[State]):
         return COPIES * participants
 
 
-@dataclass(frozen=True)
+@options
 class GeometricMedian(Method[State]):
     """Move by the point whose distances to the updates have the least sum.
 
@@ -215,12 +209,9 @@ class GeometricMedian(Method[State]):
     catalogue = "geometric-median", 280
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    smoothing: float = 1e-6
-    tolerance: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, smoothing=Rules.POSITIVE, tolerance=Rules.POSITIVE)
+    lr: Annotated[float, POSITIVE] = 1.0
+    smoothing: Annotated[float, POSITIVE] = 1e-6
+    tolerance: Annotated[float, POSITIVE] = 1e-6
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -244,7 +235,7 @@ class GeometricMedian(Method[State]):
         return COPIES * participants
 
 
-@dataclass(frozen=True)
+@options
 class MultiKrum(Method[State]):
     """Move by the mean of those updates that are nearest to their neighbours.
 
@@ -269,15 +260,9 @@ class MultiKrum(Method[State]):
     catalogue = "multi-krum", 290
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    byzantine: float = 0.2
-    keep: int | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, byzantine=NUMBER_OR_SHARE)
-        check_field(
-            self, "keep", self.keep, self.keep is None or Rules.SIZE[0](self.keep), "None (n - f) or an int > 0"
-        )
+    lr: Annotated[float, POSITIVE] = 1.0
+    byzantine: Annotated[float, NUMBER_OR_SHARE] = 0.2
+    keep: Annotated[int | None, optional(SIZE, "n - f")] = None
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients for f or m."""

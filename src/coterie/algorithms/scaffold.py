@@ -33,19 +33,19 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_fields
+from coterie.core.errors import InputError
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import POSITIVE, options
 from coterie.core.task import OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import shift
@@ -82,7 +82,7 @@ class State(NamedTuple):
     control: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class Scaffold(Method[State]):
     """Average updates whose steps were corrected by the difference of global and own control variate.
 
@@ -103,10 +103,9 @@ class Scaffold(Method[State]):
     catalogue = "scaffold", 90
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
+    lr: Annotated[float, POSITIVE] = 1.0
 
     def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE)
         plain = LocalSGD()
         for field in ("momentum", "clip", "optimiser"):
             value, needed = getattr(self.local, field), getattr(plain, field)

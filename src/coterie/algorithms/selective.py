@@ -28,17 +28,17 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named
+from coterie.core.errors import InputError, clients_named
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import COUNT, NAMES, POSITIVE, optional, options
 from coterie.core.task import Number, task
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD
@@ -66,7 +66,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class SelectiveLearning(Method[State]):
     """Learn one model for a few internal clients, with the external ones that it serves best.
 
@@ -85,18 +85,12 @@ class SelectiveLearning(Method[State]):
 
     catalogue = "selective", 180
 
-    internal: str | tuple[str, ...] = ()
-    budget: int | None = None
+    internal: Annotated[str | tuple[str, ...], NAMES] = ()
+    budget: Annotated[int | None, optional(COUNT)] = None
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
+    lr: Annotated[float, POSITIVE] = 1.0
 
     participation = "own"
-
-    def __post_init__(self) -> None:
-        check_field(
-            self, "budget", self.budget, self.budget is None or Rules.COUNT[0](self.budget), "None or an int >= 0"
-        )
-        check_fields(self, internal=Rules.NAMES, lr=Rules.POSITIVE)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients."""

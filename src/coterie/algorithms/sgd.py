@@ -29,19 +29,19 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, nearest
+from coterie.core.errors import InputError, clients_named, nearest
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation, Need
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import BETAS, NAMES, POSITIVE, TEXT, one_of, options
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import shift
@@ -50,17 +50,16 @@ from coterie.solvers import adam
 __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]
 
 
+MEMBERS = NAMES._replace(allowed='a client\'s name, several names, or patterns such as "near-*"')
+"""What may say who belongs to a group."""
+
+
 class State(NamedTuple):
     """The model [d + b], Adam's moments [2, d], and its number of steps."""
 
     x: Tensor
     moments: Tensor
     steps: int
-
-
-def _check(owner: Any) -> None:
-    optimiser = Rules.one_of("sgd", "adam")
-    check_fields(owner, lr=Rules.POSITIVE, server_optimiser=optimiser, betas=Rules.BETAS, eps=Rules.POSITIVE)
 
 
 def _start(x: Tensor, federation: Federation) -> State:
@@ -81,7 +80,7 @@ def _round(
     return State(state.x + change, step.moments.cpu(), state.steps + 1), log
 
 
-@dataclass(frozen=True)
+@options
 class SGDFull(Method[State]):
     """Average the updates of everybody who takes part, each counting alike.
 
@@ -103,13 +102,10 @@ class SGDFull(Method[State]):
     catalogue = "sgd-full", 230
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    server_optimiser: str = "sgd"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-
-    def __post_init__(self) -> None:
-        _check(self)
+    lr: Annotated[float, POSITIVE] = 1.0
+    server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, POSITIVE] = 1e-8
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -128,7 +124,7 @@ class SGDFull(Method[State]):
         return min(participants, AT_ONCE)
 
 
-@dataclass(frozen=True)
+@options
 class SGDIdeal(Method[State]):
     """Average the updates of a group of clients that an oracle names, e.g. those with the target's distribution.
 
@@ -150,22 +146,14 @@ class SGDIdeal(Method[State]):
 
     catalogue = "sgd-ideal", 240
 
-    members: str | tuple[str, ...] = ()
+    members: Annotated[str | tuple[str, ...], MEMBERS] = ()
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    server_optimiser: str = "sgd"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    lr: Annotated[float, POSITIVE] = 1.0
+    server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
-
-    def __post_init__(self) -> None:
-        names: Any = (self.members,) if isinstance(self.members, str) else self.members
-        good = isinstance(names, tuple | list) and bool(names) and all(isinstance(n, str) and n for n in names)
-        check_field(
-            self, "members", self.members, good, 'a client\'s name, several names, or patterns such as "near-*"'
-        )
-        _check(self)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a member that fits no client."""
@@ -201,7 +189,7 @@ class SGDIdeal(Method[State]):
         return min(participants, AT_ONCE)
 
 
-@dataclass(frozen=True)
+@options
 class TargetOnly(Method[State]):
     """Train on one client alone, for itself: what `local` does, with the server's optimiser.
 
@@ -223,18 +211,14 @@ class TargetOnly(Method[State]):
 
     catalogue = "target-only", 250
 
-    target: str = ""
+    target: Annotated[str, TEXT._replace(allowed="a client's name")] = ""
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    server_optimiser: str = "sgd"
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    lr: Annotated[float, POSITIVE] = 1.0
+    server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
+    eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
-
-    def __post_init__(self) -> None:
-        check_field(self, "target", self.target, isinstance(self.target, str) and bool(self.target), "a client's name")
-        _check(self)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

@@ -28,18 +28,18 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields
+from coterie.core.errors import InputError
 from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import POSITIVE, SIZE, optional, options
 from coterie.core.task import Number, Rows, task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
@@ -80,7 +80,7 @@ class State(NamedTuple):
     sizes: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class Skew(Method[State]):
     """Train the clients with the highest loss among some that are drawn by size.
 
@@ -102,16 +102,11 @@ class Skew(Method[State]):
     catalogue = "skew", 170
 
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    candidates: int | None = None
-    loss_batch_size: int | None = None
+    lr: Annotated[float, POSITIVE] = 1.0
+    candidates: Annotated[int | None, optional(SIZE, "twice the clients of a round")] = None
+    loss_batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
 
     participation = "own"
-
-    def __post_init__(self) -> None:
-        check_fields(self, lr=Rules.POSITIVE, loss_batch_size=Rules.OPTIONAL_SIZE)
-        good = self.candidates is None or Rules.SIZE[0](self.candidates)
-        check_field(self, "candidates", self.candidates, good, "None (twice the clients of a round) or an int > 0")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x; ask for sizes where someone has to be drawn. Raises `InputError` for d outside m..n."""

@@ -32,16 +32,16 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import Rules, check_fields, clients_named
+from coterie.core.errors import clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, options
 from coterie.core.tasks import local_updates, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move
@@ -60,7 +60,7 @@ class State(NamedTuple):
     weights: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class TAWT(Method[State]):
     """Learn, for each target, with those whose updates resemble its own.
 
@@ -81,14 +81,11 @@ class TAWT(Method[State]):
 
     catalogue = "tawt", 160
 
-    targets: str | tuple[str, ...] = "all"
+    targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
-    lr: float = 1.0
-    step: float = 1.0
-    every: int = 1
-
-    def __post_init__(self) -> None:
-        check_fields(self, targets=Rules.TARGETS, lr=Rules.POSITIVE, step=Rules.NOT_NEGATIVE, every=Rules.SIZE)
+    lr: Annotated[float, POSITIVE] = 1.0
+    step: Annotated[float, NOT_NEGATIVE] = 1.0
+    every: Annotated[int, SIZE] = 1
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

@@ -44,10 +44,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, clients_named, require
+from coterie.core.errors import InputError, clients_named, require
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
+from coterie.core.schema import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, optional, options
 from coterie.core.task import Form, Size, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move
@@ -128,7 +129,7 @@ class State(NamedTuple):
     x: Tensor
 
 
-@dataclass(frozen=True)
+@options
 class VaRSeL(Method[State]):
     """Learn one model for a few internal clients, with the help of external ones.
 
@@ -156,25 +157,18 @@ class VaRSeL(Method[State]):
 
     catalogue = "varsel", 60
 
-    internal: str | tuple[str, ...] = ()
-    budget: float | None = None
+    internal: Annotated[str | tuple[str, ...], NAMES] = ()
+    budget: Annotated[float | None, optional(NOT_NEGATIVE)] = None
     local: LocalSGD = LocalSGD()
-    lr: float | None = None
-    internal_splits: int = 1
+    lr: Annotated[float | None, optional(POSITIVE)] = None
+    internal_splits: Annotated[int, SIZE] = 1
     debias: bool = False
     unbiased_variance: bool = False
-    preselect: str = "bernoulli"
+    preselect: Annotated[str, one_of("bernoulli", "smallest")] = "bernoulli"
 
     participation = "own"
 
     def __post_init__(self) -> None:
-        for field, (test, allowed) in {"budget": Rules.NOT_NEGATIVE, "lr": Rules.POSITIVE}.items():
-            value = getattr(self, field)
-            check_field(self, field, value, value is None or test(value), f"None or {allowed}")
-        check_fields(
-            self, internal=Rules.NAMES, internal_splits=Rules.SIZE, debias=Rules.FLAG, unbiased_variance=Rules.FLAG,
-            preselect=Rules.one_of("bernoulli", "smallest"),
-        )  # fmt: skip
         size, sampler = self.local.batch_size, self.local.sampler
         if self.internal_splits > 1 and (sampler is not None or self.internal_splits > (size or math.inf)):
             cure = "take no local.sampler" if sampler is not None else f"take local.batch_size = {size} larger"

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, RunError, check_field, is_number, nearest
+from coterie.core.errors import InputError, RunError, is_number, nearest
 from coterie.core.federation import Federation
 from coterie.core.method import Log
 from coterie.core.metrics import accuracy
+from coterie.core.schema import Rule
 from coterie.core.task import Form, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import Layout
@@ -29,9 +30,10 @@ from coterie.solvers import NotFiniteError, appeal
 
 __all__ = [
     "KEPT",
+    "REQUIREMENTS",
     "Requirements",
+    "as_pairs",
     "check_names",
-    "check_requirements",
     "gaps",
     "measure_appeal",
     "requirement",
@@ -57,18 +59,22 @@ Requirements = str | tuple[tuple[str, float], ...] | Mapping[str, float]
 """Rows of the loss that a client requires, "train" or "validation", or requirements of the user's own by client."""
 
 
-def check_requirements(owner: Any) -> None:
-    """Check the field `requirements` of a frozen dataclass, and let a table be pairs, which are a value."""
-    given = owner.requirements
-    if isinstance(given, Mapping):
-        object.__setattr__(owner, "requirements", tuple(given.items()))
-    pairs = owner.requirements
-    good = pairs in ("train", "validation") or (
+def _are_requirements(value: Any) -> bool:
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    return pairs in ("train", "validation") or (
         isinstance(pairs, tuple) and bool(pairs)
         and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) and is_number(p[1]) for p in pairs)
         and len(dict(pairs)) == len(pairs)
     )  # fmt: skip
-    check_field(owner, "requirements", given, good, '"train", "validation", or a table of a loss by client')
+
+
+REQUIREMENTS = Rule(_are_requirements, '"train", "validation", or a table of a loss by client')
+
+
+def as_pairs(owner: Any) -> None:
+    """Let a table in the field `requirements` of a frozen dataclass be pairs, which are a value."""
+    if isinstance(owner.requirements, Mapping):
+        object.__setattr__(owner, "requirements", tuple(owner.requirements.items()))
 
 
 def check_names(owner: Any, everyone: tuple[str, ...]) -> None:

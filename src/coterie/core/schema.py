@@ -30,12 +30,15 @@ from coterie.core.errors import InputError, cut, is_number, nearest, require
 
 __all__ = [
     "BELOW_ONE",
+    "BETAS",
     "COUNT",
     "FLAG",
+    "NAMES",
     "NOT_NEGATIVE",
     "POSITIVE",
     "SHARE",
     "SIZE",
+    "TARGETS",
     "TEXT",
     "Flag",
     "InFiles",
@@ -75,6 +78,16 @@ SIZE = Rule(lambda v: type(v) is int and v > 0, "an int > 0")
 INTEGER = Rule(lambda v: type(v) is int, "an int")
 FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
 TEXT = Rule(lambda v: isinstance(v, str) and bool(v), "a text")
+BETAS = Rule(lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(BELOW_ONE.test, v)), "two numbers in [0, 1)")
+
+
+def _are_names(value: Any) -> bool:
+    names = (value,) if isinstance(value, str) else value
+    return isinstance(names, tuple) and bool(names) and all(map(TEXT.test, names))
+
+
+NAMES = Rule(_are_names, "a client's name, or several names")
+TARGETS = Rule(_are_names, '"all", a client\'s name, or several names')
 
 
 def one_of(*words: str) -> Rule:
@@ -232,11 +245,13 @@ _DECLARED: dict[Any, tuple[Option, ...]] = {}
 
 
 def _declared(cls: Any) -> tuple[Option, ...]:
+    checked = not _CHECKED.isdisjoint(cls.__mro__)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
-    except (NameError, TypeError):  # of a class of the user's that is none of ours
-        hints = {}
-    checked = not _CHECKED.isdisjoint(cls.__mro__)
+    except (NameError, TypeError):
+        if checked:
+            raise
+        hints = {}  # a class of the user's, whose fields have no rules
     return tuple(_option(f, hints.get(f.name, Any), checked) for f in dataclasses.fields(cls) if f.init)
 
 

@@ -30,11 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
+from coterie.core.schema import SHARE, options
 from coterie.core.wire import wire_type
 from coterie.samplers.weighted import Preset, Weighted
 
@@ -42,7 +44,7 @@ __all__ = ["GradientNormSampler", "ISFedAvg"]
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class GradientNormSampler(Weighted):
     """Rows by ||grad l_j(x)||, found anew whenever training starts, at the model x that it starts from, in eval mode.
 
@@ -53,7 +55,7 @@ class GradientNormSampler(Weighted):
         sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
     """
 
-    sample_ratio: float = 1.0
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     def at(self, cohort: Cohort, x: Tensor) -> _ByNorm:
         """The sampler of one training from x, [d + b] or [n, d + b]."""
@@ -80,7 +82,7 @@ def gradient_norms(cohort: Cohort, x: Tensor) -> Tensor:
     return torch.cat(norms).cpu()
 
 
-@dataclass(frozen=True)
+@options
 class ISFedAvg(Preset):
     """Average by size what clients learn from rows that are sampled by the norms of their gradients.
 
@@ -99,7 +101,7 @@ class ISFedAvg(Preset):
 
     catalogue = "isfedavg", 220
 
-    sample_ratio: float = 1.0
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property
     def sampler(self) -> GradientNormSampler:

@@ -32,16 +32,16 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, Rules, check_field, check_fields, nearest, require
+from coterie.core.errors import InputError, nearest, require
 from coterie.core.federation import Federation
 from coterie.core.method import Log
+from coterie.core.schema import SHARE, Rule, one_of, options
 from coterie.core.task import Flag, Model, task
 from coterie.core.wire import PerClient, wire_type
 from coterie.samplers.weighted import (
@@ -49,7 +49,6 @@ from coterie.samplers.weighted import (
     Kept,
     Preset,
     Weighted,
-    check_preset,
     class_counts,
     kept_shares,
     normalised,
@@ -158,35 +157,40 @@ def _solved(p: Tensor, own: Tensor, lipschitz: Tensor, floor: float) -> tuple[tu
     return (q, waterfill.exact(p, own, lipschitz, floor)), gamma
 
 
-def _check(owner: Any) -> None:
-    """Check the fields of `ISFL` and of its sampler; the preference becomes pairs, which are a value."""
-    check_fields(
-        owner, floor=Rules.SHARE, sample_ratio=Rules.SHARE, exact=Rules.FLAG, where=Rules.one_of("server", "client"),
-    )  # fmt: skip
-    if owner.preference is None:
-        return
+def _pairs(preference: Any) -> Any:
+    """The class shares that clients wish for as pairs, which are a value."""
+    if preference is None:
+        return None
+    return tuple(sorted((k, tuple(map(float, v))) for k, v in dict(preference).items()))
+
+
+def _is_preference(value: Any) -> bool:
     try:
-        pairs = tuple(sorted((k, tuple(map(float, v))) for k, v in dict(owner.preference).items()))
-        good = bool(pairs) and all(isinstance(k, str) and min(v) >= 0 and abs(sum(v) - 1) < 1e-5 for k, v in pairs)
+        pairs = _pairs(value)
+        return pairs is None or (
+            bool(pairs) and all(isinstance(k, str) and min(v) >= 0 and abs(sum(v) - 1) < 1e-5 for k, v in pairs)
+        )
     except (TypeError, ValueError):
-        pairs, good = (), False
-    check_field(owner, "preference", owner.preference, good, "None, or class shares >= 0 with sum 1 by client")
-    object.__setattr__(owner, "preference", pairs)
+        return False
+
+
+PREFERENCE = Rule(_is_preference, "None, or class shares >= 0 with sum 1 by client")
+WHERE = one_of("server", "client")
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class LipschitzSampler(Weighted):
     """ISFL's sampler: a class by q_k, then one of its rows; any row before the first q_k. Fields as of `ISFL`."""
 
-    floor: float = 0.05
-    sample_ratio: float = 1.0
+    floor: Annotated[float, SHARE] = 0.05
+    sample_ratio: Annotated[float, SHARE] = 1.0
     exact: bool = False
-    where: str = "server"
-    preference: Preference = None
+    where: Annotated[str, WHERE] = "server"
+    preference: Annotated[Preference, PREFERENCE] = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        object.__setattr__(self, "preference", _pairs(self.preference))
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """q_k, where it is known."""
@@ -264,7 +268,7 @@ class LipschitzSampler(Weighted):
         return counts
 
 
-@dataclass(frozen=True)
+@options
 class ISFL(Preset):
     """Average by size what clients learn from rows that are sampled by class.
 
@@ -289,15 +293,15 @@ class ISFL(Preset):
 
     catalogue = "isfl", 80
 
-    floor: float = 0.05
-    sample_ratio: float = 1.0
+    floor: Annotated[float, SHARE] = 0.05
+    sample_ratio: Annotated[float, SHARE] = 1.0
     exact: bool = False
-    where: str = "server"
-    preference: Preference = None
+    where: Annotated[str, WHERE] = "server"
+    preference: Annotated[Preference, PREFERENCE] = None
 
     def __post_init__(self) -> None:
-        check_preset(self)
-        _check(self)
+        super().__post_init__()
+        object.__setattr__(self, "preference", _pairs(self.preference))
 
     @property
     def sampler(self) -> LipschitzSampler:

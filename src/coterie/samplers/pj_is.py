@@ -25,7 +25,7 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
 from coterie.core.method import Log
+from coterie.core.schema import SHARE, options
 from coterie.core.task import task
 from coterie.core.wire import wire_type
 from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised
@@ -52,7 +53,7 @@ def keep_shares(cohort: Cohort, *, p: Tensor) -> Kept:
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class ClassShareSampler(Weighted):
     """Rows by the class shares of all clients together: q = p, the first term of ISFL's Eq. 15.
 
@@ -63,7 +64,7 @@ class ClassShareSampler(Weighted):
         sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
     """
 
-    sample_ratio: float = 1.0
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     def check(self, federation: Federation) -> None:
         """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""
@@ -82,7 +83,7 @@ class ClassShareSampler(Weighted):
         return kept_shares(cohort, client, SHARES)
 
 
-@dataclass(frozen=True)
+@options
 class PjIS(Preset):
     """Average by size what clients learn from rows that are sampled by the class shares of all clients.
 
@@ -103,7 +104,7 @@ class PjIS(Preset):
 
     catalogue = "pj-is", 210
 
-    sample_ratio: float = 1.0
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property
     def sampler(self) -> ClassShareSampler:

@@ -23,12 +23,13 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
+from coterie.core.schema import SHARE, options
 from coterie.core.wire import wire_type
 from coterie.samplers.weighted import Preset, Weighted, number_of_classes
 
@@ -36,7 +37,7 @@ __all__ = ["UniformClassSampler", "UniformIS"]
 
 
 @wire_type
-@dataclass(frozen=True)
+@options
 class UniformClassSampler(Weighted):
     """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of anybody.
 
@@ -44,7 +45,7 @@ class UniformClassSampler(Weighted):
         sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
     """
 
-    sample_ratio: float = 1.0
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """Equal shares."""
@@ -52,7 +53,7 @@ class UniformClassSampler(Weighted):
         return torch.full((classes,), 1 / classes, dtype=torch.float64)
 
 
-@dataclass(frozen=True)
+@options
 class UniformIS(Preset):
     """Average by size what clients learn from rows that are sampled evenly over their classes.
 
@@ -72,7 +73,7 @@ class UniformIS(Preset):
 
     catalogue = "uniform-is", 200
 
-    sample_ratio: float = 1.0
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property
     def sampler(self) -> UniformClassSampler:

@@ -5,7 +5,7 @@ The losses of drawn rows are not weighted back, so a client trains as if its row
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +15,11 @@ from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg, State
 from coterie.core.cohort import Cohort
-from coterie.core.errors import Rules, check_fields, require
+from coterie.core.errors import require
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Sampler
 from coterie.core.rng import Rng
+from coterie.core.schema import options
 from coterie.core.task import task
 from coterie.solvers.sampling import row_weights, with_replacement
 
@@ -65,9 +66,6 @@ def kept_shares(cohort: Cohort, client: int, key: str) -> Tensor:
 class Weighted(Sampler):
     """Draws rows with replacement, by weights."""
 
-    def __post_init__(self) -> None:
-        check_fields(self, sample_ratio=Rules.SHARE)
-
     def weights(self, cohort: Cohort, client: int) -> Tensor:
         """Weights >= 0 of the training rows of the client at this position, [rows]."""
         labels, q = cohort.labels(client).long().cpu(), self.shares(cohort, client)
@@ -84,21 +82,15 @@ class Weighted(Sampler):
         return drawn.reshape(steps, batch_size)
 
 
-@dataclass(frozen=True)
+@options
 class Preset(FedAvg):
     """FedAvg with the sampler of this method, its hook `sampler`; it has a field `sample_ratio` beside those of FedAvg."""
 
     def __post_init__(self) -> None:
-        check_preset(self)
+        name = type(self).__name__
+        alone = self.local.sampler is None
+        require(alone, f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg")
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """FedAvg's round with `federation.clients`."""
         return FedAvg(replace(self.local, sampler=self.sampler), self.lr).round(state, federation, rng)
-
-
-def check_preset(owner: Preset) -> None:
-    """Check the fields that all have; none is given a sampler beside its own."""
-    check_fields(owner, lr=Rules.POSITIVE, sample_ratio=Rules.SHARE)
-    name = type(owner).__name__
-    alone = owner.local.sampler is None
-    require(alone, f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg")
