@@ -32,6 +32,21 @@ def test_every_task_and_every_field_of_its_reply_stands_in_the_privacy_table(nam
     assert not missing, f"{name}: the table does not name {', '.join(missing)}"
 
 
+CLASSES = {
+    "held_classes": ("counts",),
+    "compare": ("lipschitz", "distance", "held", "known"),
+    "class_counts": ("counts",),
+}
+"""Fields as long as there are classes, which is what is asked; the first two tasks are the server's own."""
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_tensor_that_leaves_a_site_has_a_declared_form(name):
+    task = find_task(name)
+    plain = [field for field in task.reply._fields if field not in (*task.forms, *task.texts)]
+    assert plain == list(CLASSES.get(name.rpartition(":")[2], ()))
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_method_has_a_row(name):
     assert re.search(rf"^\| [^|]*`{name}`", TEXT, re.M)

@@ -45,6 +45,7 @@ from coterie.core.rng import Rng as Rng
 from coterie.core.rows import Client as Client
 from coterie.core.rows import Clients as Clients
 from coterie.core.rows import Part as Part
+from coterie.core.task import Form as Form
 from coterie.core.task import Gap as Gap
 from coterie.core.task import Gradient as Gradient
 from coterie.core.task import Update as Update

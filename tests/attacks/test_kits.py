@@ -64,6 +64,18 @@ def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(k
     assert "python3" not in script.replace("COTERIE_PYTHON:-python3", "")
 
 
+def test_kits_are_not_begun_with_wheels_that_lack_coterie(tmp_path):
+    from hospital import plan_file
+
+    from coterie.core.errors import InputError
+    from coterie.sites.flare.kits import provision
+
+    (tmp_path / "wheels").mkdir()
+    with pytest.raises(InputError, match="no wheel of coterie"):
+        provision(plan_file(tmp_path), wheels=tmp_path / "wheels")
+    assert not (tmp_path / "kits").exists()
+
+
 @pytest.fixture(scope="module")
 def own_key(tmp_path_factory):
     """A site whose key was made at the site: the folder, and what the operator has signed and told."""
@@ -85,8 +97,8 @@ def own_key(tmp_path_factory):
 def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_key, monkeypatch):
     import zipfile
 
+    from coterie.cli.main import main
     from coterie.sites.check import check_site
-    from coterie.sites.flare.join import join
     from coterie.sites.flare.kits import CLASSES
 
     folder, kits, asked, signed, fingerprint = own_key
@@ -95,7 +107,14 @@ def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_ke
     for sent in (asked, signed):
         with zipfile.ZipFile(sent) as archive:
             assert all(secret not in archive.read(name) for name in archive.namelist())
-    join(signed, fingerprint, folder / "plan.toml", folder / "hungary-key", folder / "hungary")
+    monkeypatch.chdir(folder)
+    (folder / "wheels").mkdir()
+    words = ["site", "join", str(signed), "--fingerprint", fingerprint, "--plan", "plan.toml", "--wheels", "wheels"]
+    assert main(words) == 2  # no wheel of coterie: nothing is made
+    assert not (folder / "hungary").exists()
+    (folder / "wheels" / "coterie-1.0-py3-none-any.whl").write_bytes(b"a wheel")
+    assert main(words) == 0
+    assert "coterie==1.0 --hash=sha256:" in (folder / "hungary" / "software" / "requirements.txt").read_text()
     resources = json.loads((folder / "hungary" / "local" / "resources.json").read_text())
     assert resources["class_allow_list"] == list(CLASSES)
     settings = folder / "hungary" / "local" / "coterie.toml"

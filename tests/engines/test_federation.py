@@ -383,6 +383,13 @@ def test_the_form_of_most_clients_is_right_however_they_are_spread(five):
     assert (got.clients, sorted(got.failed)) == (("b", "d", "e"), ["a", "c"])
 
 
+def test_of_two_clients_neither_is_right_in_a_form_that_the_task_does_not_declare(five):
+    for victim in "ab":
+        with pytest.raises(QuorumError) as error:
+            five.ask("ab", distort, how="other shape", victim=victim)
+        assert str(error.value).count("the replies differ, and the task declares no form (coterie.Form)") == 2
+
+
 def test_two_clients_may_fail_in_different_fields(five):
     got = five.ask("abcde", two_nans)
     assert got.failed == {"b": "field 'delta' has NaN or Inf", "c": "field 'sizes' has NaN or Inf"}

@@ -499,19 +499,25 @@ def test_what_a_late_task_remembered_is_taken_back(hospitals):
     link = Direct(sites)
     engine = remote(link, timeout=60)
 
-    def ask(**options):
-        control = torch.zeros(engine.layout.dim)
-        return view(engine).ask(HOSPITALS, controlled_update, x=engine.x, local=LOCAL, control=control, **options)
+    def ask(run, number):
+        view, zero = run.view(engine.clients, number, 1), torch.zeros(engine.layout.dim)
+        return view.ask(HOSPITALS, controlled_update, x=engine.x, local=LOCAL, control=zero)
 
-    begin(engine, "scaffold", "y")
-    clean = ask()
-    begin(engine, "scaffold", "y")
-    link.delay["hungary"], engine._timeout = 1.5, 0.3
-    assert list(ask().failed) == ["hungary"]
-    del link.delay["hungary"]
-    engine._timeout = 60
-    time.sleep(2.0)
-    again = ask()
+    def lost(reply):
+        raise TimeoutError
+
+    def begun():
+        begin(engine, "scaffold", "y")
+        run = Federation(engine, engine.clients, 0)
+        ask(run, 1)
+        return run
+
+    clean = ask(begun(), 2)
+    run = begun()
+    link.reply["hungary"] = lost
+    assert list(ask(run, 2).failed) == ["hungary"]
+    del link.reply["hungary"]
+    again = ask(run, 2)
     assert not again.forgot
     number = HOSPITALS.index("hungary")
     assert torch.equal(again.change[number], clean.change[number])

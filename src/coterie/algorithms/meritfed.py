@@ -102,7 +102,7 @@ class Descent(NamedTuple):
 class Ready(NamedTuple):
     """1 where the target has the rows that it is to answer with."""
 
-    ready: Tensor  # [n]
+    ready: Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
 
 
 @task

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from coterie import __version__
 from coterie.cli.flags import add_flags
-from coterie.cli.site import add_operator_commands, add_purge, add_site_commands
+from coterie.cli.site import add_operator_commands, add_purge, add_site_commands, add_wheels
 from coterie.core.errors import InputError, nearest
 
 __all__ = ["build_parser"]
@@ -150,11 +150,7 @@ def _add_site_commands(commands: Any) -> None:
         action="store_true",
         help="make no kits of sites: each makes its own key (coterie site request)",
     )
-    deploy.add_argument(
-        "--wheels",
-        metavar="FOLDER",
-        help="wheels that each kit carries, pinned by hash (pip wheel -w FOLDER 'coterie[flare]')",
-    )
+    add_wheels(deploy)
 
     site = commands.add_parser("site", help="for a site: check, approve and audit what a plan asks of it")
     add_site_commands(site.add_subparsers(title="commands", metavar="COMMAND", required=True))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SITE_COMMANDS", "add_operator_commands", "add_purge", "add_site_commands"]
+__all__ = ["SITE_COMMANDS", "add_operator_commands", "add_purge", "add_site_commands", "add_wheels"]
 
 
 def add_site_commands(jobs: Any) -> None:
@@ -45,7 +45,14 @@ def add_site_commands(jobs: Any) -> None:
     join.add_argument("--plan", required=True, help="the plan")
     join.add_argument("--key", metavar="FOLDER", help="what `coterie site request` made; default: NAME-key")
     join.add_argument("--kit", metavar="FOLDER", help="the new kit; default: NAME")
+    add_wheels(join)
     join.set_defaults(command="site join")
+
+
+def add_wheels(parser: Any) -> None:
+    """Add `--wheels` to the parser of a command that makes kits."""
+    words = "wheels that a kit carries, pinned by hash (pip wheel -w FOLDER 'coterie[flare]')"
+    parser.add_argument("--wheels", metavar="FOLDER", help=words)
 
 
 def add_operator_commands(commands: Any) -> None:
@@ -174,7 +181,8 @@ def _join(args: argparse.Namespace) -> int:
 
     name = Path(args.signed).name.removesuffix(".signed.zip")
     kit = Path(args.kit or name)
-    join(Path(args.signed), args.fingerprint, Path(args.plan), Path(args.key or f"{name}-key"), kit)
+    key, wheels = Path(args.key or f"{name}-key"), None if args.wheels is None else Path(args.wheels)
+    join(Path(args.signed), args.fingerprint, Path(args.plan), key, kit, wheels)
     _say(f"the kit is {kit}: edit local/coterie.toml, then coterie site check {kit} and coterie site approve {kit}")
     return 0
 

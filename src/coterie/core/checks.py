@@ -74,7 +74,10 @@ def _unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
 
 
 def _expected(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout) -> tuple[Any, ...] | None:
-    """The form of a field as its task declares it; else that of most replies, where None stands for no reply that could be read."""
+    """The form of a field as its task declares it; else that of more than half of the replies, and () where no form has so many.
+
+    None stands for no reply that could be read.
+    """
     form = task.forms.get(key)
     if form is not None:
         return torch.Size(form.shape(ask.arguments(), layout)), form.dtype or layout.dtype
@@ -86,7 +89,10 @@ def _expected(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layo
         ):
             votes[_form(value)] += len(block.names)
     one_vector = (torch.Size((layout.size,)), layout.dtype) if task.kinds[key] in VECTORS else None
-    return votes.most_common(1)[0][0] if votes else one_vector
+    if not votes:
+        return one_vector
+    usual, count = votes.most_common(1)[0]
+    return usual if 2 * count > votes.total() else ()
 
 
 def _form(value: Any) -> tuple[Any, ...]:
@@ -97,6 +103,8 @@ def _misfit(key: str, value: Any, expected: tuple[Any, ...] | None) -> str:
     if not isinstance(value, Tensor):
         return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
     wanted = f"; expected {[1, *expected[0]]} and {expected[1]}" if expected and len(expected) == 2 else ""
+    if expected == ():  # one of two would else choose for both
+        wanted = "; the replies differ, and the task declares no form (coterie.Form) that would tell which is right"
     return f"field {key!r} has shape {list(value.shape)} and {value.dtype}{wanted}"
 
 

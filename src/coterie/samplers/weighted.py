@@ -6,7 +6,7 @@ The losses of drawn rows are not weighted back, so a client trains as if its row
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -20,10 +20,14 @@ from coterie.core.federation import Federation
 from coterie.core.method import Log, Sampler
 from coterie.core.rng import Rng
 from coterie.core.schema import options
-from coterie.core.task import task
+from coterie.core.task import Form, task
 from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["Counts", "Kept", "Preset", "Weighted", "class_counts", "kept_shares", "normalised", "number_of_classes"]
+
+
+Done = Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
+"""1 for each client [n]."""
 
 
 class Counts(NamedTuple):
@@ -35,7 +39,7 @@ class Counts(NamedTuple):
 class Kept(NamedTuple):
     """1 where something was stored [n]."""
 
-    done: Tensor
+    done: Done
 
 
 @task

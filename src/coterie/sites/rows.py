@@ -69,7 +69,7 @@ class SiteRows:
         self._asked = _asked_before(Path(settings.log), approved.hash)
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
-        self._before: tuple[int, dict[str, torch.Tensor]] = (-1, {})
+        self._last: tuple[int, Context | None] = (-1, None)
 
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one message; `about` then says what the log should know. Raises `RefusedError` outside the plan."""
@@ -202,9 +202,10 @@ class SiteRows:
         self._spend(str(message.get("run")), ask)
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._noted(message))}
-        if message.get("undo") == self._before[0]:
-            self.shard.memory.load(self._before[1], (self.name,))
-        self._before = (message["serial"], self.shard.memory.save())
+        serial, lost = self._last
+        if message.get("undo") == serial and lost is not None:
+            self.shard.take_back(lost)
+        self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
         self._save_memory(self.shard)
         return {"answer": answer}

@@ -8,7 +8,7 @@ from pathlib import Path
 from coterie.core.errors import require
 from coterie.run.files import hash_of
 
-__all__ = ["SOFTWARE", "add_software"]
+__all__ = ["SOFTWARE", "add_software", "wheels_in"]
 
 SOFTWARE = "software"
 _FILES = Path(__file__).parent / "kit"
@@ -25,20 +25,24 @@ def add_software(kit: Path, wheels: Path | None) -> None:
     Raises:
         InputError: the folder has no wheel of coterie.
     """
-    software = kit / SOFTWARE
+    carried, software = wheels_in(wheels), kit / SOFTWARE
     software.mkdir()
-    for file in ("Containerfile", "coterie.service"):
-        shutil.copy(_FILES / file, software / file)
-    if wheels is None:
-        return
-    found = sorted(wheels.glob("*.whl"))
+    for file in (_FILES / "Containerfile", _FILES / "coterie.service", *carried):
+        shutil.copy(file, software / file.name)
+    if carried:
+        (software / "requirements.txt").write_text("".join(map(_pinned, carried)), encoding="utf-8")
+
+
+def wheels_in(folder: Path | None) -> list[Path]:
+    """The wheels of a folder, sorted; none if there is no folder. Raises `InputError` if none of them is of coterie."""
+    if folder is None:
+        return []
+    found = sorted(folder.glob("*.whl"))
     require(
         any(wheel.name.startswith("coterie-") for wheel in found),
-        f"{wheels} has no wheel of coterie; fill it with: pip wheel -w {wheels} 'coterie[flare]'",
+        f"{folder} has no wheel of coterie; fill it with: pip wheel -w {folder} 'coterie[flare]'",
     )
-    for wheel in found:
-        shutil.copy(wheel, software / wheel.name)
-    (software / "requirements.txt").write_text("".join(map(_pinned, found)), encoding="utf-8")
+    return found
 
 
 def _pinned(wheel: Path) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from coterie.core.errors import InputError, nearest, require
 from coterie.sites.flare.kits import AUTHORITY, PROJECT, fingerprint_of, furnish, harden, need_flare, organisation_of
 from coterie.sites.plan import Deployment, read_plan
-from coterie.sites.software import add_software
+from coterie.sites.software import add_software, wheels_in
 
 __all__ = ["join", "request", "sign"]
 
@@ -59,7 +59,9 @@ def sign(plan_file: Path, request_zip: Path, kits: Path | None = None) -> tuple[
     return signed, fingerprint_of(authority / "rootCA.pem")
 
 
-def join(signed_zip: Path, fingerprint: str, plan_file: Path, requested: Path, kit: Path) -> None:
+def join(
+    signed_zip: Path, fingerprint: str, plan_file: Path, requested: Path, kit: Path, wheels: Path | None = None
+) -> None:
     """Build the site's kit in the new folder `kit`.
 
     Args:
@@ -68,11 +70,13 @@ def join(signed_zip: Path, fingerprint: str, plan_file: Path, requested: Path, k
         plan_file: the plan.
         requested: the folder that `request` made, with the key.
         kit: a folder that does not exist yet.
+        wheels: a folder of wheels that the kit carries; None: it carries none.
 
     Raises:
-        InputError: a fingerprint that does not fit, or a file that is missing.
+        InputError: a fingerprint that does not fit, a file that is missing, or no wheel of coterie among the wheels.
     """
     plan = read_plan(plan_file)
+    wheels_in(wheels)
     need_flare()
     require(not kit.exists(), f"{kit} exists already; give a new folder with --kit")
     require(
@@ -88,7 +92,7 @@ def join(signed_zip: Path, fingerprint: str, plan_file: Path, requested: Path, k
             raise InputError(f"FLARE made no kit of {signed_zip}; ask the operator to sign again")
         shutil.copytree(made, kit)
     harden(kit)
-    add_software(kit, None)
+    add_software(kit, wheels)
     furnish(kit, plan, plan_file)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from coterie.core.errors import InputError, require
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
-from coterie.sites.software import add_software
+from coterie.sites.software import add_software, wheels_in
 from coterie.sites.tables import table_options
 from coterie.sites.versions import VERSIONS_FILE, versions
 
@@ -57,6 +57,7 @@ def provision(
         wheels: a folder of wheels that every kit carries; None: they carry none.
     """
     plan = read_plan(plan_file)
+    wheels_in(wheels)
     deployment = plan.deployment
     need_flare()
     sites = () if keys_at_sites else deployment.sites
