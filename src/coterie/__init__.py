@@ -4,34 +4,37 @@
 The names stand in `__init__.pyi`, where type checkers look for them as well.
 """
 
-from __future__ import annotations
-
-import importlib
-import re
-from pathlib import Path
-from typing import Any
-
 __version__ = "0.1.0"
 
-_NAMES = {
-    name: (module, given)
-    for module, given, name in re.findall(
-        r"^from (\S+) import (\w+) as (\w+)$", Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"), re.M
-    )
-}
-__all__ = [*_NAMES, "__version__"]
+_NAMES: dict[str, tuple[str, str]] = {}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _NAMES:
+def _names() -> dict[str, tuple[str, str]]:
+    """By public name the module that has it, and its name there."""
+    if not _NAMES:
+        import re
+        from pathlib import Path
+
+        text = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+        found = re.findall(r"^from (\S+) import (\w+) as (\w+)$", text, re.M)
+        _NAMES.update({name: (module, given) for module, given, name in found})
+    return _NAMES
+
+
+def __getattr__(name: str) -> object:
+    import importlib
+
+    if name == "__all__":
+        return [*_names(), "__version__"]
+    if name.startswith("__") or name not in _names():
         raise AttributeError(f"module 'coterie' has no attribute {name!r}")
-    module, given = _NAMES[name]
+    module, given = _names()[name]
     parent = importlib.import_module(module)
     is_module = hasattr(parent, "__path__")  # what is taken from a package is a module
-    value = importlib.import_module(f"{module}.{given}") if is_module else getattr(parent, given)
+    value: object = importlib.import_module(f"{module}.{given}") if is_module else getattr(parent, given)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_names(), "__version__"])

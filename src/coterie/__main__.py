@@ -1,7 +1,21 @@
-"""`python -m coterie` is the command."""
+"""The command, also as `python -m coterie`. Ctrl-C ends it with a sentence from its first import on."""
 
 import sys
 
-from coterie.cli.main import main
 
-sys.exit(main())
+def main() -> int:
+    """Run the command; returns the exit status."""
+    try:
+        from coterie.core.interrupts import leave_at_once
+
+        leave_at_once()
+        from coterie.cli.main import main as command
+
+        return command()
+    except KeyboardInterrupt:
+        sys.stderr.write("coterie: stopped\n")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

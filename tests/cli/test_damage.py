@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import resource
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+import torch
 from commands import contents
+
+from coterie.core.session import Session
+from coterie.core.state import write_atomically, write_checkpoint
+from coterie.run.checkpoint import RoundFiles
+from coterie.run.history import Record
 
 TABLE = "age,smokes,ill\n" + "\n".join(f"{20 + i},{'xy'[i % 2]},{(i // 2) % 2}" for i in range(16)) + "\n"
 COMPARE = (
@@ -134,6 +142,30 @@ def test_report_of_a_run_that_may_not_be_written_still_answers(coterie, copied, 
     assert said.status == 0
     assert "Predicts ill" in said.out
     assert "no HTML report: run cannot be written" in said.out
+
+
+class Some(NamedTuple):
+    x: torch.Tensor
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    files = {
+        "table.csv": lambda path: write_atomically(path, lambda p: p.write_bytes(bytes(5000))),
+        "model.safetensors": lambda path: write_checkpoint(path, Some(torch.zeros(5000)), {}, {}),
+        "history.jsonl": lambda path: RoundFiles(tmp_path, "")._append(
+            Record(weight_rows=[(1, "x" * 5000, "a", 1.0)]), Session()
+        ),
+    }
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name, write in files.items():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # a longer file is refused as on a full disk
+        try:
+            with pytest.raises(OSError, match="File too large") as error:
+                write(tmp_path / name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert error.value.filename == str(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
 
 
 @pytest.mark.slow

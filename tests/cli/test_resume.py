@@ -231,7 +231,7 @@ def test_ctrl_c_before_the_first_round(driver, tmp_path):
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
     settings = ("--methods", "local,fedavg", "--rounds", "40", "--seeds", "1", "--no-report", "--workers", "2")
     process = subprocess.Popen(
-        [sys.executable, "-m", "coterie.cli.main", "compare", "heart-disease", *settings, "--out", "run"],
+        [sys.executable, "-m", "coterie", "compare", "heart-disease", *settings, "--out", "run"],
         cwd=tmp_path,
         env=environment(),
         stderr=subprocess.PIPE,
@@ -254,6 +254,29 @@ def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
     assert driver(tmp_path, *said(err), "--no-report", *one).status == 0
     assert driver(tmp_path, "compare", "heart-disease", *settings, *one, "--out", "undisturbed").status == 0
     assert_same(tmp_path / "run", contents(tmp_path / "undisturbed"))
+
+
+INTERRUPTED = """
+import builtins, os, signal, sys
+honest = builtins.__import__
+def imported(name, *rest, **more):
+    if name == {at!r}:
+        os.kill(os.getpid(), signal.SIGINT)
+    return honest(name, *rest, **more)
+builtins.__import__ = imported
+sys.argv = ["coterie", "compare", "heart-disease"]
+from coterie.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("at", ["coterie.cli.main", "coterie.core.errors", "numpy._core._multiarray_umath"])
+def test_ctrl_c_in_the_middle_of_an_import_ends_with_a_sentence(tmp_path, at):
+    script = INTERRUPTED.format(at=at)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (130, "coterie: stopped\n")
 
 
 # ---- what a run directory accepts

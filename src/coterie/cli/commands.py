@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coterie import catalogue
 from coterie.cli.site import SITE_COMMANDS
 from coterie.core.errors import InputError, require
+from coterie.core.interrupts import heeded
 
 if TYPE_CHECKING:
     from coterie.cli.progress import Progress
@@ -92,7 +93,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     from coterie.run.sweep import run_experiment
 
     folder = choose_folder(experiment, args.resume)
-    with Progress(quiet=args.json) as progress:
+    with heeded(), Progress(quiet=args.json) as progress:
         try:
             if args.tune:
                 experiment = _tuned(experiment, folder, args.resume, progress)
@@ -228,7 +229,7 @@ def _submit(args: argparse.Namespace) -> int:
     if args.out is not None:
         experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, out=args.out))
     folder = choose_folder(experiment, args.resume)
-    with Progress(quiet=args.json) as progress:
+    with heeded(), Progress(quiet=args.json) as progress:
         submit(
             path,
             folder,

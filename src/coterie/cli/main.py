@@ -49,7 +49,3 @@ def _fail(sentence: str, status: int) -> int:
         words = f"{words[: LONGEST - 130]} ... {words[-125:]}"
     sys.stderr.write(f"coterie: {words}\n")
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main())

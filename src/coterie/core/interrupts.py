@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-__all__ = ["Ended", "Interrupted", "end", "heeded", "held", "is_interrupt"]
+__all__ = ["Ended", "Interrupted", "end", "heeded", "held", "is_interrupt", "leave_at_once"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -19,10 +20,24 @@ class Ended(SystemExit):
     """The end of this process from outside; a `SystemExit` that is none is raised by a client's code."""
 
 
+def leave_at_once() -> None:
+    """Let Ctrl-C end this process with a sentence, wherever it is; for as long as there is nothing to save.
+
+    A `KeyboardInterrupt` would become another error in the middle of an import (numpy), or be lost.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _leave)
+
+
+def _leave(number: int, frame: Any) -> NoReturn:
+    os.write(2, b"coterie: stopped\n")
+    os._exit(130)
+
+
 @contextmanager
 def heeded() -> Iterator[None]:
-    """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt`."""
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
+    usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _leave)
     with _handled(_interrupt) if usual else nullcontext():
         yield
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
@@ -14,7 +16,15 @@ from coterie.core.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Checkpoint", "load_state", "read_checkpoint", "save_state", "write_atomically", "write_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "load_state",
+    "naming",
+    "read_checkpoint",
+    "save_state",
+    "write_atomically",
+    "write_checkpoint",
+]
 
 SEAL = "seal"
 
@@ -24,17 +34,31 @@ def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bo
 
     With `durable` the file and its folder are on the disk before this returns.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            if durable:
+                _sync(temporary)
+            os.replace(temporary, path)
+            if durable:
+                _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let what the disk refuses be an `OSError` that names `path`: of a full disk Python names no file, and safetensors has its own."""
     try:
-        write(temporary)
-        if durable:
-            _sync(temporary)
-        os.replace(temporary, path)
-        if durable:
-            _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+        number = int(said[1]) if said else getattr(error, "errno", None)
+        if not isinstance(number, int):
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def _sync(path: Path) -> None:

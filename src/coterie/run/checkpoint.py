@@ -17,7 +17,7 @@ from coterie.core.engine import Engine
 from coterie.core.errors import require
 from coterie.core.schema import identity
 from coterie.core.session import Session
-from coterie.core.state import Checkpoint, read_checkpoint, write_checkpoint
+from coterie.core.state import Checkpoint, naming, read_checkpoint, write_checkpoint
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 
@@ -112,7 +112,7 @@ class RoundFiles:
         costs = [[a.round, a.ask, a.task, *cost] for a in session.asks[self._asks :] for cost in a.costs]
         if costs:
             fresh["asks"] = costs
-        with open(self._history, "ab") as file:
+        with naming(self._history), open(self._history, "ab") as file:
             file.truncate(self._bytes)
             file.seek(0, os.SEEK_END)
             if any(fresh.values()):
