@@ -143,6 +143,7 @@ def of_sampling(run: Run) -> Measured:
         "best accuracy on D_S over rounds": best(standard),
         "accuracy on D_G": last(own),
         "training loss": last(looked.over_rows("loss", "train")),
+        "rho, closed form, first round": first(closed),
         "rho, closed form": last(closed),
         "rho, optimum": last(optimum),
         "excess of the closed form's rho": last(excess),

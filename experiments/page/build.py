@@ -15,7 +15,15 @@ from experiments.page.text import anchor, table
 
 SECTIONS = (meritfed.SECTION, varsel.SECTION, isfl.SECTION, maxfl.SECTION)
 EXPERIMENTS = ROOT / "experiments"
-ORDER = (tuple(meritfed.groups(number) for number in ("99", "50", "90", "70")),)
+ORDER = (
+    tuple(meritfed.groups(number) for number in ("99", "50", "90", "70")),
+    ("meritfed-copies-90", "meritfed-copies-50"),
+    tuple(isfl.fashion(key) for key in isfl.SPLITS),
+    (maxfl.LEAVE, *maxfl.LIARS),
+    (maxfl.CLUSTERS,),
+    tuple(map(varsel.shards, (*varsel.COLUMNS, "twins", "ceiling"))),
+    ("varsel-small-shards-twins", "varsel-small-shards-ceiling", "varsel-small-shards"),
+)
 """Experiments in order of worth; those of one step take turns, seed by seed."""
 OTHERS = {
     meritfed.MEAN: (BENCHMARKS / "mean_estimation.json", meritfed.of_mean_estimation),

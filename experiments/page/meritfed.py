@@ -209,5 +209,21 @@ SECTION = Section(
             )
             for number, alpha in ALPHAS.items()
         ),
+        *(
+            Study(
+                f"meritfed-copies-{number}",
+                f"MeritFed: 40 clients, alpha {ALPHAS[number]}",
+                "The same with every client twice, so that SGD Ideal averages the target and its copy.",
+                [
+                    Claim(f"copies-{number}-{rival}", f"40 clients, alpha {ALPHAS[number]}: MeritFed is more accurate for the target "
+                          f"than {words}", Place(f"meritfed-copies-{number}", TARGET, "meritfed"),
+                          Place(f"meritfed-copies-{number}", TARGET, rival), "Figs. 26-29")
+                    for rival, words in (("sgd-full", "SGD Full"), ("sgd-ideal", "SGD Ideal"))
+                ],
+                kind="groups",
+                paper="meritfed-cifar10-target-groups",
+            )
+            for number in ("90", "50")
+        ),
     ],
 )  # fmt: skip

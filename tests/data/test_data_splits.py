@@ -224,6 +224,20 @@ def test_clusters_share_no_class_and_use_each_row_once(n, seed):
     assert max(members) - min(members) <= 1
 
 
+def test_twins_have_shards_of_the_same_classes_and_no_row_twice():
+    labels = np.arange(400) % 10
+    for seed in range(5):
+        lists = shards(labels, 8, shard_size=20, twins=2, seed=seed)
+        first, second = (np.unique(labels[own]).tolist() for own in lists[:2])
+        assert first == second
+        assert len(first) == 2
+        assert len(np.unique(np.concatenate(lists))) == 8 * 40
+    dealt = by_table(kind="shards", clients=4, shard_size=10, twins=2)
+    assert dealt[0].train.labels.unique().tolist() == dealt[1].train.labels.unique().tolist()
+    with pytest.raises(InputError, match="twins = 3 need 2 classes with as many whole shards each, and there are 0"):
+        shards(labels, 8, shard_size=20, twins=3)
+
+
 def test_clusters_of_other_sizes_and_refusals():
     labels = np.arange(90) % 9
     lists = clusters(labels, 4, clusters=2, labels_per_cluster=3, seed=1)

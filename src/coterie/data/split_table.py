@@ -83,6 +83,7 @@ class Split:
         alpha: of `dirichlet` its parameter; of `target-groups` the share of the target's classes at the clients near it.
         minimum: smallest number of rows of a client, of `dirichlet`; of `column`, where users with fewer are left out.
         shards_per_client, shard_size: of `shards` and `mixed` (there 500).
+        twins: of `shards`: so many clients, the first by name, have shards of the same classes.
         nr: of `mixed`: 1 - nr of every shard are drawn from all classes.
         clusters, labels_per_cluster: of `clusters`.
         held_out: of `target-groups`: validation rows of the target, per class.
@@ -102,6 +103,7 @@ class Split:
     minimum: Annotated[int, COUNT] = 3
     shards_per_client: Annotated[int, SIZE] = 2
     shard_size: Annotated[int | None, optional(SIZE)] = None
+    twins: Annotated[int, COUNT] = 0
     nr: Annotated[float, _FRACTION] = 0.95
     clusters: Annotated[int, SIZE] = 5
     labels_per_cluster: Annotated[int, SIZE] = 2
@@ -228,7 +230,10 @@ class Split:
         if self.kind == "mixed":
             size = self.shard_size or 500
             return splits.mixed(labels, n, self.nr, shards_per_client=per_client, shard_size=size, seed=seed)
-        return splits.shards(labels, n, shards_per_client=per_client, shard_size=self.shard_size, seed=seed)
+        require(self.twins <= n, f"twins = {self.twins} are more than the {n} clients; lower twins")
+        return splits.shards(
+            labels, n, shards_per_client=per_client, shard_size=self.shard_size, twins=self.twins, seed=seed
+        )
 
     def _flipped(self, names: list[str], seed: int) -> tuple[str, ...]:
         """The share `flip` of `names`: those whose own draw is smallest."""
@@ -298,6 +303,7 @@ _BELONGS = {
     "column": ("column",),
     "shards_per_client": ("shards", "mixed"),
     "shard_size": ("shards", "mixed"),
+    "twins": ("shards",),
     "nr": ("mixed",),
     "clusters": ("clusters",),
     "labels_per_cluster": ("clusters",),

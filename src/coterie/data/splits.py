@@ -100,12 +100,19 @@ def dirichlet(labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum
 
 
 def shards(
-    labels: ArrayLike, n: int, *, shards_per_client: int = 2, shard_size: int | None = None, seed: int = 0
+    labels: ArrayLike,
+    n: int,
+    *,
+    shards_per_client: int = 2,
+    shard_size: int | None = None,
+    twins: int = 0,
+    seed: int = 0,
 ) -> list[Index]:
     """Rows sorted by label are cut into shards, and `n` clients get `shards_per_client` of them at random.
 
     Without `shard_size` there are n * shards_per_client shards and each row is used once. With it a shard has exactly
-    that many rows and the rows of the shards that nobody gets are unused. Raises `InputError` for too few rows.
+    that many rows and the rows of the shards that nobody gets are unused. The first `twins` clients get shards of the same
+    classes, one of each, as Section 3 of the VaRSeL paper assumes of internal clients. Raises `InputError` for too few rows.
     """
     classes = _classes(labels, "shards")
     _check_clients(n, len(classes))
@@ -120,8 +127,29 @@ def shards(
     else:
         count = _shard_count(n, shards_per_client, shard_size, len(order))
         pieces = [order[i * shard_size : (i + 1) * shard_size] for i in range(count)]
-    dealt = _deal(rng, len(pieces), n, shards_per_client)
-    return [np.sort(np.concatenate([pieces[i] for i in own])) for own in dealt]
+    if twins:
+        pieces = _twins_first(pieces, classes, twins, shards_per_client, rng)
+    own = np.arange(twins * shards_per_client).reshape(twins, shards_per_client)
+    dealt = _deal(rng, len(pieces) - own.size, n - twins, shards_per_client) + own.size
+    return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in np.concatenate([own, dealt])]
+
+
+def _twins_first(
+    pieces: list[Index], classes: NDArray[Any], twins: int, each: int, rng: np.random.Generator
+) -> list[Index]:
+    """The shards in an order that begins with those of the twins: `each` classes, drawn at random, for the first, then the next."""
+    of_class: dict[Any, list[int]] = {}
+    for i, piece in enumerate(pieces):
+        if len(np.unique(classes[piece])) == 1:
+            of_class.setdefault(classes[piece[0]], []).append(i)
+    enough = [c for c in sorted(of_class) if len(of_class[c]) >= twins]
+    require(
+        len(enough) >= each,
+        f"twins = {twins} need {each} classes with as many whole shards each, and there are {len(enough)}; lower shard_size",
+    )
+    drawn = [rng.permutation(of_class[enough[c]])[:twins] for c in rng.permutation(len(enough))[:each]]
+    first = [int(shard[t]) for t in range(twins) for shard in drawn]
+    return [pieces[i] for i in [*first, *(i for i in range(len(pieces)) if i not in first)]]
 
 
 def _shard_count(n: int, shards_per_client: int, shard_size: int, rows: int) -> int:
