@@ -64,10 +64,14 @@ from coterie.engines.spec import EngineSpec as EngineSpec
 from coterie.filters.clip import Clip as Clip
 from coterie.filters.gaussian_noise import GaussianNoise as GaussianNoise
 from coterie.filters.top_k import TopK as TopK
+from coterie.run.callbacks import Callback as Callback
+from coterie.run.callbacks import EarlyStopping as EarlyStopping
 from coterie.run.fit import fit as fit
 from coterie.run.fit import personalise as personalise
 from coterie.run.history import Run as Run
 from coterie.run.settings import RunSettings as RunSettings
+from coterie.run.trackers.mlflow import MLflow as MLflow
+from coterie.run.trackers.tensorboard import TensorBoard as TensorBoard
 from coterie.samplers.isfedavg import GradientNormSampler as GradientNormSampler
 from coterie.samplers.isfedavg import ISFedAvg as ISFedAvg
 from coterie.samplers.isfl import ISFL as ISFL

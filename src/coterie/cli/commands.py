@@ -393,6 +393,14 @@ def _check(args: argparse.Namespace) -> int:
     return 2 if found.problems else 0
 
 
+def _track(args: argparse.Namespace) -> int:
+    from coterie.workbench.track import track
+
+    runs = track(args.folder, args.to, args.at)
+    _say(f"{runs} runs of {args.folder} sent to {args.to}")
+    return 0
+
+
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "compare": _compare,
     "run": _run,
@@ -407,5 +415,6 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "verify": _verify,
     "finalise": _finalise,
     "predict": _predict,
+    "track": _track,
 }
 """What runs a command, given its options; it returns the exit status."""

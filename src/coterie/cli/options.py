@@ -37,6 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_listings(commands)
     _add_site_commands(commands)
     _add_results(commands)
+    _add_track(commands)
     return parser
 
 
@@ -199,6 +200,13 @@ def _add_results(commands: Any) -> None:
     )
     predict.add_argument("--out", help="write the CSV there instead of on the screen")
     _add_threshold(predict)
+
+
+def _add_track(commands: Any) -> None:
+    track = _add(commands, "track", "send what a finished run measured to MLflow or TensorBoard")
+    track.add_argument("folder", help="the run directory")
+    track.add_argument("--to", required=True, metavar="LOGGER", help="mlflow or tensorboard")
+    track.add_argument("--at", metavar="WHERE", help="tracking URI or folder; left out: the logger's default")
 
 
 def _add_threshold(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from coterie.report.comparisons import Comparisons
 from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, printable, shortened
-from coterie.run.files import METRICS, OBJECT, SUMMARY, require_readable
+from coterie.run.files import METRICS, OBJECT, SUMMARY, higher_is_better, require_readable
 
 __all__ = ["THRESHOLD", "Curve", "Results", "Vector", "Weights", "threshold_of"]
 
@@ -47,7 +47,6 @@ METRIC_NAMES = {
     "ece": "calibration error",
 }
 REFERENCES = ("centralised", "centralized")
-_LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 
 
 class Curve(NamedTuple):
@@ -249,7 +248,7 @@ class Results:
     @staticmethod
     def higher_is_better(metric: str) -> bool:
         """False for losses and errors."""
-        return not any(metric == word or metric.endswith(("_" + word, "-" + word)) for word in _LOWER)
+        return higher_is_better(metric)
 
     def values(self, method: str, client: str | None, metric: str, split: str | None = None) -> Vector:
         """One value per seed [seeds]; NaN where undefined or not run. `client=None`: the mean over all clients.

@@ -23,6 +23,7 @@ from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
 from coterie.filters import FILTERS
 from coterie.models import MODELS
+from coterie.run.callbacks import CALLBACKS, Callback
 from coterie.run.files import own_objects
 from coterie.run.finetune import Tuning
 from coterie.run.settings import RunSettings
@@ -42,7 +43,20 @@ __all__ = [
     "model_of",
 ]
 
-TABLES = ("data", "split", "model", "local", "methods", "engine", "attack", "filters", "run", "report", "tune")
+TABLES = (
+    "data",
+    "split",
+    "model",
+    "local",
+    "methods",
+    "engine",
+    "attack",
+    "filters",
+    "callbacks",
+    "run",
+    "report",
+    "tune",
+)
 
 MOST_SEEDS = 10_000
 
@@ -150,6 +164,7 @@ class Experiment:
         engine: the [engine].
         attack: the [attack] and who attacks; None if there is none.
         filters: the [[filters]].
+        callbacks: the [[callbacks]].
         objects: what only the Python program has that made this experiment, by the name with which the tables name it.
     """
 
@@ -164,6 +179,7 @@ class Experiment:
     engine: EngineSpec
     attack: Any = None
     filters: tuple[Filter, ...] = ()
+    callbacks: tuple[Callback, ...] = ()
     report: ReportTable = field(default_factory=ReportTable)
     objects: Mapping[str, Any] = field(default_factory=dict)
 
@@ -177,7 +193,7 @@ class Experiment:
         """
         for key in tables:
             require(key in TABLES, f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
-        for key in (k for k in TABLES if k not in ("methods", "filters")):
+        for key in (k for k in TABLES if k not in ("methods", "filters", "callbacks")):
             require(isinstance(tables.get(key, {}), dict), f"{where}: [{key}] must be a table")
         _check_texts(tables, where)
         for name in own_objects(tables):
@@ -205,7 +221,8 @@ class Experiment:
             engine=_object_of(tables.get("engine"), objects)
             or ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
             attack=_object_of(tables.get("attack"), objects) or _attack(tables.get("attack"), f"{where}, [attack]"),
-            filters=_filters(tables.get("filters", []), f"{where}, [[filters]]", objects),
+            filters=_values(FILTERS, tables.get("filters", []), f"{where}, [[filters]]", objects),
+            callbacks=_values(CALLBACKS, tables.get("callbacks", []), f"{where}, [[callbacks]]", objects),
             objects=objects,
         )
         twice = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
@@ -229,6 +246,7 @@ class Experiment:
             "tune": self.tune,
             "attack": self._attack_table(),
             "filters": [self._spelled(FILTERS, one) for one in self.filters],
+            "callbacks": [self._spelled(CALLBACKS, one) for one in self.callbacks],
             "methods": [self._method_table(entry) for entry in self.methods],
         }
         return {k: v for k, v in _without_none(tables).items() if v or k == "methods"}
@@ -338,6 +356,7 @@ class Experiment:
         ]
         named.append(self._attack_table().get("name", ""))
         named += [self._spelled(FILTERS, one)["name"] for one in self.filters]
+        named += [self._spelled(CALLBACKS, one)["name"] for one in self.callbacks]
         init = [Path(given)] if (given := self.model.get("init")) and given not in self.objects else []
         return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
 
@@ -346,6 +365,10 @@ class Experiment:
         """Name of the data set or folder, as a file name."""
         name = str(self.data.get("name") or self.data.get("folder"))
         return Path(name.rpartition(":")[0]).stem if ".py:" in name else Path(name).resolve().name or "run"
+
+    def deciding(self) -> list[dict[str, Any]]:
+        """The tables of the callbacks on which results depend."""
+        return [self._spelled(CALLBACKS, one) for one in self.callbacks if one.decides]
 
     def with_methods(self, methods: Sequence[MethodEntry]) -> Experiment:
         """The same experiment with other methods."""
@@ -445,9 +468,9 @@ def _attack(table: Mapping[str, Any] | None, where: str) -> Any:
     return ATTACKS.build(table, where)
 
 
-def _filters(tables: Any, where: str, objects: Mapping[str, Any]) -> tuple[Filter, ...]:
+def _values(registry: Registry, tables: Any, where: str, objects: Mapping[str, Any]) -> tuple[Any, ...]:
     require(isinstance(tables, list), f"{where} must be a list of tables; got {tables!r}")
-    return tuple(_object_of(table, objects) or FILTERS.build(table, where) for table in tables)
+    return tuple(_object_of(table, objects) or registry.build(table, where) for table in tables)
 
 
 def _check_texts(tables: Mapping[str, Any], where: str) -> None:

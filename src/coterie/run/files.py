@@ -27,6 +27,7 @@ __all__ = [
     "SummaryRow",
     "escaped",
     "hash_of",
+    "higher_is_better",
     "own_files",
     "own_objects",
     "refuse_links",
@@ -81,6 +82,8 @@ OBJECT = "python:"
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "loss")
 """Metrics that are always known; further columns of summary.json are metrics of the user's own."""
+
+_LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 
 HISTORY = ("method", "seed", "round", "client", "split", "metric", "value")
 WEIGHTS = ("method", "seed", "round", "target", "client", "weight")
@@ -151,6 +154,15 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def higher_is_better(metric: str) -> bool:
+    """Whether more of a metric is better; not of losses and errors.
+
+    >>> higher_is_better("auc"), higher_is_better("my_loss")
+    (True, False)
+    """
+    return not any(metric == word or metric.endswith(("_" + word, "-" + word)) for word in _LOWER)
 
 
 def own_files(tables: Any) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ from coterie.data import load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model
+from coterie.run.callbacks import keeps_validation
 from coterie.run.experiment import find_method
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Meaning, Run
@@ -102,7 +103,7 @@ def fit(
         attack = as_attack(attack)
         wrong = choose_attackers(attack.on, rows.names, seed)
         rows = attack.on_rows(rows, wrong)
-    prepared = _prepare(method, rows, settings.merge_validation)
+    prepared = _prepare(method, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
     with one_thread(), heeded():
         method.check(prepared.names)
         filters_of(method, filters)

@@ -23,6 +23,7 @@ from coterie.core.filters import Filter, filters_of
 from coterie.core.method import Log, Method, Sampler, as_method, as_sampler
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
+from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles, fingerprint
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run, Timing
@@ -94,18 +95,21 @@ class _Loop:
     def run(self, folder: Path | None) -> Run:
         rounds, session, files = self.rounds, self.federation.session, self._files(folder)
         resumed = files is not None and self.settings.resume and files.exist()
-        state, done = self._restored(files) if files and resumed else self._start(files)
-        self._call_back(done)
-        for number in range(done + 1, rounds + 1):
-            started, asks = time.perf_counter(), len(session.asks)
-            state = self._round(state, number, last=number == rounds)
-            total = time.perf_counter() - started
-            own = total - sum(ask.seconds for ask in session.asks[asks:])
-            self.record.seconds.append(Timing(number, total, own))
-            if files:
-                files.save(state, number, self.record, session, self.engine)
-            self._call_back(number)
-        seen = self.evaluator.seen
+        followers = Followers(self.settings.callbacks, (self.settings.label or self.training.label, self.seed, rounds))
+        try:
+            state, number = self._restored(files) if files and resumed else self._start(files)
+            while not self._ends(followers, number) and number < rounds:
+                number += 1
+                started, asks = time.perf_counter(), len(session.asks)
+                state = self._round(state, number)
+                total = time.perf_counter() - started
+                own = total - sum(ask.seconds for ask in session.asks[asks:])
+                self.record.seconds.append(Timing(number, total, own))
+                if files:
+                    files.save(state, number, self.record, session, self.engine)
+        finally:
+            followers.end()
+        rounds, seen = number, self.evaluator.seen
         models = seen.models if seen.round == rounds else self._served(state, rounds)
         return Run(
             self.method,
@@ -128,9 +132,13 @@ class _Loop:
         looked_at = () if settings.appeal is None else (settings.appeal,)
         return RoundFiles(folder, fingerprint(self.method, self.engine, *given, *looked_at, self.training.filters))
 
-    def _call_back(self, number: int) -> None:
-        for callback in self.settings.callbacks:
-            callback(number)
+    def _ends(self, followers: Followers, number: int) -> bool:
+        """Tell callbacks that a round is complete; whether one of them ends the run."""
+        return followers.told(number, self.record.history, evaluated=self._due(number))
+
+    def _due(self, number: int) -> bool:
+        """Whether a round is evaluated."""
+        return number in (0, self.rounds) or number % self.every == 0
 
     def _start(self, files: RoundFiles | None) -> tuple[Any, int]:
         start = self._everybody(0)
@@ -154,10 +162,10 @@ class _Loop:
 
     # ---- a round
 
-    def _round(self, state: Any, number: int, last: bool) -> Any:
+    def _round(self, state: Any, number: int) -> Any:
         pool, log = self._pool(state, number)
         view = self.training.view(self._draw(number, pool), number, self.attempt)
-        due = last or number % self.every == 0
+        due = self._due(number)
         if not pool:
             self.record.add(number, log)
             if due:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from coterie.core.errors import require
 from coterie.core.loss import LOSSES, RowLoss
@@ -12,6 +11,7 @@ from coterie.core.modules import load_object
 from coterie.core.rows import Clients
 from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
 from coterie.run.appeal import Appeal
+from coterie.run.callbacks import Callback
 
 __all__ = ["RunSettings"]
 
@@ -21,7 +21,12 @@ _LOSS = Rule(
     LOSSES,
 )
 _APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
-_CALLABLES = Rule(lambda v: isinstance(v, tuple) and all(map(callable, v)), "functions of a round's number")
+_CALLBACKS = Rule(
+    lambda v: (
+        isinstance(v, tuple) and all(isinstance(x, Callback) or (callable(x) and not isinstance(x, type)) for x in v)
+    ),
+    "a list of callbacks, or of functions of a round's number",
+)
 
 
 @options
@@ -39,7 +44,9 @@ class RunSettings:
         appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`
             and `mandatory_rounds` (`Appeal`); None: not looked at.
         strict_wire: encode and decode everything as if it were sent.
-        callbacks: called with the number of each complete round, and with 0 at the start.
+        callbacks: each a `Callback`, such as EarlyStopping(patience=3), or a function that is called with the number of each complete
+            round, and with 0 at the start.
+        label: what callbacks call the run; empty: its method's class.
         resume: go on from the checkpoint, if there is one.
     """
 
@@ -53,7 +60,8 @@ class RunSettings:
     max_norm: Annotated[float, POSITIVE] = 100.0
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
-    callbacks: Annotated[tuple[Callable[[int], object], ...], _CALLABLES, InFiles(said=False)] = ()
+    callbacks: Annotated[tuple[Any, ...], _CALLBACKS, InFiles(said=False)] = ()
+    label: Annotated[str, InFiles(said=False)] = ""
     resume: Annotated[bool, InFiles(said=False)] = False
 
     def row_loss(self, clients: Clients) -> str | RowLoss:

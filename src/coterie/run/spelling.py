@@ -25,6 +25,7 @@ from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
 from coterie.filters import FILTERS
 from coterie.models import MODELS
+from coterie.run.callbacks import CALLBACKS, Callback
 from coterie.run.experiment import Experiment, RunTable, method_table
 from coterie.run.files import OBJECT
 from coterie.run.settings import RunSettings
@@ -69,10 +70,12 @@ def experiment_of(
         "engine": spelling.table(ENGINES, engine),
         "attack": {} if attack is None else spelling.table(ATTACKS, attack),
         "filters": [spelling.table(FILTERS, one) for one in filters],
+        "callbacks": [spelling.table(CALLBACKS, one) for one in settings.callbacks if isinstance(one, Callback)],
         "run": spelling.run(settings, rounds, seeds, jobs),
     }
     experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
-    run = dataclasses.replace(experiment.run, callbacks=settings.callbacks, strict_wire=settings.strict_wire)
+    functions = tuple(one for one in settings.callbacks if not isinstance(one, Callback))
+    run = dataclasses.replace(experiment.run, callbacks=functions, strict_wire=settings.strict_wire)
     return dataclasses.replace(experiment, run=run)
 
 

@@ -115,7 +115,8 @@ class _Here:
             settings=run_settings(
                 experiment,
                 resume=resume,
-                callbacks=(*run.callbacks, progress),
+                callbacks=(*experiment.callbacks, *run.callbacks, progress),
+                label=entry.label,
                 merge_validation=run.merge_validation and entry.personalise is None,
             ),
         )
@@ -148,13 +149,14 @@ def run_experiment(
     seeds = experiment.run.seeds
     require(
         backend is None
-        or (
-            experiment.attack is None
-            and experiment.run.appeal is None
-            and all(m.personalise is None for m in experiment.methods)
+        or not (
+            experiment.attack
+            or experiment.callbacks
+            or experiment.run.appeal
+            or any(m.personalise for m in experiment.methods)
         ),
-        f"{experiment.where}: [attack], run.appeal and personalise work where all rows are on this machine; leave them out of a plan "
-        "for sites",
+        f"{experiment.where}: [attack], [[callbacks]], run.appeal and personalise work where all rows are on this machine; leave them "
+        "out of a plan for sites",
     )
     jobs = experiment.run.jobs
     require(
@@ -221,7 +223,8 @@ def _refuse_other_settings(experiment: Experiment, folder: Path, first: Clients)
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
     old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()
-    for table in ("data", "split", "model", "engine", "attack", "run"):
+    old["callbacks"], new["callbacks"] = {"deciding": saved.deciding()}, {"deciding": experiment.deciding()}
+    for table in ("data", "split", "model", "engine", "attack", "callbacks", "run"):
         was, now = old.get(table, {}), new.get(table, {})
         for key in sorted({*was, *now} - FREE):
             require(
@@ -328,6 +331,7 @@ def _mark(experiment: Experiment, pair: Pair, clients: Clients) -> str:
     settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
     settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
     settings["engine"] = experiment.engine.results()
+    settings["callbacks"] = experiment.deciding()
     for free in ("report", "tune"):
         settings.pop(free, None)
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)

@@ -1,0 +1,157 @@
+"""What follows a run round by round, and may end it: early stopping, loggers, and callbacks of the user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+from coterie.core.errors import require
+from coterie.core.schema import NOT_NEGATIVE, SIZE, TEXT, Registry, options
+from coterie.run.files import higher_is_better
+from coterie.run.history import History
+
+__all__ = ["CALLBACKS", "Callback", "EarlyStopping", "Followers", "Metrics", "keeps_validation"]
+
+
+class Metrics(NamedTuple):
+    """What a run has measured when it is evaluated.
+
+    Attributes:
+        history: all numbers so far, those of this evaluation last.
+        round: of this evaluation.
+    """
+
+    history: History
+    round: int
+
+    def numbers(self) -> Iterator[tuple[str, float]]:
+        """Name and value of each number of this round: `test/hungary/auc`, and without a client what belongs to the whole round."""
+        for row in self.history:
+            if row.round == self.round:
+                yield "/".join(part for part in (row.split, row.client, row.metric) if part not in ("", "*")), row.value
+
+    def means(self, metric: str, split: str) -> list[float]:
+        """Mean of a metric over clients, each counting once, at every evaluation so far; without clients that lack it."""
+        values: dict[int, list[float]] = {}
+        for row in self.history:
+            if (row.metric, row.split) == (metric, split):
+                values.setdefault(row.round, []).append(row.value)
+        return [sum(of_clients) / len(of_clients) for _, of_clients in sorted(values.items())]
+
+
+class Callback:
+    """Follows runs. Every hook does nothing by default.
+
+    Attributes:
+        decides: whether it may end a run, so that results depend on it. What it returns must follow from `metrics` alone, since a run
+            that is resumed asks again about its last complete round.
+        keeps_validation: whether validation rows must not be trained on.
+    """
+
+    decides: ClassVar[bool] = True
+    keeps_validation: ClassVar[bool] = False
+
+    def begin(self, label: str, seed: int, rounds: int) -> Callback:
+        """The callback that follows one run; by default this one follows all of them.
+
+        Args:
+            label: of the method.
+            seed: of the run.
+            rounds: how many there will be at most.
+        """
+        return self
+
+    def on_round(self, round: int) -> None:
+        """A round is complete and saved; 0 is the start, and a resumed run tells its last complete round again."""
+
+    def on_evaluation(self, round: int, metrics: Metrics) -> bool | None:
+        """A round was evaluated, 0 and the last one among them; true ends the run after this round."""
+        return None
+
+    def on_end(self) -> None:
+        """The run is over, or failed."""
+
+
+@options
+class EarlyStopping(Callback):
+    """End a run once its mean over clients on validation rows has not improved for a while; the last model counts.
+
+    No method trains on validation rows then, whatever `merge_validation` says.
+
+    Attributes:
+        patience: evaluations without an improvement after which the run ends.
+        metric: that must improve: loss, or a metric of the run.
+        smallest: an improvement must be larger than this.
+    """
+
+    patience: Annotated[int, SIZE] = 5
+    metric: Annotated[str, TEXT] = "loss"
+    smallest: Annotated[float, NOT_NEGATIVE] = 0.0
+
+    keeps_validation = True
+
+    def on_evaluation(self, round: int, metrics: Metrics) -> bool:
+        """Whether the best value lies `patience` evaluations back. Raises `InputError` if there is no such value."""
+        sign = 1.0 if higher_is_better(self.metric) else -1.0
+        values = [sign * value for value in metrics.means(self.metric, "validation")]
+        require(
+            bool(values),
+            f"early stopping needs {self.metric} on validation rows, and there is none; give split.parts a share for validation, "
+            "or name a metric of the run",
+        )
+        return len(values) - 1 - _last_improvement(values, self.smallest) >= self.patience
+
+
+def _last_improvement(values: Sequence[float], smallest: float) -> int:
+    best, at = -math.inf, 0
+    for i, value in enumerate(values):
+        if value > best + smallest:
+            best, at = value, i
+    return at
+
+
+CALLBACKS = Registry(
+    "callback",
+    {
+        "early-stopping": EarlyStopping,
+        "mlflow": "coterie.run.trackers.mlflow:MLflow",
+        "tensorboard": "coterie.run.trackers.tensorboard:TensorBoard",
+    },
+)
+"""What `[[callbacks]] name = ...` can name."""
+
+
+def keeps_validation(callbacks: Sequence[Any]) -> bool:
+    """Whether one of the callbacks needs validation rows that nobody trains on."""
+    return any(isinstance(one, Callback) and one.keeps_validation for one in callbacks)
+
+
+class Followers:
+    """The callbacks of one run: functions of a round's number, and `Callback`s.
+
+    Args:
+        callbacks: as `RunSettings` has them.
+        about: label, seed and rounds of the run.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback | Callable[[int], object]], about: tuple[str, int, int]) -> None:
+        self._all = [one.begin(*about) if isinstance(one, Callback) else one for one in callbacks]
+
+    def told(self, number: int, history: History, *, evaluated: bool) -> bool:
+        """Tell that a round is complete; whether the run ends with it."""
+        ends = False
+        for one in self._all:
+            if isinstance(one, Callback):
+                one.on_round(number)
+                if evaluated:
+                    ends = bool(one.on_evaluation(number, Metrics(history, number))) or ends
+            else:
+                one(number)
+        return ends
+
+    def end(self) -> None:
+        """Tell that the run is over."""
+        for one in self._all:
+            if isinstance(one, Callback):
+                one.on_end()

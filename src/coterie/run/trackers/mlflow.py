@@ -1,0 +1,40 @@
+"""MLflow (extra `mlflow`): a run there for each method and seed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from coterie.core.errors import InputError
+from coterie.core.schema import TEXT, optional, options
+from coterie.run.trackers.tracker import Sink, Tracker
+
+__all__ = ["MLflow"]
+
+
+@options
+class MLflow(Tracker):
+    """Log to MLflow: a run for each method and seed, with the metrics of every evaluation.
+
+    Attributes:
+        experiment: the name under which the runs stand.
+        to: tracking URI, such as sqlite:///mlflow.db; None: that of the environment.
+    """
+
+    experiment: Annotated[str, TEXT] = "coterie"
+    to: Annotated[str | None, optional(TEXT, "that of the environment")] = None
+
+    def open(self, label: str, seed: int, rounds: int) -> Sink:
+        """A new run of MLflow. Raises `InputError` if it is not installed."""
+        try:
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise InputError('MLflow is not installed: pip install "coterie[mlflow]"') from error
+        client = MlflowClient(tracking_uri=self.to)
+        known = client.get_experiment_by_name(self.experiment)
+        number = client.create_experiment(self.experiment) if known is None else known.experiment_id
+        run = client.create_run(number, run_name=f"{label}-{seed}").info.run_id
+        for name, value in (("method", label), ("seed", seed), ("rounds", rounds)):
+            client.log_param(run, name, value)
+        return Sink(
+            lambda name, value, at: client.log_metric(run, name, value, step=at), lambda: client.set_terminated(run)
+        )

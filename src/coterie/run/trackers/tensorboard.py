@@ -1,0 +1,33 @@
+"""TensorBoard (extra `tensorboard`): a folder of events for each method and seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from coterie.core.errors import InputError
+from coterie.core.schema import TEXT, options
+from coterie.run.files import safe_name
+from coterie.run.trackers.tracker import Sink, Tracker
+
+__all__ = ["TensorBoard"]
+
+
+@options
+class TensorBoard(Tracker):
+    """Log to TensorBoard: a folder of events for each method and seed, with the metrics of every evaluation.
+
+    Attributes:
+        to: the folder that `tensorboard --logdir` shows.
+    """
+
+    to: Annotated[str, TEXT] = "tensorboard"
+
+    def open(self, label: str, seed: int, rounds: int) -> Sink:
+        """A new file of events. Raises `InputError` if TensorBoard is not installed."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InputError('TensorBoard is not installed: pip install "coterie[tensorboard]"') from error
+        writer = SummaryWriter(str(Path(self.to) / safe_name(f"{label}-{seed}")))
+        return Sink(writer.add_scalar, writer.close)

@@ -1,0 +1,247 @@
+"""Callbacks follow a run and may end it; loggers see what is measured, and change nothing."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import pytest
+
+import coterie as ct
+from cli.commands import contents
+from coterie.run.callbacks import CALLBACKS, Metrics
+from coterie.run.history import History, Row
+from coterie.run.trackers.tracker import Sink, Tracker
+from federations import assert_same_bits, logistic
+
+
+class Follows(ct.Callback):
+    def __init__(self, ends=None):
+        self.seen, self.ends = [], ends
+
+    def begin(self, label, seed, rounds):
+        self.seen.append((label, seed, rounds))
+        return self
+
+    def on_round(self, round):
+        self.seen.append(round)
+
+    def on_evaluation(self, round, metrics):
+        self.seen.append(sorted(metrics.history.select("loss", "a", "test"))[-1][0])
+        return round == self.ends
+
+    def on_end(self):
+        self.seen.append("end")
+
+
+def fitted(*callbacks, rounds=5, method=None, **options):
+    problem = logistic()
+    settings = ct.RunSettings(evaluate=2, callbacks=callbacks)
+    return ct.fit(method or ct.FedAvg(), problem.clients, problem.model, rounds, settings=settings, **options)
+
+
+def test_a_callback_follows_a_run_and_changes_nothing():
+    follows, numbers = Follows(), []
+    assert_same_bits(fitted(), fitted(follows, numbers.append))
+    assert follows.seen == [("FedAvg", 0, 5), 0, 0, 1, 2, 2, 3, 4, 4, 5, 5, "end"]
+    assert numbers == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_callback_ends_a_run_after_a_round_that_is_evaluated():
+    ended = fitted(Follows(ends=2))
+    assert ended.rounds == 2
+    assert {row["rounds"] for row in ended.summary} == {2}
+    assert_same_bits(ended, fitted(rounds=2))
+
+
+def test_a_run_that_fails_tells_its_end():
+    follows = Follows()
+
+    def fails(number):
+        if number == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted(follows, fails)
+    assert follows.seen == [("FedAvg", 0, 5), 0, 0, 1, "end"]
+
+
+def metrics(*losses):
+    rows = [Row(i, c, "validation", "loss", v + d) for i, v in enumerate(losses) for c, d in (("a", -0.1), ("b", 0.1))]
+    return Metrics(History(rows), len(losses) - 1)
+
+
+@pytest.mark.parametrize(
+    ("losses", "smallest", "ends"),
+    [
+        ([0.5], 0.0, False),
+        ([0.5, 0.4, 0.4], 0.0, False),
+        ([0.5, 0.4, 0.4, 0.41], 0.0, True),
+        ([0.5, 0.4, 0.41, 0.39], 0.0, False),
+        ([0.5, 0.45, 0.44], 0.1, True),
+        ([0.5, 0.45, 0.39], 0.1, False),
+    ],
+)
+def test_early_stopping_waits_for_an_improvement(losses, smallest, ends):
+    assert ct.EarlyStopping(patience=2, smallest=smallest).on_evaluation(0, metrics(*losses)) == ends
+
+
+def test_more_of_a_metric_that_is_no_loss_is_an_improvement():
+    rows = [Row(i, "a", "validation", "auc", v) for i, v in enumerate((0.5, 0.6, 0.5))]
+    for metric, ends in (("auc", False), ("my_loss", True)):
+        renamed = [row._replace(metric=metric) for row in rows]
+        assert ct.EarlyStopping(patience=2, metric=metric).on_evaluation(2, Metrics(History(renamed), 2)) == ends
+
+
+FAST = ct.FedAvg(local=ct.LocalSGD(lr=3.0, steps=ct.Steps(20)))
+
+
+def test_early_stopping_keeps_validation_rows_and_resumes_to_the_same_end(tmp_path):
+    stopping = ct.EarlyStopping(patience=2)
+    settings = {"evaluate": 1, "metrics": ("auc",)}
+    whole = ct.fit(FAST, "heart-disease", rounds=40, settings=ct.RunSettings(callbacks=(stopping,), **settings))
+    losses = Metrics(whole.history, whole.rounds).means("loss", "validation")
+    assert len(losses) == whole.rounds + 1 < 41
+    assert min(losses[:-2]) == min(losses)
+    seen = [0]
+
+    def stop(number):
+        seen.append(number)
+        if number == whole.rounds:
+            raise KeyboardInterrupt
+
+    first = ct.RunSettings(callbacks=(stopping, stop), **settings)
+    with pytest.raises(KeyboardInterrupt):
+        ct.fit(FAST, "heart-disease", rounds=40, checkpoint=tmp_path, settings=first)
+    again = ct.RunSettings(callbacks=(stopping,), resume=True, **settings)
+    resumed = ct.fit(FAST, "heart-disease", rounds=40, checkpoint=tmp_path, settings=again)
+    assert resumed.rounds == whole.rounds
+    assert_same_bits(whole, resumed)
+
+
+def test_early_stopping_without_validation_rows_is_a_sentence():
+    with pytest.raises(ct.InputError, match="early stopping needs f1 on validation rows, and there is none"):
+        ct.fit("fedavg", "heart-disease", rounds=1, settings=ct.RunSettings(callbacks=(ct.EarlyStopping(metric="f1"),)))
+
+
+def test_what_is_no_callback_is_refused():
+    for wrong in (3, Follows):
+        with pytest.raises(ct.InputError, match=r"RunSettings.callbacks must be a list of callbacks, or of functions"):
+            ct.RunSettings(callbacks=(wrong,))
+
+
+TOML = """
+[data]
+name = "heart-disease"
+[local]
+lr = 3.0
+steps = 20
+[[methods]]
+name = "fedavg"
+[[callbacks]]
+name = "early-stopping"
+patience = 2
+[[callbacks]]
+name = "tensorboard"
+to = "LOGS"
+[run]
+rounds = 40
+seeds = 1
+evaluate = 1
+"""
+
+
+def test_callbacks_by_name_in_files_and_the_loggers_change_nothing(tmp_path, capsys):
+    pytest.importorskip("tensorboard")
+    from coterie.cli.main import main
+
+    (tmp_path / "plan.toml").write_text(TOML.replace("LOGS", str(tmp_path / "logs")))
+    run = ["run", str(tmp_path / "plan.toml"), "--no-report", "--json", "--out"]
+    assert main([*run, str(tmp_path / "logged")]) == 0
+    settings = ct.RunSettings(evaluate=1, callbacks=(ct.EarlyStopping(patience=2),))
+    local = ct.LocalSGD(lr=3.0, steps=ct.Steps(20))
+    python = ct.compare(["fedavg"], "heart-disease", rounds=40, seeds=1, local=local, settings=settings)
+    logged, plain = contents(tmp_path / "logged"), contents(python.folder)
+    assert [name for name in plain if logged[name] != plain[name]] == ["experiment.toml"]
+    rows = json.loads((tmp_path / "logged" / "summary.json").read_text())
+    assert rows[0]["rounds"] < 40
+    assert 'name = "early-stopping", patience = 2' in plain["experiment.toml"].decode()
+    again = [*run[:2], "--no-report", "--json", "--resume", "--out", str(tmp_path / "logged")]
+    text = (tmp_path / "plan.toml").read_text()
+    (tmp_path / "plan.toml").write_text(text.replace("patience = 2", "patience = 3"))
+    assert main(again) == 2
+    assert "was made with callbacks.deciding" in capsys.readouterr().err
+    (tmp_path / "plan.toml").write_text(text[: text.index('[[callbacks]]\nname = "tens')] + text[text.index("[run]") :])
+    assert main(again) == 0  # without the logger it is the same run
+    events = read_events(tmp_path / "logs" / "fedavg-0")
+    history = python.to_pandas("history").query("split == 'test' and client == 'hungary' and metric == 'auc'")
+    assert events["test/hungary/auc"] == pytest.approx(dict(zip(history["round"], history["value"], strict=True)))
+
+
+def read_events(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: {e.step: e.value for e in events.Scalars(tag)} for tag in events.Tags()["scalars"]}
+
+
+def test_a_finished_run_is_exported(tmp_path, capsys):
+    pytest.importorskip("tensorboard")
+    from coterie.cli.main import main
+
+    ct.compare(["local", "fedavg"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "run")
+    assert main(["track", str(tmp_path / "run"), "--to", "tensorboard", "--at", str(tmp_path / "logs")]) == 0
+    assert "2 runs" in capsys.readouterr().out
+    values = read_events(tmp_path / "logs" / "local-0")["test/hungary/loss"]
+    frame = ct.Comparison(tmp_path / "run").to_pandas("history")
+    expected = frame.query("method == 'local' and client == 'hungary' and split == 'test' and metric == 'loss'")
+    assert values == pytest.approx(dict(zip(expected["round"], expected["value"], strict=True)))
+    assert main(["track", str(tmp_path / "run"), "--to", "tensorbord"]) == 2
+    assert "there is no logger 'tensorbord'; did you mean 'tensorboard'" in capsys.readouterr().err
+
+
+def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the small package of MLflow has no other store
+    to = (tmp_path / "flow").as_uri()
+    fitted(ct.MLflow(experiment="mine", to=to), seed=3)
+    client = mlflow.MlflowClient(tracking_uri=to)
+    (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert run.info.run_name == "FedAvg-3"
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"method": "FedAvg", "seed": "3", "rounds": "5"}
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, "test/a/loss")]
+    assert steps == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard")])
+def test_a_logger_that_is_not_installed_is_a_sentence(monkeypatch, name, package):
+    real = builtins.__import__
+
+    def absent(module, *args, **kwargs):
+        if module == package:
+            raise ImportError(module)
+        return real(module, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    with pytest.raises(ct.InputError, match=rf"is not installed: pip install \"coterie\[{name}\]\""):
+        fitted(CALLBACKS[name]())
+
+
+def test_every_logger_sends_each_number_of_an_evaluation_once():
+    sent, closed = [], []
+
+    class Mine(Tracker):
+        def open(self, label, seed, rounds):
+            return Sink(lambda *number: sent.append(number), lambda: closed.append(label))
+
+    run = fitted(Mine())
+    assert closed == ["FedAvg"]
+    evaluated = {
+        "/".join(p for p in (r.split, r.client, r.metric) if p not in ("", "*")): r.value
+        for r in run.history
+        if r.round == 4
+    }
+    assert {name: value for name, value, number in sent if number == 4} == evaluated
+    assert len(sent) == len(set(sent))
