@@ -22,7 +22,7 @@ METHODS = [
     {"name": "scaffold", "local": SGD},
     {"name": "moon", "local": SGD},
     {"name": "median", "local": SGD},
-    {"name": "meritfed", "targets": "all", "oracle": "loss", "md_steps": 2, "validation": "train", "local": SGD},
+    {"name": "meritfed", "targets": "all", "oracle": "loss", "md_steps": 1, "validation": "train", "local": SGD},
 ]
 
 
@@ -138,7 +138,7 @@ LIES = {
     "a serial number that is a tensor": altered(lambda values: {**values, "serial": torch.ones(2)}),
     "a serial number that is none": altered(lambda values: {**values, "serial": None}),
     "a failure that is no sentence": altered(lambda values: {**values, "failed": 3}),
-    "a very long failure": altered(lambda values: {**values, "failed": "no\x1b[2J\n" * 100_000}),
+    "a very long failure": altered(lambda values: {**values, "failed": "no\x1b[2J\n" * 10_000}),
     "deep lists": whole(deep),
     "deeper lists": whole(deeper),
     "half of it": whole(lambda reply: reply[: len(reply) // 2]),
@@ -268,7 +268,7 @@ def test_a_reply_is_not_read_if_it_is_longer_than_its_task_declares(quiet, monke
     quiet.lie = lambda what, reply: bytes(2**26)
     got = trained(quiet)
     assert got.failed == {LIAR: "its reply has 64 MB, more than the 16 MB that were asked for"}
-    assert len(read) == 3
+    assert len(read) == len(SITES) - 1
 
 
 def test_a_sentence_of_a_client_is_one_short_line_without_control_characters(quiet):

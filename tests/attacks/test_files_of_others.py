@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,15 +106,29 @@ metrics = ["accuracy", "{self.files["metric"]}:always"]
         self.trace.unlink(missing_ok=True)
 
 
-@pytest.fixture
-def made(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    found = Made(tmp_path)
-    assert main(["run", str(found.plan), "--out", str(found.run), "--no-report"]) == 0
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    """A run of others, and a copy of its folder."""
+    folder = tmp_path_factory.mktemp("others") / "here"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        found = Made(folder)
+        assert main(["run", str(found.plan), "--out", str(found.run), "--no-report"]) == 0
     assert len(found.traces()) == 4
     found.forget()
-    yield found
-    found.forget()
+    shutil.copytree(folder, folder.with_name("copy"))
+    return found
+
+
+@pytest.fixture
+def made(pristine, monkeypatch):
+    folder = pristine.run.parent
+    shutil.rmtree(folder)
+    shutil.copytree(folder.with_name("copy"), folder)
+    monkeypatch.chdir(folder)
+    yield pristine
+    pristine.forget()
     from coterie.core.metrics import METRICS
 
     METRICS.pop("always", None)
@@ -142,8 +157,8 @@ def test_predict_imports_the_models_file_that_is_trusted_and_no_other(made, caps
     assert len(capsys.readouterr().out.splitlines()) == 25
 
 
-def test_a_trusted_file_must_be_the_one_that_the_run_has_recorded(made, capsys, tmp_path):
-    other = tmp_path / "model_of_others.py"
+def test_a_trusted_file_must_be_the_one_that_the_run_has_recorded(made, capsys):
+    other = made.files["model"]
     other.write_text(other.read_text() + "\n# changed\n")
     assert predicted(made, "--trust", str(other)) == 2
     assert made.traces() == []
