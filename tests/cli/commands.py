@@ -65,7 +65,7 @@ def environment() -> dict[str, str]:
 def subprocess_run(cwd: Path, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """The command as a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "coterie.cli.main", *argv],
+        [sys.executable, "-m", "coterie", *argv],
         cwd=cwd,
         env=environment(),
         capture_output=True,

@@ -764,7 +764,7 @@ def in_a_terminal(cwd, *argv, columns=80):
         os.chdir(cwd)
         env = {**environment(), "TERM": "xterm-256color", "COLUMNS": str(columns)}
         env.pop("NO_COLOR", None)
-        os.execve(sys.executable, [sys.executable, "-m", "coterie.cli.main", *argv], env)
+        os.execve(sys.executable, [sys.executable, "-m", "coterie", *argv], env)
     seen = b""
     while True:
         try:

@@ -491,7 +491,7 @@ def test_a_closed_pipe_is_no_error(tmp_path):
 
     from commands import environment
 
-    shell = f"{sys.executable} -m coterie.cli.main show meritfed | head -1"
+    shell = f"{sys.executable} -m coterie show meritfed | head -1"
     ended = subprocess.run(
         shell, shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
     )
@@ -503,8 +503,8 @@ def test_a_full_disk_is_one_sentence(coterie, monkeypatch):
     import os
 
     def full(*_):
-        raise OSError(28, "No space left on device", "run/summary.json")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     ended = coterie(*HEART, "--methods", "local", "--rounds", "1", "--seeds", "1", "--out", "run")
-    assert_one_sentence(ended, "run/summary.json: No space left on device", status=1)
+    assert_one_sentence(ended, "run/format.json: No space left on device", status=1)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
-from coterie.core.errors import CoterieError, InputError
+from coterie.core.errors import CoterieError, InputError, shortened
 
 __all__ = ["main"]
 
@@ -44,8 +44,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(sentence: str, status: int) -> int:
-    words = " ".join(sentence.split())
-    if len(words) > LONGEST:  # the place stands in front and the cure at the end
-        words = f"{words[: LONGEST - 130]} ... {words[-125:]}"
-    sys.stderr.write(f"coterie: {words}\n")
+    sys.stderr.write(f"coterie: {shortened(' '.join(sentence.split()), LONGEST)}\n")
     return status

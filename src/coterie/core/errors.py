@@ -16,6 +16,7 @@ __all__ = [
     "nearest",
     "plain",
     "require",
+    "shortened",
 ]
 
 
@@ -57,9 +58,19 @@ def plain(text: str, most: int = 300) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
+def shortened(text: str, most: int = 300) -> str:
+    """A sentence of at most `most` characters: the place stands in front and the cure at the end, so the middle is left out.
+
+    >>> shortened("field 'x' of client c is wrong in a long way; mend it", 30)
+    "field 'x' of ... way; mend it"
+    """
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
+
+
 def cut(value: Any, most: int = 100) -> str:
     """`value` as the text of an error, cut where it is long."""
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from coterie.core.checks import VECTORS, medians, misfits, not_finite, outliers
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block
-from coterie.core.errors import InputError, RunError, plain, require
+from coterie.core.errors import InputError, RunError, plain, require, shortened
 from coterie.core.filters import unpacked
 from coterie.core.replies import Average, Replies, stack
 from coterie.core.session import AskRecord, Session
@@ -276,13 +276,25 @@ class Exchange(Generic[R]):
 
     def _quorum_sentence(self, failed: Mapping[str, str]) -> str:
         asked = len(self.ask.names)
-        shown = "; ".join(f"{n} ({why})" for n, why in list(failed.items())[:5])
-        more = f"; and {len(failed) - 5} more" if len(failed) > 5 else ""
         wanted = "all of them" if self.need == "all" else f"at least {self.need:.0%}"
-        return (
-            f"round {self.ask.context.round}, task {self.task.name!r}: {asked - len(failed)} of {asked} clients replied, {wanted} are "
-            f"needed. Failed: {shown}{more}. Mend these clients or take them out, then go on with --resume"
+        head = (
+            f"round {self.ask.context.round}, task {self.task.name[-60:]!r}: {asked - len(failed)} of {asked} clients replied, "
+            f"{wanted} are needed. Failed: "
         )
+        cure = ". Mend these clients or take them out, then go on with --resume"
+        return f"{head}{_shown(failed, 300 - len(head) - len(cure))}{cure}"
+
+
+def _shown(failed: Mapping[str, str], room: int) -> str:
+    """Who failed and why, as many as fit into `room` characters and one at least."""
+    shown: list[str] = []
+    for name, why in failed.items():
+        label = plain(name, 30)
+        item = f"{label} ({shortened(plain(why, 1000), max(50, room - len(label) - 18))})"
+        if shown and len("; ".join([*shown, item])) > room - 15:
+            return f"{'; '.join(shown)}; and {len(failed) - len(shown)} more"
+        shown.append(item)
+    return "; ".join(shown)
 
 
 def _of_all(asked: Sequence[str], failed: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.rows import Clients
 from coterie.data import hub
 from coterie.data.sets import cifar10, digits, fashion_mnist, heart_disease, mean_estimation
@@ -155,6 +155,10 @@ def load(
     """
     good = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
     require(good, f"seed must be an int >= 0; got {seed!r}")
+    require(
+        isinstance(name_or_folder, str | os.PathLike),
+        f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}",
+    )
     key = os.fspath(name_or_folder)
     found = DATASETS.get(key)
     if found is None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.rows import Client, Clients, Inputs, Part, Rows, check_plain, rows, take
 from coterie.data.split_table import Dealt, ReadColumn, Split
 from coterie.data.splits import numbered, stratified
@@ -118,6 +118,8 @@ def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
 def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(clients, Mapping):
         return {str(key): value for key, value in clients.items()}
+    good = isinstance(clients, Sequence) and not isinstance(clients, str)
+    require(good, f"clients must be a dict or a list of what each has; got {cut(clients)}")
     return dict(zip(numbered(len(clients)), clients, strict=True))
 
 

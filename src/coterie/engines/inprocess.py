@@ -71,6 +71,7 @@ class InProcess(EngineSpec):
         """Raise `InputError` if this machine does not have the device."""
         try:
             torch.empty(0, device=self.device)
+            require(torch.device(self.device).type != "meta", "device meta computes nothing; take cpu")
         except (RuntimeError, AssertionError) as error:
             why = str(error).splitlines()[0]
             raise InputError(

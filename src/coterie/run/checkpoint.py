@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from coterie.core.engine import Engine
-from coterie.core.errors import require
+from coterie.core.errors import InputError, plain, require
 from coterie.core.schema import identity
 from coterie.core.session import Session
 from coterie.core.state import Checkpoint, naming, read_checkpoint, write_checkpoint
@@ -77,7 +77,13 @@ class RoundFiles:
 
     def clear(self) -> None:
         """Make the folder, and remove what another run saved there."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        folder = self._path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # a name with NUL is a ValueError
+            raise InputError(
+                f"{plain(str(folder))} cannot be made a folder for checkpoints ({error}); choose another"
+            ) from error
         self._history.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
 

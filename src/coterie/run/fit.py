@@ -88,7 +88,7 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    _check_types(engine=engine, local=local, init=init, settings=settings, filters=filters)
+    _check_types(engine=engine, local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
     rows = _clients(clients, seed)
     settings.check(rounds, seed, len(rows))
     if isinstance(method, str):
@@ -119,13 +119,16 @@ def fit(
 
 
 def _check_types(**given: Any) -> None:
-    for name, (allowed, example) in _TYPES.items():
-        value = given[name]
-        good = value is None if name in ("local", "init") else False
+    for name, value in given.items():
+        allowed, example = _TYPES[name]
+        good = value is None and example.startswith("None")
         require(good or isinstance(value, allowed), f"{name} must be {example}; got {cut(value)}")
 
 
-_TYPES: Mapping[str, tuple[type[Any], str]] = {
+_TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
+    "run": (Run, "a run, as fit returns it"),
+    "clients": (Clients, "Clients, as data.from_tensors makes them"),
+    "checkpoint": ((str, os.PathLike), "None or a folder"),
     "engine": (EngineSpec, "an engine such as InProcess(workers=2)"),
     "local": (LocalSGD, "None or LocalSGD(...)"),
     "init": (Mapping, "None or a state dict"),
@@ -181,6 +184,7 @@ def personalise(
     Raises:
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
+    _check_types(run=run, clients=clients, engine=engine, settings=settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), heeded():
         opened = engine.open(clients, run.module, settings.row_loss(clients))
@@ -199,14 +203,21 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
     """Load a state dict into `module`. Raises `InputError` that names a tensor which is missing, left over or of another shape."""
     own = module.state_dict()
     for name in own:
-        require(name in init, f"the initial model lacks {name!r}; it has {', '.join(list(init)[:6])}")
+        require(name in init, f"the initial model lacks {name!r}; it has {', '.join(map(str, list(init)[:6]))}")
+        require(_is_plain(init[name]), f"{name!r} of the initial model is no dense tensor of finite real numbers")
         if init[name].shape != own[name].shape:
             raise InputError(
                 f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(own[name].shape)}"
             )
-    extra = sorted(set(init) - set(own))
+    extra = sorted(str(name) for name in init if name not in own)
     require(
         not extra,
         f"the initial model has {', '.join(extra)}, which this model does not; choose the model it was trained as",
     )
     module.load_state_dict(init)
+
+
+def _is_plain(value: Any) -> bool:
+    if not isinstance(value, Tensor) or value.is_nested or value.is_meta or value.is_complex() or value.is_quantized:
+        return False
+    return value.layout == torch.strided and bool(torch.isfinite(value.float()).all())
