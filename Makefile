@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine results lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine results lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, 
 
 test: $(VENV)/.dev  ## the fast tests, with warnings as errors (about 10 minutes on 2 cores)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
+
+test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one (2 minutes)
+	$(BIN)/python -m pytest tests -m 'programs and not slow and not engines' -n 2 --dist loadfile -q
 
 $(ENGINES)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ENGINES)

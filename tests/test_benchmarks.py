@@ -32,6 +32,7 @@ def written(tmp_path_factory):
     return folder
 
 
+@pytest.mark.programs
 def test_every_benchmark_writes_its_result_and_nothing_else(written):
     assert {p.name for p in written.iterdir()} == {*(f"{n}.json" for n in NAMES), *PAGES}
     for name in NAMES:
@@ -40,12 +41,14 @@ def test_every_benchmark_writes_its_result_and_nothing_else(written):
         assert {"what", "measured", "machine", "versions", "commit", "load"} <= set(result)
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize("name", ["w1", "w2"])
 def test_equal_batches_give_l0_and_the_library_the_same_model(written, name):
     result = json.loads((written / f"{name}.json").read_text())
     assert result["largest_difference_with_equal_batches"] < 1e-12
 
 
+@pytest.mark.programs
 def test_tables_stand_between_the_markers_and_nothing_else_changes(written):
     for page, cell in PAGES.items():
         was, now = (ROOT / "docs" / page).read_text(), (written / page).read_text()
@@ -57,6 +60,7 @@ def outside(text):
     return re.sub(r"(<!-- (\w+) -->).*?(<!-- /\2 -->)", r"\1\3", text, flags=re.S)
 
 
+@pytest.mark.programs
 def test_the_summary_of_attacks_is_a_mean_unless_a_seed_diverged(written):
     from benchmarks.byzantine import ATTACKS, IDEAL, METHODS, summary
 
@@ -68,6 +72,7 @@ def test_the_summary_of_attacks_is_a_mean_unless_a_seed_diverged(written):
     assert {line["method"] for line in summary(diverged) if line["mean"] is None} == {"averaging"}
 
 
+@pytest.mark.programs
 def test_a_long_benchmark_keeps_the_runs_that_it_finished(written, tmp_path, capsys):
     from benchmarks import byzantine, measure
 

@@ -82,6 +82,7 @@ def test_work_that_is_not_whole_epochs_is_refused(tmp_path):
         peers.export(tmp_path / "w1.npz", sizes, *w1.synthetic(sizes.work, 240))
 
 
+@pytest.mark.programs
 def test_peers_with_a_number_and_without_stand_in_the_result_and_in_the_table(scripts, monkeypatch):
     from benchmarks import peers
 

@@ -235,6 +235,7 @@ axe.run({ runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"] }).t
 </script></body>"""
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 @pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: npm install --prefix build/axe axe-core")
 @pytest.mark.parametrize("dark", [False, True])
@@ -259,6 +260,7 @@ document.documentElement.dataset.clicked = "yes";
 </script></body>"""
 
 
+@pytest.mark.programs
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 def test_a_browser_draws_it_and_its_controls_work_without_an_error(tmp_path: Path) -> None:
     path = html.write(hostile_run(tmp_path / "run"))

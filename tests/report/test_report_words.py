@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -335,8 +336,7 @@ def test_many_clients_with_too_few_rows_have_no_counts_but_a_mean(tmp_path: Path
 SEVEN = ("local", "fedavg", "fedprox", "scaffold", "meritfed", "qffl", "ditto")
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_answer_fits_a_screen(tmp_path: Path, width: int) -> None:
+def test_the_answer_fits_a_screen(tmp_path: Path) -> None:
     few = Results.load(fake_run.heart(tmp_path / "few"))
     many, _ = hundred(
         tmp_path / "many", notes=[f"note {i} about something that takes a whole line of text" for i in range(9)]
@@ -346,7 +346,7 @@ def test_the_answer_fits_a_screen(tmp_path: Path, width: int) -> None:
         for m in SEVEN
     }
     twelve = Results.load(fake_run.write(tmp_path / "twelve", truth, noise=0.0002))
-    for results in (few, many, twelve):
+    for results, width in product((few, many, twelve), (40, 80, 120)):
         lines = answer_lines(results, width=width, ends=["run directory  run", "report         run/report.html"])
         assert max(map(len, lines)) <= width
         assert lines[-1] == "report         run/report.html"
