@@ -14,7 +14,7 @@ from coterie.data.split_table import Split
 from coterie.data.tables.folder import agree, encoded_client, ready_tables
 from coterie.data.tables.read import read
 from coterie.data.tables.recipe import TableCohort
-from coterie.data.tables.settings import settings_of
+from coterie.data.tables.settings import FileSettings, settings_of
 
 N = 60
 OPTIONS = {"label": "y", "rare": 4}
@@ -69,7 +69,7 @@ def test_sites_that_are_asked_one_by_one_agree_on_the_same_recipe(wards):
     clients = from_folder(wards, **OPTIONS)
     settings = settings_of(**OPTIONS)
     tables = {name: read(wards / f"{name}.csv", settings.reading(name)) for name in "ab"}
-    ready, _ = ready_tables(tables, settings, Split.parse(None), 0, "refuse", None)
+    ready, _ = ready_tables(tables, settings, Split.parse(None), 0, FileSettings())
 
     def ask(task, **payload):
         replies = [task(TableCohort({name: ready[name]}), **payload) for name in "ab"]

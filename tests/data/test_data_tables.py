@@ -368,7 +368,7 @@ BAD_SETTINGS = [
     ({}, {"missing": {"agee": 0}}, r"missing names column 'agee', which no client has; did you mean 'age'\?"),
     ({}, {"missing": [0]}, r"missing = \[0\] must be a table of columns and their codes"),
     ({}, {"missing": {"age": [[0]]}}, "missing: codes of 'age' must be numbers or texts"),
-    ({}, {"unlabelled": "keep"}, "unlabelled is 'keep'"),
+    ({}, {"unlabelled": "keep"}, "data.unlabelled must be refuse | drop; got 'keep'"),
     ({}, {"split": {"kind": "iid"}}, "kind does not apply to the folder"),
     ({}, {"split": {"seeds": 1}}, r"\[split\]: unknown key 'seeds'"),
     ({}, {"split_column": "part"}, r"a.csv has no column 'part' \(split_column\)"),

@@ -15,7 +15,7 @@ from coterie.core.errors import InputError
 from coterie.core.schema import Option, Registry, explanations, options_of
 from coterie.core.training import LocalSGD
 from coterie.data.split_table import Split
-from coterie.data.tables.settings import TableSettings
+from coterie.data.tables.settings import FileSettings, TableSettings
 from coterie.engines import ENGINES
 from coterie.models import MODELS
 from coterie.run.experiment import ModelTable, ReportTable, RunTable
@@ -23,7 +23,7 @@ from coterie.run.experiment import ModelTable, ReportTable, RunTable
 __all__ = ["DECLARED", "Key", "keys", "keys_of"]
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
-    "data": (TableSettings,),
+    "data": (TableSettings, FileSettings),
     "split": (Split,),
     "model": (MODELS, ModelTable),
     "local": (LocalSGD,),

@@ -18,7 +18,7 @@ from coterie.sites.flare.kits import need_flare
 from coterie.sites.minima import moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
-from coterie.sites.tables import read_site, table_options, table_settings
+from coterie.sites.tables import file_settings, read_site, table_options, table_settings
 from coterie.sites.versions import VERSIONS_FILE, compared
 
 __all__ = ["check_site"]
@@ -101,7 +101,6 @@ def _looked_at(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
             f"{file} has a column {other!r} where the plan has {column!r}; are they the same? Then rename it in the file, or let the "
             f"plan say rename = {{{quoted(str(other))} = {quoted(column)}}}",
         )
-    ways = {key: options[key] for key in ("unlabelled", "split_column") if key in options}
     fitted = settings.fitted_to({site: table})
     own = replace(  # what the plan says of columns and files of other sites is not about this file
         fitted,
@@ -110,7 +109,7 @@ def _looked_at(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
         categorical=tuple(c for c in fitted.categorical if c in table.columns),
         missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
     )
-    return check_tables({site: table}, own, split=plan.experiment.split or None, **ways).problems
+    return check_tables({site: table}, own, file_settings(options), split=plan.experiment.split or None).problems
 
 
 def _check_certificate(startup: Path, site: str) -> None:

@@ -23,9 +23,18 @@ from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import ready_tables
 from coterie.data.tables.read import read
 from coterie.data.tables.recipe import Recipe, describe, moments
-from coterie.data.tables.settings import TableSettings, settings_of
+from coterie.data.tables.settings import FileSettings, TableSettings, settings_of
 
-__all__ = ["TABLE_TASKS", "Facts", "RemoteClients", "facts_of", "read_site", "table_options", "table_settings"]
+__all__ = [
+    "TABLE_TASKS",
+    "Facts",
+    "RemoteClients",
+    "facts_of",
+    "file_settings",
+    "read_site",
+    "table_options",
+    "table_settings",
+]
 
 TABLE_TASKS = (describe, moments)
 """Tasks about a site's table; all others are about its encoded rows."""
@@ -62,6 +71,11 @@ def table_settings(options: Mapping[str, Any]) -> TableSettings:
     return settings_of(**{k: options[k] for k in _SETTINGS if k in options})
 
 
+def file_settings(options: Mapping[str, Any]) -> FileSettings:
+    """How the file of a site becomes rows."""
+    return FileSettings(**{key: options[key] for key in ("unlabelled", "split_column") if key in options})
+
+
 def described_as(options: Mapping[str, Any]) -> dict[str, Any]:
     """How `agree` asks each site to describe its table."""
     settings = table_settings(options)
@@ -82,9 +96,7 @@ def read_site(
     table = replace(table, source=f"the file of {name}")  # where it lies is nobody's business
     settings = settings.fitted_to({name: table})
     rule = Split.parse(split, natural="tables at sites")
-    ready, notes = ready_tables(
-        {name: table}, settings, rule, seed, options.get("unlabelled", "refuse"), options.get("split_column")
-    )
+    ready, notes = ready_tables({name: table}, settings, rule, seed, file_settings(options))
     return ready[name], notes
 
 

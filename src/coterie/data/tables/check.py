@@ -19,7 +19,7 @@ from coterie.data.tables.describe import draft_recipe
 from coterie.data.tables.folder import files_of, from_tables, ready_tables
 from coterie.data.tables.read import read
 from coterie.data.tables.recipe import TableCohort, describe
-from coterie.data.tables.settings import TableSettings, check_label, settings_of
+from coterie.data.tables.settings import FileSettings, TableSettings, check_label, settings_of
 from coterie.data.tables.spelling import spell
 
 __all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "facts_of", "short"]
@@ -121,26 +121,23 @@ def check_folder(
 
     Raises `InputError` for settings that are wrong whatever the files hold; problems of files are part of the answer.
     """
-    settings = settings_of(**options)
+    settings, own = settings_of(**options), FileSettings(unlabelled, split_column)
     problems, tables = _Problems(), {}
     path = Path(path)
     for name, file in ({path.stem: path} if path.is_file() else files_of(path)).items():
         with problems.noted():
             tables[name] = read(file, settings.reading(name))
-    return check_tables(
-        tables, settings, problems, seed=seed, split=split, unlabelled=unlabelled, split_column=split_column
-    )
+    return check_tables(tables, settings, own, problems, seed=seed, split=split)
 
 
 def check_tables(
     tables: Mapping[str, Table],
     settings: TableSettings,
+    files: FileSettings,
     problems: list[str] | None = None,
     *,
     seed: int = 0,
     split: Mapping[str, Any] | None = None,
-    unlabelled: str = "refuse",
-    split_column: str | None = None,
 ) -> TableCheck:
     """Check tables that could be read; `problems`: those of the others. One table alone is what a site can check."""
     found = _Problems(problems or ())
@@ -159,7 +156,7 @@ def check_tables(
             with found.noted():
                 check_label(table, label, tables)
                 fitted = settings.fitted_to({name: table})
-                ready |= ready_tables({name: table}, fitted, rule, seed, unlabelled, split_column)[0]
+                ready |= ready_tables({name: table}, fitted, rule, seed, files)[0]
     if ready:
         told = describe(
             TableCohort(ready),
@@ -171,13 +168,8 @@ def check_tables(
         notes = draft["notes"]
     if tables and not found:
         with found.noted():
-            options: dict[str, Any] = {
-                "seed": seed,
-                "split": split,
-                "unlabelled": unlabelled,
-                "split_column": split_column,
-            }
-            notes = list(from_tables(tables, settings, "a folder of tables", name="checked", **options).notes)
+            whole = from_tables(tables, settings, "a folder of tables", files, name="checked", seed=seed, split=split)
+            notes = list(whole.notes)
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
     if label is not None and draft.get("label", {}).get("task") == "classification":

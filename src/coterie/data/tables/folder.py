@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.rows import Client, Clients, Part
+from coterie.core.schema import build
 from coterie.data.split_table import Split
 from coterie.data.tables.arrays import from_array_files, is_array_file
 from coterie.data.tables.columns import Column, Reading, Table
@@ -21,7 +22,7 @@ from coterie.data.tables.describe import draft_recipe
 from coterie.data.tables.numbers import complaint
 from coterie.data.tables.read import SUFFIXES, read, read_frame
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
-from coterie.data.tables.settings import EVERY_FILE, FEW_NUMBERS, MANY_CLASSES, TableSettings, settings_of
+from coterie.data.tables.settings import EVERY_FILE, FEW_NUMBERS, MANY_CLASSES, FileSettings, TableSettings, settings_of
 
 __all__ = [
     "agree",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 _OTHER_TABLES = (".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
-_OF_CLIENTS = ("seed", "split", "unlabelled", "split_column", "server_file")
+_OF_FILES = ("unlabelled", "split_column", "server_file")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
 _PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
 _PARTS |= {"val": "validation"}
@@ -117,30 +118,31 @@ def from_folder(
         "meaning": meaning,
         "unit": unit,
     }
-    rest: dict[str, Any] = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file}
+    said = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file, "arrays": arrays}
+    own = build(FileSettings, said, str(path), named="data")
     if Path(path).is_file():
         settings = settings_of(label=label, **options)
-        return dealt_table(read(path, settings.reading(EVERY_FILE)), settings, **about, **rest)
+        return dealt_table(read(path, settings.reading(EVERY_FILE)), settings, own, **about)
     files = files_of(Path(path))
     if is_array_file(next(iter(files.values())), arrays):
         plain: tuple[Any, ...] = (None, (), [], {}, "refuse")
-        said = {**options, **rest, "rare": rare or None}
-        given = [k for k, v in said.items() if v not in plain and k != "classes"]
+        for_tables = {**options, **said, "rare": rare or None}
+        given = [k for k, v in for_tables.items() if v not in plain and k not in ("classes", "arrays")]
         require(not given, f"{path} holds arrays and no tables: {', '.join(given)} do not apply; drop them")
         return from_array_files(files, label=label, classes=tuple(classes), **about)
     settings = settings_of(label=label, **options)
     tables = {stem: read(file, settings.reading(stem)) for stem, file in files.items()}
-    return from_tables(tables, settings, name or f"the folder {path}", **about, **rest)
+    return from_tables(tables, settings, name or f"the folder {path}", own, **about)
 
 
 def dealt_table(
     table: Table,
     settings: TableSettings,
+    files: FileSettings,
     *,
+    name: str,
     seed: int,
     split: Mapping[str, Any] | None,
-    unlabelled: str = "refuse",
-    **about: Any,
 ) -> Clients:
     """Clients of one table, whose rows `split` deals to them. Raises `InputError` if it does not say how."""
     rule = Split.parse(split, kind=None)
@@ -153,7 +155,7 @@ def dealt_table(
     require(not whole, "[split] target-groups, unseen, flip and test do not apply to a table; leave them out")
     settings = settings.fitted_to({table.name: table})
     label = str(settings.label)
-    ready, dropped = _labelled(_mapped(table, settings), label, unlabelled)
+    ready, dropped = _labelled(_mapped(table, settings), label, files)
     strata = _strata(ready.columns[label], settings)
     labels = ready.columns[label].numbers if strata is None else np.unique(strata, return_inverse=True)[1]
 
@@ -165,7 +167,7 @@ def dealt_table(
     inputs = replace(ready, columns={key: c for key, c in ready.columns.items() if key not in dealt.columns})
     tables = {name: _chosen(inputs, name, rows) for name, rows in dealt.clients.items()}
     within = {key: value for key, value in (split or {}).items() if key in ("seed", "parts")}
-    made = from_tables(tables, settings, "a table", seed=seed, split=within, unlabelled=unlabelled, **about)
+    made = from_tables(tables, settings, "a table", files, name=name, seed=seed, split=within)
     made.notes = (*dropped, *dealt.notes, *made.notes)
     return made
 
@@ -201,10 +203,11 @@ def files_of(folder: Path) -> dict[str, Path]:
 def from_frames(frames: Mapping[str, Any], *, name: str = "frames", **options: Any) -> Clients:
     """One client per data frame (pandas, or polars by its `to_pandas`); `options` as in `from_folder`."""
     require(bool(frames), "there are no data frames; give at least one as {client: frame}")
-    rest = {key: options.pop(key) for key in _OF_CLIENTS if key in options}
+    own = FileSettings(**{key: options.pop(key) for key in _OF_FILES if key in options})
+    about = {key: options.pop(key) for key in ("seed", "split") if key in options}
     settings = settings_of(**options)
     tables = {str(key): read_frame(frame, settings.reading(str(key)), name=str(key)) for key, frame in frames.items()}
-    return from_tables(tables, settings, "a mapping of data frames", name=name, **rest)
+    return from_tables(tables, settings, "a mapping of data frames", own, name=name, **about)
 
 
 def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
@@ -228,23 +231,17 @@ def from_tables(
     tables: Mapping[str, Table],
     settings: TableSettings,
     natural: str,
+    files: FileSettings,
     *,
     name: str,
     seed: int = 0,
     split: Mapping[str, Any] | None = None,
-    unlabelled: str = "refuse",
-    split_column: str | None = None,
-    server_file: str | None = None,
 ) -> Clients:
     """Split, describe, fit and encode: the same steps as in a federation, with everybody in one cohort."""
     rule = Split.parse(split, natural=natural)
-    require(
-        unlabelled in ("refuse", "drop"),
-        f"unlabelled is {unlabelled!r}; {nearest(str(unlabelled), ['refuse', 'drop'])}",
-    )
     settings.check_names(tables)
     settings = settings.fitted_to(tables)
-    ready, notes = ready_tables(tables, settings, rule, seed, unlabelled, split_column)
+    ready, notes = ready_tables(tables, settings, rule, seed, files)
     cohort = TableCohort(ready)
     recipe = agree(cohort.names, settings, lambda ask, **payload: ask(cohort, **payload))
     clients = []
@@ -253,7 +250,7 @@ def from_tables(
         clients.append(client)
         notes += more
     shown = recipe["label"]["classes"]
-    held = None if server_file is None else server_rows(server_file, recipe)
+    held = None if files.server_file is None else server_rows(files.server_file, recipe)
     out = Clients(clients, name=name, classes=shown, recipe=recipe, notes=[*recipe["notes"], *notes], server=held)
     if shown and bool((out.train.labels == out.train.labels[0]).all()):
         only = shown[int(out.train.labels[0])]
@@ -292,25 +289,24 @@ def ready_tables(
     settings: TableSettings,
     rule: Split,
     seed: int,
-    unlabelled: str,
-    split_column: str | None,
+    files: FileSettings,
 ) -> tuple[dict[str, Table], list[str]]:
     """The tables with labels in all rows and row numbers per part, sorted by name, and notes."""
     ready: dict[str, Table] = {}
     notes: list[str] = []
     for client in sorted(tables):
-        table, dropped = _labelled(_mapped(tables[client], settings), str(settings.label), unlabelled)
+        table, dropped = _labelled(_mapped(tables[client], settings), str(settings.label), files)
         notes += [*table.notes, *dropped]
         require(
             len(table) >= _FEWEST_ROWS,
             f"{table.source} has {len(table)} rows, too few to train and to test; give client {client!r} at least "
             f"{_FEWEST_ROWS}, or remove the file",
         )
-        ready[client] = _split(table, settings, rule, seed, split_column)
+        ready[client] = _split(table, settings, rule, seed, files.split_column)
     return ready, notes
 
 
-def _labelled(table: Table, label: str, unlabelled: str) -> tuple[Table, list[str]]:
+def _labelled(table: Table, label: str, files: FileSettings) -> tuple[Table, list[str]]:
     """`table` without the rows that have no label, and a note; refused unless the user asked to drop them."""
     wrong = table.columns[label].problem
     require(wrong is None, f"{table.source}: label {label!r} {complaint(*wrong) if wrong else ''}")
@@ -320,7 +316,7 @@ def _labelled(table: Table, label: str, unlabelled: str) -> tuple[Table, list[st
     gone = np.flatnonzero(~present)
     more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
     require(
-        unlabelled == "drop",
+        files.unlabelled == "drop",
         f"{table.source}: label {label!r} is missing in data row {gone[0] + 1}{more}; fill it in, delete such rows, or "
         'set unlabelled = "drop"',
     )

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from coterie.core.errors import InputError, is_number, nearest, require
-from coterie.core.schema import Flag
+from coterie.core.schema import Flag, one_of, options
 from coterie.data.tables.columns import Missing, Reading, Table
 from coterie.data.tables.spelling import alike, quoted, spell
 
-__all__ = ["EVERY_FILE", "FEW_NUMBERS", "MANY_CLASSES", "TableSettings", "check_label", "settings_of"]
+__all__ = ["EVERY_FILE", "FEW_NUMBERS", "MANY_CLASSES", "FileSettings", "TableSettings", "check_label", "settings_of"]
 
 FEW_NUMBERS = 20
 """Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
@@ -26,6 +26,24 @@ EVERY_FILE = "*"
 """Stands for all clients where settings are given by client."""
 
 _TASKS = ("classification", "regression")
+
+
+@options
+class FileSettings:
+    """How the files of a folder become rows of clients.
+
+    Attributes:
+        unlabelled: "refuse" rows without a label, or "drop" them.
+        split_column: column that says train, validation or test in each row; it replaces the split.
+        server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
+        arrays: whether npz files hold arrays of inputs (images, sequences of tokens), used as they are, and no tables; None: those
+            with an array of three or more dimensions do.
+    """
+
+    unlabelled: Annotated[str, one_of("refuse", "drop")] = "refuse"
+    split_column: str | None = None
+    server_file: str | None = None
+    arrays: bool | None = None
 
 
 @dataclass(frozen=True)
