@@ -19,7 +19,7 @@ from coterie.report.comparisons import Comparisons
 from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, printable, shortened
-from coterie.run.files import METRICS, OBJECT, SUMMARY, higher_is_better, require_readable
+from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, require_readable
 
 __all__ = ["THRESHOLD", "Curve", "Results", "Vector", "Weights", "threshold_of"]
 
@@ -46,7 +46,7 @@ METRIC_NAMES = {
     "brier": "Brier score",
     "ece": "calibration error",
 }
-REFERENCES = ("centralised", "centralized")
+REFERENCES = ("centralised", "centralized", *YARDSTICKS)
 
 
 class Curve(NamedTuple):
@@ -151,7 +151,7 @@ class Results:
 
     @property
     def references(self) -> tuple[str, ...]:
-        """Methods that nobody can have, since all rows lie in one place."""
+        """Methods that stand for comparison only: all rows in one place, or a yardstick that nobody trains together."""
         return tuple(m for m in self.methods if self.algorithms[m] in REFERENCES)
 
     @property

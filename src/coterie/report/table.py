@@ -18,6 +18,7 @@ from coterie.report.text import listing, wrapped
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
+from coterie.run.files import YARDSTICKS
 
 __all__ = ["plain", "render"]
 
@@ -175,8 +176,14 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
             f"{better} clearly better",
         ]
     lines = [";  ".join(parts) + "."] if len(results.methods) > 1 else []
-    if results.references:
-        lines.append(f"{listing(results.references)}: all rows in one place, a reference that nobody can have.")
+    trees = [m for m in results.references if results.algorithms[m] in YARDSTICKS]
+    pooled = [m for m in results.references if m not in trees]
+    if pooled:
+        lines.append(f"{listing(pooled)}: all rows in one place, a reference that nobody can have.")
+    if trees:
+        lines.append(
+            f"{listing(trees)}: gradient-boosted trees of each client, and of all rows; a yardstick, no method."
+        )
     if results.cost_unit:
         costs = [f"{m} {c.text}" for m, c in zip(results.methods, budget(results), strict=True)]
         numbers = "" if budget_inside else f": {', '.join(costs)}"

@@ -13,7 +13,7 @@ from coterie.core.reading import read_toml
 from coterie.core.state import read_checkpoint
 from coterie.run.checkpoint import history_lines
 from coterie.run.experiment import MethodEntry
-from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, write_csv, write_json
+from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
 from coterie.run.folder import CHECKPOINTS, Pair, is_run
 from coterie.run.history import Timing
 from coterie.run.seals import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
@@ -83,6 +83,7 @@ def mend_tables(folder: Path) -> list[str]:
     tables = read_toml(settings)
     # Their labels are all that is needed, so that no method has to be known here.
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
+    methods += [MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")]
     pairs = [Pair(entry, seed, folder) for entry in methods for seed in tables["run"]["seeds"]]
     again = f"go on with: coterie run {settings} --resume"
     for pair in pairs:

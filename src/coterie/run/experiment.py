@@ -17,7 +17,21 @@ from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.method import as_method
 from coterie.core.modules import load_object
-from coterie.core.schema import COUNT, SIZE, TEXT, Flag, Registry, Rule, build, list_of, options, options_of, spell
+from coterie.core.schema import (
+    COUNT,
+    SIZE,
+    TEXT,
+    Flag,
+    Registry,
+    Rule,
+    build,
+    list_of,
+    one_of,
+    optional,
+    options,
+    options_of,
+    spell,
+)
 from coterie.core.training import LocalSGD
 from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
@@ -77,12 +91,14 @@ class RunTable(RunSettings):
         rounds: number of rounds.
         seeds: seeds of the runs; 5 means 0 to 4, and a list names them.
         jobs: runs at once, each in a process of its own; no result depends on it.
+        yardstick: trees: show gradient-boosted trees of each client alone and of all rows beside the methods; None: nothing.
         out: the run directory; None: runs/NAME.
     """
 
     rounds: Annotated[int, COUNT, Flag(metavar="N")] = 50
     seeds: Annotated[tuple[int, ...], SEEDS, Flag(metavar="N")] = (0, 1, 2, 3, 4)
     jobs: Annotated[int, SIZE, Flag(metavar="N")] = 1
+    yardstick: Annotated[str | None, optional(one_of("trees")), Flag(metavar="NAME")] = None
     out: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "a folder"), Flag(metavar="FOLDER")] = (
         None
     )

@@ -24,6 +24,7 @@ __all__ = [
     "PAIRED",
     "SUMMARY",
     "WRITER",
+    "YARDSTICKS",
     "SummaryRow",
     "escaped",
     "hash_of",
@@ -52,7 +53,7 @@ class SummaryRow:
     metrics: Mapping[str, float | None]
     majority: float | None
     majority_loss: float | None
-    row_gradients: int
+    row_gradients: int | None
     own_model: bool
     rounds: int
     unseen: bool = False
@@ -82,6 +83,9 @@ OBJECT = "python:"
 
 METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "loss")
 """Metrics that are always known; further columns of summary.json are metrics of the user's own."""
+
+YARDSTICKS = ("trees-alone", "trees-pooled")
+"""What a comparison is shown beside, but nobody chooses from: trees of each client alone, and of all rows in one place."""
 
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 

@@ -51,6 +51,7 @@ def experiment_of(
     local: LocalSGD | None,
     init: Any,
     freeze: Sequence[str],
+    yardstick: str | None,
     settings: RunSettings,
 ) -> Experiment:
     """The experiment of these values (`compare` says what they are); its `objects` are what files cannot spell.
@@ -71,7 +72,7 @@ def experiment_of(
         "attack": {} if attack is None else spelling.table(ATTACKS, attack),
         "filters": [spelling.table(FILTERS, one) for one in filters],
         "callbacks": [spelling.table(CALLBACKS, one) for one in settings.callbacks if isinstance(one, Callback)],
-        "run": spelling.run(settings, rounds, seeds, jobs),
+        "run": spelling.run(settings, rounds, seeds, jobs) | ({"yardstick": yardstick} if yardstick else {}),
     }
     experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
     functions = tuple(one for one in settings.callbacks if not isinstance(one, Callback))

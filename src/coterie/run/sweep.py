@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +31,7 @@ from coterie.run.files import (
     PAIRED,
     SUMMARY,
     WRITER,
+    YARDSTICKS,
     hash_of,
     own_files,
     require_readable,
@@ -48,10 +49,11 @@ from coterie.run.seals import TABLES, hashes, write_sealed
 from coterie.run.settings import RunSettings
 from coterie.run.status import Event, Status
 from coterie.run.tables import read_saved, write_experiment
+from coterie.run.yardstick import check_yardstick, entries_of, measured
 
 __all__ = ["Backend", "run_experiment"]
 
-FREE = frozenset({"seeds", "out", "jobs"})
+FREE = frozenset({"seeds", "out", "jobs", "yardstick"})
 """Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
 
 
@@ -153,10 +155,11 @@ def run_experiment(
             experiment.attack
             or experiment.callbacks
             or experiment.run.appeal
+            or experiment.run.yardstick
             or any(m.personalise for m in experiment.methods)
         ),
-        f"{experiment.where}: [attack], [[callbacks]], run.appeal and personalise work where all rows are on this machine; leave them "
-        "out of a plan for sites",
+        f"{experiment.where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are on this "
+        "machine; leave them out of a plan for sites",
     )
     jobs = experiment.run.jobs
     require(
@@ -166,11 +169,13 @@ def run_experiment(
     where = backend or _Here()
     first = where.load(experiment, seeds[0])
     check_everything(experiment, first)
+    check_yardstick(experiment, first)
     refuse_others(folder, resume)
     if is_run(folder):
         require_readable(folder)
         _refuse_other_settings(experiment, folder, first)
-    pairs = [Pair(entry, seed, folder) for seed in seeds for entry in experiment.methods]
+    entries = (*experiment.methods, *entries_of(experiment))
+    pairs = [Pair(entry, seed, folder) for seed in seeds for entry in entries]
     for pair in pairs if resume else ():
         pair.refuse_lost_history()
     status = Status([p.key for p in pairs], experiment.run.rounds, notify, jobs)
@@ -198,7 +203,7 @@ def run_experiment(
                             work = functools.partial(_run_pair, experiment, pair, clients, resume, where)
                             running.run(work, functools.partial(status.of, *pair.key))
         finally:
-            write_tables(folder, experiment.methods, seeds)
+            write_tables(folder, entries, seeds)
             write_json(folder / "environment.json", environment(command, started))
         paired = where.paired_errors(experiment)
         if paired:
@@ -295,6 +300,12 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
 def _run_pair(
     experiment: Experiment, pair: Pair, clients: Clients, resume: bool, where: Backend, progress: Callable[[int], None]
 ) -> None:
+    if pair.entry.name in YARDSTICKS:
+        pair.folder.mkdir(parents=True, exist_ok=True)
+        pair.history.touch()
+        rows = measured(experiment, pair.entry, clients, pair.seed)
+        _seal_pair(experiment, pair, clients, [pair.history], {"summary": rows, "failures": {}, "history": []})
+        return
     module = build_model(experiment.build_model(), clients, pair.seed)
     freeze(module, experiment)
     try:
@@ -320,10 +331,16 @@ def _run_pair(
         write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients))
         files.append(outcomes)
     rows = [{"method": label, "algorithm": pair.entry.name, **row} for row in result.summary]
-    done: dict[str, Any] = {"mark": _mark(experiment, pair, clients), "summary": rows, "failures": result.failures}
     # What was measured before tuning is of other models.
-    done["history"] = None if tuning is None else result.history
-    write_sealed(pair.done, {**done, "files": hashes(pair.run, (f for f in files if f.exists()))})
+    history = None if tuning is None else result.history
+    _seal_pair(experiment, pair, clients, files, {"summary": rows, "failures": result.failures, "history": history})
+
+
+def _seal_pair(
+    experiment: Experiment, pair: Pair, clients: Clients, files: Iterable[Path], made: Mapping[str, Any]
+) -> None:
+    mark, written = _mark(experiment, pair, clients), hashes(pair.run, (f for f in files if f.exists()))
+    write_sealed(pair.done, {"mark": mark, **made, "files": written})
 
 
 def _mark(experiment: Experiment, pair: Pair, clients: Clients) -> str:

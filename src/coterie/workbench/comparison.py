@@ -60,6 +60,7 @@ def compare(
     local: LocalSGD | None = None,
     init: Any = None,
     freeze: Sequence[str] = (),
+    yardstick: str | None = None,
     settings: RunSettings = _USUAL,
     progress: Callable[[Event], None] | None = None,
 ) -> Comparison:
@@ -83,6 +84,7 @@ def compare(
         local: local training of every method that has some, in place of its own.
         init: a state dict or a safetensors file to start from.
         freeze: patterns of the names of parameters that stay as they are, such as "0.*".
+        yardstick: "trees" shows scikit-learn's gradient-boosted trees of each client alone, and of all rows, beside the methods.
         settings: the loss, the metrics and whatever else is the same for every method. Callbacks run in the process of their run.
         progress: called with an `Event` after each round.
 
@@ -115,6 +117,7 @@ def compare(
         local=local,
         init=init,
         freeze=freeze,
+        yardstick=yardstick,
         settings=settings,
     )
     if folder is not None:
