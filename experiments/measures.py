@@ -117,6 +117,20 @@ def of_groups(run: Run) -> Measured:
     return looked.measured(values, {"accuracy": accuracy, **{f"weight of {g}": c for g, c in weights.items()}})
 
 
+def of_x_rays(run: Run) -> Measured:
+    """MeritFed with Adam: the target alone counts."""
+    looked = Looked(run, ("target",))
+    accuracy, area = looked.over_rows("balanced_accuracy"), looked.over_rows("auc")
+    weights = {group: last_half(looked.weight(group)) for group in ("target", "related", "other")}
+    values = {
+        "balanced accuracy of the target": last(accuracy),
+        "best balanced accuracy over rounds": best(accuracy),
+        "AUC of the target": last(area),
+        **{f"weight of {group}": weight for group, weight in weights.items()},
+    }
+    return looked.measured(values, {"balanced accuracy": accuracy})
+
+
 def of_internal(run: Run) -> Measured:
     """VaRSeL: the two internal clients count."""
     looked = Looked(run, ("client-00", "client-01"))
@@ -177,6 +191,7 @@ def of_clients(run: Run) -> Measured:
 
 MEASURES: Mapping[str, Callable[[Run], Measured]] = {
     "groups": of_groups,
+    "x-rays": of_x_rays,
     "internal": of_internal,
     "sampling": of_sampling,
     "appeal": of_appeal,
@@ -184,6 +199,7 @@ MEASURES: Mapping[str, Callable[[Run], Measured]] = {
 }
 SHARED = {
     "groups": ("accuracy of the target", "best accuracy over rounds", "loss of the target"),
+    "x-rays": (),  # an official test set
     "internal": ("accuracy of the internal clients", "best accuracy over rounds"),
     "sampling": ("accuracy on D_S", "best accuracy on D_S over rounds"),
     "appeal": tuple(

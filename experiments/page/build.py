@@ -23,6 +23,8 @@ ORDER = (
     (maxfl.CLUSTERS,),
     tuple(map(varsel.shards, (*varsel.COLUMNS, "twins", "ceiling"))),
     ("varsel-small-shards-twins", "varsel-small-shards-ceiling", "varsel-small-shards"),
+    tuple(map(meritfed.comments, meritfed.ALPHAS)),
+    (meritfed.X_RAYS,),
 )
 """Experiments in order of worth; those of one step take turns, seed by seed."""
 OTHERS = {

@@ -13,7 +13,7 @@ from coterie.core.loss import IGNORED, is_multi_hot
 from coterie.core.noise import forked
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients
-from coterie.core.schema import BELOW_ONE, SIZE, Flag, Registry, list_of, one_of, options
+from coterie.core.schema import BELOW_ONE, SIZE, Flag, Registry, Rule, list_of, one_of, options
 
 __all__ = [
     "CNN",
@@ -94,23 +94,34 @@ class TwoNN:
         return MLP(hidden=(200, 200)).build(shape, outputs)
 
 
+_TWO = Rule(lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(SIZE.test, v)), "a list of two ints > 0")
+
+
 @options
 class CNN:
     """CNN of McMahan et al.: 5x5 convolutions to 32 and 64 channels, each with 2x2 max pooling, and 512 units.
+
+    Attributes:
+        channels: of both convolutions.
+        units: of the layer behind them.
 
     >>> sum(p.numel() for p in CNN().build((28, 28), 10).parameters())
     1663370
     """
 
+    channels: Annotated[tuple[int, ...], _TWO] = (32, 64)
+    units: Annotated[int, SIZE] = 512
+
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Convolutions keep the size of the image; pooling halves it."""
-        image, channels, height, width = _images(self, shape, 4)
+        image, before, height, width = _images(self, shape, 4)
+        first, second = self.channels
         return nn.Sequential(
             *image,
-            *(nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(64 * (height // 4) * (width // 4), 512), nn.ReLU()),
-            nn.Linear(512, outputs),
+            *(nn.Conv2d(before, first, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(first, second, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(second * (height // 4) * (width // 4), self.units), nn.ReLU()),
+            nn.Linear(self.units, outputs),
         )
 
 

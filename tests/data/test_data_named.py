@@ -44,7 +44,15 @@ def test_importing_data_imports_no_extra():
 
 
 def test_every_entry_says_what_it_is():
-    assert list(DATASETS) == ["heart-disease", "digits", "fashion-mnist", "cifar10", "mean-estimation"]
+    assert list(DATASETS) == [
+        "heart-disease",
+        "digits",
+        "fashion-mnist",
+        "cifar10",
+        "goemotions",
+        "medmnist",
+        "mean-estimation",
+    ]
     for name, entry in DATASETS.items():
         assert entry.name == name
         assert "\n" not in entry.summary + entry.clients + entry.task + entry.licence

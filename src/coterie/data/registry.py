@@ -15,7 +15,7 @@ import numpy as np
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.rows import Clients
 from coterie.data import hub
-from coterie.data.sets import cifar10, digits, fashion_mnist, heart_disease, mean_estimation
+from coterie.data.sets import cifar10, digits, fashion_mnist, goemotions, heart_disease, mean_estimation, medmnist
 from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tables.folder import from_folder
 
@@ -90,6 +90,31 @@ _ALL = (
         {"folder": None, "rows": None, "server": 0, "split": {**cifar10.DEFAULT_SPLIT, "parts": _PARTS}},
     ),
     Dataset(
+        "goemotions",
+        "GoEmotions: 36,308 Reddit comments as hashed words, from your disk",
+        "20: a target, 10 near it, 9 far from it, by Ekman's classes",
+        "28 emotions",
+        "CC BY 4.0",
+        goemotions.goemotions,
+        {
+            "folder": None,
+            "target": "joy",
+            "alpha": 0.9,
+            "rows_per_client": 300,
+            "held_out": 150,
+            "features": 2048,
+        },
+    ),
+    Dataset(
+        "medmnist",
+        "MedMNIST: medical images of 28 x 28, read from your disk",
+        "one for each of several sets, or 10 with Dirichlet(.5) shares of the classes of one",
+        "the classes of the sets",
+        "CC BY 4.0 (DermaMNIST: CC BY-NC 4.0)",
+        medmnist.medmnist,
+        {"folder": None, "sets": ["pneumoniamnist"], "split": {**medmnist.DEFAULT_SPLIT, "parts": _PARTS}},
+    ),
+    Dataset(
         "mean-estimation",
         "MeritFed's synthetic task: whose samples have my mean?",
         "150 in groups of 5, 95 and 50; the target is d1-000",
@@ -116,6 +141,8 @@ _DETAILS = {
     "digits": digits.__doc__ or "",
     "fashion-mnist": fashion_mnist.__doc__ or "",
     "cifar10": cifar10.__doc__ or "",
+    "goemotions": goemotions.__doc__ or "",
+    "medmnist": medmnist.__doc__ or "",
     "mean-estimation": mean_estimation.__doc__ or "",
 }
 
