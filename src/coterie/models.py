@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Annotated, Any, Protocol
 
 import torch
@@ -12,7 +14,7 @@ from coterie.core.errors import InputError, require
 from coterie.core.loss import IGNORED, is_multi_hot
 from coterie.core.noise import forked
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients
+from coterie.core.rows import Clients, Inputs, take
 from coterie.core.schema import BELOW_ONE, SIZE, Flag, Registry, Rule, list_of, one_of, options
 
 __all__ = [
@@ -334,19 +336,58 @@ def outputs_of(clients: Clients) -> int:
 def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients: Clients, seed: int) -> nn.Module:
     """The module to train: a module as it is, or one built for these clients with named randomness.
 
+    Lazy layers (`nn.LazyLinear`, ...) are made from rows.
+
     Args:
         model: an `nn.Module`, a `ModelSpec`, or a function (shape, outputs) -> module.
         clients: give the shape of inputs and the number of outputs.
         seed: of the run; the same for all methods.
     """
     if isinstance(model, nn.Module):
-        return model
+        return _materialised(model, clients, seed)
     inputs = clients.train.inputs
     shape: Any = (
         {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
     )
     with forked(Rng.named(seed, "model").seed()):
-        return build_shape(model, shape, outputs_of(clients))
+        made = build_shape(model, shape, outputs_of(clients))
+    return _materialised(made, clients, seed)
+
+
+def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
+    """The module; one with lazy layers is copied, and the copy's are made from two rows, with named randomness."""
+    if not any(nn.parameter.is_lazy(v) for v in (*module.parameters(), *module.buffers())):
+        return module
+    buffer: Any = nn.UninitializedBuffer  # whose stub lacks its arguments
+    lazy = [b for b in module.buffers() if nn.parameter.is_lazy(b)]
+    fresh = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
+    made = deepcopy(module, fresh).eval()  # torch cannot copy such a buffer itself
+    few = take(clients.train.part(0).inputs, slice(0, 2))
+    with forked(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
+        try:
+            _forward(made, few)
+        except Exception as error:
+            raise InputError(
+                f"the lazy layers of the model cannot be made from rows of client {clients.names[0]!r}: {error}"
+            ) from error
+    return made.train(module.training)
+
+
+def _forward(module: nn.Module, inputs: Inputs) -> None:
+    """One call on rows, as training will make it: uint8 images in [0, 1], dicts by keyword where the model takes them so."""
+
+    def ready(value: Tensor) -> Tensor:
+        return value.to(torch.get_default_dtype()) / (255 if value.dtype == torch.uint8 else 1)
+
+    whole = (torch.int32, torch.int64, torch.bool)
+    if not isinstance(inputs, dict):
+        module(inputs if inputs.dtype in whole else ready(inputs))
+        return
+    named = {k: v if v.dtype in whole else ready(v) for k, v in inputs.items()}
+    if set(named) <= set(inspect.signature(module.forward).parameters):
+        module(**named)
+    else:
+        module(named)
 
 
 def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:

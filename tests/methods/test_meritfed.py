@@ -158,7 +158,8 @@ def test_a_schedule_in_a_toml_file_is_a_table_and_survives_being_written():
         tables = experiment.tables()
     tables["methods"][0]["lr"] = {"begin": 0.5}
     with pytest.raises(
-        InputError, match=r"x\.toml, method 'meritfed': lr: unknown key 'begin'; .*allowed: at, factor, start"
+        InputError,
+        match=r"x\.toml, method 'meritfed': lr: unknown key 'begin'; .*allowed: at, cosine, end, factor, start, warmup",
     ):
         Experiment.from_tables(tables, "x.toml")
 

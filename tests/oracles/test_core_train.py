@@ -457,3 +457,21 @@ def test_images_reach_convolutions_with_their_channels_together_where_the_model_
     local = LocalSGD(lr=0.1, steps=Steps(4), batch_size=4)
     x = start(problem)
     assert_close(cohort.train(x, local)[0], plain_loop(problem, "a", x, local)[0])
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_a_cosine_is_that_of_torch(warmup):
+    optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.3)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=8, eta_min=0.01)
+    schedule = Schedule(0.3, cosine=8, end=0.01, warmup=warmup)
+    for number in range(1, 9):
+        assert schedule.rate(number + warmup) == pytest.approx(cosine.get_last_lr()[0], rel=1e-12)
+        optimiser.step()
+        cosine.step()
+    assert schedule.rate(9 + warmup) == schedule.rate(50) == pytest.approx(0.01)
+    assert [schedule.rate(r) for r in range(1, warmup + 1)] == pytest.approx([0.1, 0.2, 0.3][:warmup])
+
+
+def test_a_schedule_falls_in_steps_or_along_a_cosine():
+    with pytest.raises(InputError, match=r"Schedule.at and Schedule.cosine exclude each other"):
+        Schedule(0.1, at=(3,), cosine=5)

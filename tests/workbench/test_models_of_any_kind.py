@@ -145,7 +145,10 @@ def test_inputs_by_keyword_and_outputs_with_logits(wrap):
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (nn.LazyLinear(1), "'weight' of the model is not made yet (a lazy layer); call the model once on a row"),
+        (
+            nn.Sequential(nn.LazyLinear(3), nn.Linear(4, 1)),
+            "the lazy layers of the model cannot be made from rows of client",
+        ),
         (nn.Linear(4, 1, device="meta"), "'weight' of the model is torch.float32, torch.strided, on meta; train dense"),
         (
             nn.Linear(4, 1, dtype=torch.complex64),
@@ -180,3 +183,36 @@ def test_a_bfloat16_model_is_saved_and_goes_on(tmp_path):
     on = fitted(model, checkpoint=tmp_path / "half", settings=RunSettings(resume=True))
     assert half.x.dtype == torch.bfloat16
     assert torch.equal(on.x, whole.x)
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(5, 4), nn.LazyLinear(1)
+
+    def forward(self, input_ids):
+        return SimpleNamespace(logits=self.head(self.embedding(input_ids).flatten(1)))
+
+
+def test_lazy_layers_are_made_from_rows():
+    images = [(torch.randint(0, 255, (12, 1, 6, 6), dtype=torch.uint8), torch.tensor([0, 1] * 6)) for _ in range(2)]
+    model = nn.Sequential(nn.LazyConv2d(2, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(1))
+    data = ct.data.from_tensors(images)
+    run = fitted(model, data=data)
+    assert {k: tuple(v.shape) for k, v in run.state_dict().items() if k in ("0.weight", "3.weight")} == {
+        "0.weight": (2, 1, 3, 3),
+        "3.weight": (1, 32),
+    }
+    assert nn.parameter.is_lazy(model[0].weight)  # the one that was given stays
+    torch.rand(3)
+    assert torch.equal(fitted(model, data=data).x, run.x)
+    assert not torch.equal(fitted(model, data=data, seed=1).x, run.x)
+    made = ct.compare(["local"], data, model, rounds=1, seeds=2)
+    assert "python:Sequential:" in (made.folder / "experiment.toml").read_text()
+
+
+def test_lazy_layers_behind_keywords_are_made_too():
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 5, (24, 6), generator=draw)
+    data = ct.data.from_tensors([({"input_ids": tokens}, tokens[:, 0] % 2)] * 2)
+    assert fitted(Tokens(), data=data).state_dict()["head.weight"].shape == (1, 24)

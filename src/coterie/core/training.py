@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, cast
@@ -12,6 +13,7 @@ from torch import Tensor
 from coterie.core.errors import require
 from coterie.core.schema import (
     BELOW_ONE,
+    COUNT,
     NOT_NEGATIVE,
     POSITIVE,
     SIZE,
@@ -67,19 +69,41 @@ class Epochs:
 @wire_type
 @options
 class Schedule:
-    """A learning rate by round: `start * factor ** (number of entries of `at` that the round has reached)`.
+    """A learning rate by round, in steps or along half a cosine.
+
+    Attributes:
+        start: the rate of round 1, or of the first round after the warm-up.
+        at: rounds from which on the rate is multiplied by `factor`, once for each.
+        factor: > 0.
+        cosine: rounds in which the rate falls from `start` to `end` along half a cosine (Loshchilov and Hutter, SGDR, Eq. 5, without
+            restarts); None: it falls in steps.
+        end: of the cosine, and afterwards.
+        warmup: rounds before, in which the rate rises to `start` in equal steps.
 
     >>> [Schedule(0.1, at=(50, 75)).rate(r) for r in (49, 50, 80)]
     [0.1, 0.010000000000000002, 0.0010000000000000002]
+    >>> [round(Schedule(0.1, cosine=4, warmup=1).rate(r), 3) for r in (1, 2, 3, 4, 5, 6)]
+    [0.1, 0.1, 0.085, 0.05, 0.015, 0.0]
     """
 
     start: Annotated[float, POSITIVE]
     at: Annotated[tuple[int, ...], list_of(SIZE, "a list of rounds > 0", empty=True)] = ()
     factor: Annotated[float, POSITIVE] = 0.1
+    cosine: Annotated[int | None, optional(SIZE, "in steps")] = None
+    end: Annotated[float, NOT_NEGATIVE] = 0.0
+    warmup: Annotated[int, COUNT] = 0
+
+    def __post_init__(self) -> None:
+        require(self.cosine is None or not self.at, "Schedule.at and Schedule.cosine exclude each other; give one")
 
     def rate(self, round: int) -> float:
         """The rate of round `round` (counted from 1)."""
-        return self.start * self.factor ** sum(round >= r for r in self.at)
+        if round <= self.warmup:
+            return self.start * max(1, round) / self.warmup
+        if self.cosine is None:
+            return self.start * self.factor ** sum(round >= r for r in self.at)
+        passed = min(max(0, round - 1 - self.warmup), self.cosine) / self.cosine
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * passed)) / 2
 
 
 RATE = Rule(lambda v: isinstance(v, Schedule) or POSITIVE.test(v), POSITIVE.allowed)

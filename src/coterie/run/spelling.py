@@ -185,6 +185,8 @@ def _digest(value: Any) -> str:
 
 def _add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
     for name, tensor in sorted(state.items()):
+        if nn.parameter.is_lazy(tensor):
+            continue
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
