@@ -61,6 +61,15 @@ def test_a_flag_and_set_write_the_same_key(key):
     assert key.name in typed[key.table]
 
 
+def test_filters_are_set_by_name_by_key_or_as_a_list():
+    assert tables_after("--set", "filters=top-k")["filters"] == [{"name": "top-k"}]
+    both = tables_after("--set", 'filters=["clip", {name = "top-k", share = 0.2}]', "--set", "filters.top-k.share=.1")
+    assert both["filters"] == [{"name": "clip"}, {"name": "top-k", "share": 0.1}]
+    assert tables_after("--set", "filters.clip.bound=2")["filters"] == [{"name": "clip", "bound": 2}]
+    with pytest.raises(InputError, match="must say which"):
+        tables_after("--set", "filters.share=.1")
+
+
 def test_steps_and_epochs_take_the_place_of_each_other_for_methods_too():
     tables = tables_after("--steps", "4")
     assert tables["local"] == {"steps": 4}

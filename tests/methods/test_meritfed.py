@@ -532,7 +532,7 @@ def test_the_gap_bound_is_above_the_gap_and_tight_where_phi_is_a_line():
     ratios = {}
     for lr in (1e-4, 0.7):
         found = run(MeritFed("a", FULL, lr, 2, 0.2 / lr, validation="train"), problem, 3)
-        best = run(MeritFed("a", FULL, lr, 4000, 5.0 / lr, "delegated", validation="train"), problem, 1)
+        best = run(MeritFed("a", FULL, lr, 1000, 20.0 / lr, "delegated", validation="train"), problem, 1)
         left = found.history.select("phi_after", "a")[0][1] - best.history.select("phi_after", "a")[0][1]
         bound = found.history.select("gap_bound", "a")[0][1]
         assert bound >= left > 1e-7

@@ -93,8 +93,11 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 
     key, equals, text = setting.partition("=")
     head, _, rest = key.partition(".")
-    require(bool(equals and rest), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
     value = _value(text)
+    if equals and head in LISTED:
+        tables[head] = _listed(tables.get(head, []), rest, value, f"--set {setting!r}")
+        return
+    require(bool(equals and rest), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
     labels = {label_of(m): m for m in tables.get("methods", [])}
     known = {*DECLARED, "tune"}
     if head in labels and not (head == "local" and not rest.startswith("local.")):
@@ -112,6 +115,22 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
     else:
         hint = nearest(head, {*labels, *known})
         raise InputError(f"--set {setting!r} names no method of this run and no table; {hint}")
+
+
+LISTED = ("filters", "callbacks")
+"""Tables of which an experiment has several, each with a name."""
+
+
+def _listed(tables: list[dict[str, Any]], path: str, value: Any, where: str) -> list[dict[str, Any]]:
+    """Such tables once `path`, NAME.KEY, has a value in that of its name; without a path the names, or the tables, themselves."""
+    if not path:
+        return [
+            one if isinstance(one, dict) else {"name": one} for one in (value if isinstance(value, list) else [value])
+        ]
+    name, dot, key = path.rpartition(".")
+    require(bool(dot), f"{where} must say which: filters.top-k.share=.1, or filters=top-k")
+    known = tables if any(one.get("name") == name for one in tables) else [*tables, {"name": name}]
+    return [{**one, key: value} if one.get("name") == name else one for one in known]
 
 
 def _value(text: str) -> Any:
