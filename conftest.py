@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -32,7 +33,7 @@ def strict_wire(monkeypatch):
     for settings in (RunSettings, RunTable):
         defaults = {f.name: f.default for f in dataclasses.fields(settings)} | {"strict_wire": True}
         monkeypatch.setattr(settings.__init__, "__defaults__", tuple(defaults.values()))
-    monkeypatch.setitem(fit.__kwdefaults__, "settings", RunSettings())
+    monkeypatch.setitem(inspect.unwrap(fit).__kwdefaults__, "settings", RunSettings())
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import resource
 import shutil
@@ -142,6 +143,18 @@ def test_report_of_a_run_that_may_not_be_written_still_answers(coterie, copied, 
     assert said.status == 0
     assert "Predicts ill" in said.out
     assert "no HTML report: run cannot be written" in said.out
+
+
+def test_resume_on_a_machine_of_another_kind_says_that_bits_may_differ(coterie, copied):
+    path = copied / "run" / "environment.json"
+    record = json.loads(path.read_text())
+    record["machine"]["instructions"] = "ABACUS"
+    path.write_text(json.dumps(record))
+    ended = coterie(*RESUME)
+    assert ended.status == 0
+    assert "ABACUS and goes on with" in ended.err
+    assert "the last bits may differ" in ended.err
+    assert "may differ" not in coterie(*RESUME).err
 
 
 class Some(NamedTuple):

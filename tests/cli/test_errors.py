@@ -111,8 +111,8 @@ FLAGS = {
     "too many clients": (("compare", "digits", "--clients", "5000"), "5000"),
     "a list that is no TOML": ((*HEART, "--set", "split.parts={train=.9}"), "'{train=.9}' is not a TOML value", "write 0.5"),
     "parts beyond 1": ((*HEART, "--set", "split.parts={train=0.9,test=0.9}"), "add up to 1.8"),
-    "init without file": ((*HEART, "--init", "none.safetensors"), "none.safetensors is not a safetensors file"),
-    "init of another kind": ((*HEART, "--init", "good/a.csv"), "good/a.csv is not a safetensors file"),
+    "init without file": ((*HEART, "--init", "none.safetensors"), "it is not a safetensors file"),
+    "init of another kind": ((*HEART, "--init", "good/a.csv"), "it is not a safetensors file"),
     "init of another shape": ((*HEART, "--init", "wide.safetensors"), "shape (1, 99), expected (1, 15)"),
     "init of another model": ((*HEART, "--init", "wide.safetensors", "--model", "mlp"), "the initial model lacks '0."),
     "freeze nothing": ((*HEART, "--freeze", "layer9.*"), "'layer9.*' fits no parameter; there are weight, bias"),
@@ -390,7 +390,6 @@ DAMAGE = {
     "another format": ("report", "format.json", '{"format": 9, "coterie": "3.0"}', "written by coterie 3.0 in format 9"),
     "an older format": ("predict", "format.json", None, "written by coterie of an older version in format 1"),
     "a format to resume": ("resume", "format.json", "{}", "repeat the run in another folder"),
-    "half a format": ("report", "format.json", "{", "format.json cannot be read"),
 }  # fmt: skip
 
 
@@ -418,7 +417,7 @@ def test_a_checkpoint_of_nobody(coterie, tmp_path, finished):
     (pair / "checkpoint.safetensors").write_bytes(b"xyz")
     refused = coterie("run", "run/experiment.toml", "--resume")
     assert refused.status == 2
-    assert "is not a checkpoint of coterie" in refused.err.splitlines()[-1]
+    assert "delete it and start again" in refused.err.splitlines()[-1]
 
 
 # ---- extras that are not installed

@@ -123,7 +123,7 @@ def test_what_is_no_saved_run_is_refused(hearts, tmp_path):
     whole = path.read_bytes()
     for broken in (whole[:100], b"nothing", whole.replace(b"weight_rows", b"weight_cows")):
         path.write_bytes(broken)
-        with pytest.raises(ct.InputError, match="is not a saved run that can be read"):
+        with pytest.raises(ct.InputError, match="it is not a saved run"):
             ct.Run.load(path, torch.nn.Linear(15, 1))
-    with pytest.raises(ct.InputError, match="is not a saved run that can be read"):
+    with pytest.raises(ct.InputError, match="it is not a saved run"):
         ct.Run.load(tmp_path / "none", torch.nn.Linear(15, 1))

@@ -137,6 +137,7 @@ def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progres
 def _present(
     folder: Path, args: argparse.Namespace, html: bool, insist: bool = False, threshold: float | str | None = None
 ) -> int:
+    from coterie.core.reading import read_json
     from coterie.report.answer import answer_lines
     from coterie.report.results import Results
     from coterie.report.table import render
@@ -158,7 +159,7 @@ def _present(
         except PermissionError as error:
             missing = f"{folder} cannot be written ({error.strerror})"
     if args.json:
-        rows = json.loads((folder / "summary.json").read_text())
+        rows = read_json(folder / "summary.json", list)
         verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
         _say(json.dumps({"folder": str(folder), "rows": rows, "verdicts": verdicts}, indent=1))
         return 0

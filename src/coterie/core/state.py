@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from coterie.core.errors import InputError
+from coterie.core.reading import opened_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -107,16 +108,9 @@ def write_checkpoint(
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Undo `write_checkpoint`. Raises `InputError` for a file that is none, or that was damaged."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads(file.metadata()["coterie"])
-            tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
-        seal = header.pop(SEAL, None)
-    except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
-        raise InputError(f"{path} is not a checkpoint of coterie ({error}); delete it and start again") from error
-    if seal != _seal(header, tensors):
+    with opened_tensors(path, "pt", "delete it and start again") as (file, header):
+        tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
+    if header.pop(SEAL, None) != _seal(header, tensors):
         raise InputError(f"{path} is damaged, or of another version of coterie; delete it and start again")
     state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
     values = {k: state[k] if k in state else _tuples(header["rest"][k]) for k in header["fields"]}

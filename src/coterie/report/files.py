@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError
+from coterie.core.reading import json_rows
 from coterie.run.files import unescaped
 
-__all__ = ["Columns", "csv_columns", "number_or_nan", "read", "summary_rows"]
+__all__ = ["Columns", "csv_columns", "number_or_nan", "summary_rows"]
 
 Columns = Mapping[str, Callable[[str], Any]]
-T = TypeVar("T")
 
 
-def read(path: Path, parse: Callable[[str], T]) -> T:
-    """The content of a text file, parsed; a file that is missing or broken is an error with its cure."""
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{path} cannot be read ({reason}); restore it or repeat the run") from error
-
-
-def summary_rows(path: Path) -> Iterator[dict[str, Any]]:
+def summary_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of `summary.json`; a row without its keys is an error that names it."""
-    rows = read(path, json.loads)
-    require(isinstance(rows, list), f"{path} is not a list of rows; repeat the run, or see docs/run-directory.md")
-    for number, row in enumerate(rows):
-        keys = {"method": str, "seed": int, "client": str, "split": str}
-        bad = [k for k, kind in keys.items() if not isinstance(row, dict) or not isinstance(row.get(k), kind)]
-        if bad:
-            raise InputError(f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; repeat the run")
-        yield row
+    return json_rows(path, {"method": str, "seed": int, "client": str, "split": str})
 
 
 def number_or_nan(text: str) -> float:

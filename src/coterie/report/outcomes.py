@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.errors import InputError
 from coterie.core.outcomes import CONSTANT, RowError, Rows, paired_influences, row_error
-from coterie.report.files import read
+from coterie.core.reading import json_rows, opened_tensors
 from coterie.run.files import PAIRED
 
 __all__ = ["Outcomes"]
@@ -28,33 +26,21 @@ class Outcomes:
 
     @cached_property
     def _files(self) -> dict[tuple[str, int], tuple[Path, list[str]]]:
-        from safetensors import SafetensorError, safe_open
-
         found = {}
         for path in sorted((self.folder / "outcomes").glob("*.safetensors")):
-            try:
-                with safe_open(path, framework="numpy") as file:
-                    about = json.loads(file.metadata()["coterie"])
+            with opened_tensors(path, "numpy") as (_, about):
                 found[about["method"], about["seed"]] = (path, list(about["clients"]))
-            except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-                raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
         return found
 
     @cached_property
     def told(self) -> dict[tuple[str, frozenset[str], str], tuple[float, float]]:
         """What sites have told of differences between two methods at a client: standard error and p value, by metric."""
         path = self.folder / PAIRED
-        rows = read(path, json.loads) if path.is_file() else []
-        try:
-            return {
-                (row["client"], frozenset((row["method"], row["other"])), row["metric"]): (
-                    float(row["error"]),
-                    float(row["p"]),
-                )
-                for row in rows
-            }
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
+        keys = {"client": str, "method": str, "other": str, "metric": str, "error": float, "p": float}
+        return {
+            (row["client"], frozenset((row["method"], row["other"])), row["metric"]): (row["error"], row["p"])
+            for row in (json_rows(path, keys) if path.is_file() else [])
+        }
 
     @cached_property
     def _read(self) -> dict[tuple[str, int], dict[str, Rows]]:
@@ -67,10 +53,8 @@ class Outcomes:
         return self._read[method, seed]
 
     def _load(self, path: Path, clients: Sequence[str]) -> dict[str, Rows]:
-        from safetensors.numpy import load_file
-
-        tensors = load_file(path)
-        try:
+        with opened_tensors(path, "numpy") as (file, _):
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             spans = zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True)
             found = {}
             chosen = tensors.get("thresholds", np.full(len(clients), math.nan))
@@ -79,8 +63,6 @@ class Outcomes:
                 labels, outputs = (tensors[k][low:high] if k in tensors else None for k in ("labels", "outputs"))
                 found[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold))
             return found
-        except (KeyError, ValueError) as error:
-            raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
 
     def rows(self, method: str, client: str) -> dict[int, Rows]:
         """The rows of one client by seed."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.reading import json_rows, read_json, read_toml
 from coterie.report.comparisons import Comparisons
-from coterie.report.files import Columns, csv_columns, number_or_nan, read, summary_rows
+from coterie.report.files import Columns, csv_columns, number_or_nan, summary_rows
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, printable, shortened
 from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, require_readable
@@ -113,9 +112,9 @@ class Results:
                 f"{folder} lacks {', '.join(missing)}; finish the run with --resume, or name another folder"
             )
         require_readable(folder)
-        rows = list(summary_rows(folder / "summary.json"))
+        rows = summary_rows(folder / "summary.json")
         require(bool(rows), f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
-        experiment = read(folder / "experiment.toml", tomllib.loads)
+        experiment = read_toml(folder / "experiment.toml")
         cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
         for row in rows:
             cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
@@ -123,8 +122,8 @@ class Results:
         if threshold is None:
             report = experiment.get("report")
             threshold = report.get("threshold", THRESHOLD) if isinstance(report, dict) else THRESHOLD
-        notes = read(folder / "notes.json", json.loads)
-        environment = read(folder / "environment.json", json.loads)
+        notes = read_json(folder / "notes.json", list)
+        environment = read_json(folder / "environment.json", dict)
         ordered = _in_order(algorithms, experiment)
         coincide = _coinciding(ordered, algorithms, rows)
         twins = {twin for group in coincide.values() for twin in group}
@@ -136,8 +135,8 @@ class Results:
             seeds=tuple(sorted({row["seed"] for row in rows})),
             clients=tuple(dict.fromkeys(row["client"] for row in rows)),
             experiment=experiment,
-            environment=environment if isinstance(environment, dict) else {},
-            notes=tuple(str(n) for n in notes) if isinstance(notes, list) else (),
+            environment=environment,
+            notes=tuple(map(str, notes)),
             cells=cells,
             threshold=threshold_of(threshold),
         )
@@ -215,8 +214,7 @@ class Results:
     @cached_property
     def _recipes(self) -> dict[str, dict[str, Any]]:
         path = self.folder / "preprocess.json"
-        recipes: dict[str, dict[str, Any]] = read(path, json.loads) if path.is_file() else {}
-        return recipes
+        return read_json(path, dict) if path.is_file() else {}
 
     def label(self, seed: int | None = None) -> dict[str, Any]:
         """What the recipe of a seed (None: the first) says of the label; empty if rows are not those of tables."""
@@ -455,8 +453,8 @@ class Results:
     def failures(self) -> list[str]:
         """A sentence per method, seed and client that failed in an ask, with the last reason."""
         path = self.folder / "failures.json"
-        found = read(path, json.loads) if path.is_file() else []
-        rows = found if isinstance(found, list) else []
+        keys = {"client": str, "method": str, "seed": int, "last": str}
+        rows = json_rows(path, keys) if path.is_file() else []
         return [
             f"{row['client']} failed under {row['method']}, seed {row['seed']}; last in {row['last']}" for row in rows
         ]

@@ -15,7 +15,9 @@ from typing import Any
 
 from coterie import __version__
 from coterie.core.errors import InputError, require
+from coterie.core.reading import read_json
 from coterie.core.state import write_atomically
+from coterie.run.seals import sealed
 
 __all__ = [
     "FILES",
@@ -114,10 +116,12 @@ def require_readable(folder: Path) -> None:
     """Raise `InputError` for a run directory of another format."""
     path = folder / "format.json"
     try:
-        written = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
-    require_format(written if isinstance(written, dict) else {}, folder)
+        written = read_json(path, dict) if path.is_file() else {}
+    except InputError:
+        written = dict(WRITER)  # it can be written again, if the seals of what is complete say that this version did
+        complete = any(sealed(done) for done in folder.glob("checkpoint/*/done.json"))
+        require(complete, f"{path} is damaged, and no method is complete; repeat the run in another folder")
+    require_format(written, folder)
 
 
 def write_json(path: Path, value: Any) -> None:

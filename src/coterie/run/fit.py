@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,9 @@ from coterie.run.settings import RunSettings
 
 __all__ = ["fit", "one_thread", "personalise", "start_from"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+_TRAINING = threading.RLock()
 _HERE = InProcess()
 _USUAL = RunSettings()
 
@@ -49,6 +54,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a thread wait while another one trains: both would draw from torch's one generator, and set its one number of threads."""
+
+    @functools.wraps(function)
+    def waiting(*args: P.args, **given: P.kwargs) -> T:
+        with _TRAINING:
+            return function(*args, **given)
+
+    return waiting
+
+
+@one_at_a_time
 def fit(
     method: Method[Any] | str,
     clients: Clients | str | os.PathLike[str],
@@ -64,7 +81,7 @@ def fit(
     checkpoint: str | os.PathLike[str] | None = None,
     settings: RunSettings = _USUAL,
 ) -> Run:
-    """Run a method on clients.
+    """Run a method on clients. Calls in several threads wait for each other.
 
     Args:
         method: a `Method` such as `MeritFed(targets="all")`, any object with `init`, `round` and `models`, or the name of a method,
@@ -154,6 +171,7 @@ def _with_local(method: Any, local: LocalSGD) -> Any:
     return replace(method, local=local)
 
 
+@one_at_a_time
 def personalise(
     run: Run,
     clients: Clients,

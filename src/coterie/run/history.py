@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind
 from coterie.core.method import Log
+from coterie.core.reading import opened_tensors
 from coterie.core.rows import Inputs, LabelScale
 from coterie.core.session import AskRecord
 from coterie.core.state import write_atomically
@@ -246,12 +247,8 @@ class Run:
 
         Raises `InputError` if the file is none of these or damaged, or of another module.
         """
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {})["coterie"])
-                models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
+        with opened_tensors(Path(path), "pt", "it is not a saved run of this version") as (file, about):
+            models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             require_format(about, Path(path))
             kept = {name: about[name] for name in _KEPT}
             meaning = about["meaning"]
@@ -262,10 +259,6 @@ class Run:
             run.history = History(Row(*row) for row in about["history"])
             run.seconds = [Timing(*row) for row in about["seconds"]]
             run.weight_rows = [tuple(row) for row in about["weight_rows"]]
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path} is not a saved run that can be read ({error})") from error
         size, mine = len(next(iter(models.values()))), Layout.of(module).size
         require(
             size == mine, f"{path} has models of {size} numbers, and this module has {mine}; give the one of the run"

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.errors import InputError
+from coterie.core.reading import opened_tensors
 from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.models import outputs_of
@@ -62,11 +62,5 @@ def load_model_file(path: Path) -> dict[str, Tensor]:
 
 def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state dict of a safetensors file, and what a run wrote about its model; errors as for `load_model_file`."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("coterie", "{}"))
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - it is not a dict
-    except (OSError, SafetensorError, ValueError) as error:
-        raise InputError(f"{path} is not a safetensors file that can be read ({error})") from error
+    with opened_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
+        return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - it is not a dict

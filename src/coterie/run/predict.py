@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind
+from coterie.core.reading import json_rows, read_json
 from coterie.core.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.answers import Answers, Prediction
@@ -104,7 +104,7 @@ def _of_run(run: Path, client: str | None, method: str | None, seed: int | None)
     """The file of a model, and the recipe of its seed."""
     require_readable(run)
     read_tables(run / "experiment.toml")
-    summary = _json(run / "summary.json")
+    summary = json_rows(run / "summary.json", {"client": str, "method": str})
     known = {row["client"] for row in summary}
     require(client is not None, f"say whose model answers, with --client; the run has {', '.join(sorted(known))}")
     require(client in known, f"the run has no client {client!r}; {nearest(str(client), known)}")
@@ -152,7 +152,4 @@ def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
 
 
 def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}); is this the folder of a finished run?") from error
+    return read_json(path, dict, "is this the folder of a finished run?")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import InputError, require
+from coterie.core.reading import read_json
 from coterie.core.state import write_atomically
 
 __all__ = ["TABLES", "damaged", "hashes", "intact", "read_sealed", "sealed", "write_sealed"]
@@ -51,16 +52,12 @@ def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """What `write_sealed` wrote. Raises `InputError` if the file is missing, damaged or of another version."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is missing, so its run is not complete; go on with --resume") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete it and go on with --resume") from error
-    whole = isinstance(record, dict) and record.pop(SEAL, None) == _seal(record)
-    require(whole, f"{path} is damaged, or of another version of coterie; delete it and go on with --resume")
-    whole_record: dict[str, Any] = record
-    return whole_record
+    require(path.exists(), f"{path} is missing, so its run is not complete; go on with --resume")
+    cure = "delete it and go on with --resume"
+    record = read_json(path, dict, cure)
+    whole = record.pop(SEAL, None) == _seal(record)
+    require(whole, f"{path} is damaged, or of another version of coterie; {cure}")
+    return record
 
 
 def sealed(path: Path) -> dict[str, Any] | None:

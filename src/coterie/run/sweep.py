@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor
 
 from coterie.attacks import choose_attackers
-from coterie.core.errors import RunError, require
+from coterie.core.errors import InputError, RunError, plain, require
 from coterie.core.method import as_method
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
+from coterie.core.reading import read_json
 from coterie.core.rows import Clients
 from coterie.models import build_model
 from coterie.run.collect import seal_tables, write_tables
@@ -178,6 +180,9 @@ def run_experiment(
     pairs = [Pair(entry, seed, folder) for seed in seeds for entry in entries]
     for pair in pairs if resume else ():
         pair.refuse_lost_history()
+    other = _said_of_other_machine(folder) if resume else ""
+    if other and say:
+        say(other)
     status = Status([p.key for p in pairs], experiment.run.rounds, notify, jobs)
     recipes: dict[str, Any] = {}
     with experiment.engine.kept_open(), opened(folder):
@@ -408,6 +413,35 @@ def add_metrics(experiment: Experiment) -> None:
             find_metrics(metric)
 
 
+def _arithmetic() -> dict[str, Any]:
+    """What decides how numbers are rounded: the instruction set that torch uses, and threads."""
+    return {
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": 1,  # `one_thread`
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+        "MKL_NUM_THREADS": os.environ.get("MKL_NUM_THREADS", ""),
+    }
+
+
+def _said_of_other_machine(folder: Path) -> str:
+    """A sentence if what is there was computed on a machine of another kind; else empty."""
+    path = folder / "environment.json"
+    try:
+        before = read_json(path, dict)["machine"]
+        then = {key: before[key] for key in ("processor", "instructions")}
+    except (InputError, LookupError, TypeError):
+        return ""
+    now = {"processor": platform.machine(), "instructions": _arithmetic()["instructions"]}
+    words = [" ".join(map(str, kind.values())) for kind in (then, now)]
+    return (
+        ""
+        if then == now
+        else (
+            f"note: {folder} was begun on {plain(words[0], 60)} and goes on with {words[1]}; the last bits may differ"
+        )
+    )
+
+
 def environment(command: str, started: str) -> dict[str, Any]:
     """Versions and machine, for whoever repeats the run."""
     import importlib.metadata
@@ -420,7 +454,7 @@ def environment(command: str, started: str) -> dict[str, Any]:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    machine = {"system": platform.platform(), "processor": platform.machine()}
+    machine = {"system": platform.platform(), "processor": platform.machine(), **_arithmetic()}
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "command": command or " ".join(sys.argv),

@@ -1,0 +1,102 @@
+"""Every reader of JSON and of safetensors goes through a door: whatever a file holds, it is read or refused in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from coterie.core.errors import InputError
+from coterie.core.state import read_checkpoint
+from coterie.report.files import summary_rows
+from coterie.report.outcomes import Outcomes
+from coterie.report.results import Results
+from coterie.run.files import WRITER, require_readable, write_json
+from coterie.run.history import Run
+from coterie.run.models import load_model_file, open_model_file
+from coterie.run.seals import read_sealed, write_sealed
+
+HOSTILE = {
+    "nothing": "",
+    "a number": "1",
+    "null": "null",
+    "a text": '"coterie"',
+    "a list": "[]",
+    "an object": "{}",
+    "rows of numbers": "[1, 2]",
+    "wrong keys": '[{"method": 1}]',
+    "deep": "[" * 100_000,
+    "deep and closed": "[" * 500 + "]" * 500,
+    "5,000 digits": "9" * 5000,
+    "no end": '{"a": ',
+    "a control": '"\x00"',
+    "infinite": '{"method": "m", "seed": Infinity, "clients": NaN, "format": 2}',
+}
+READERS = {
+    "sealed": read_sealed,
+    "summary": summary_rows,
+    "notes": lambda path: Results(**{**EMPTY, "folder": path.parent}).failures,
+}
+EMPTY = dict.fromkeys(Results.__dataclass_fields__, ())
+TENSORS = {
+    "checkpoint": read_checkpoint,
+    "run": lambda path: Run.load(path, nn.Linear(1, 1)),
+    "outcomes": lambda path: Outcomes(path.parent.parent, (0,)).of("m", 0),
+}
+
+
+def read_or_refused(reader, path):
+    said = ""
+    try:
+        reader(path)
+    except InputError as error:
+        said = str(error)
+    assert not said or path.name in said
+    assert len(said.replace(str(path), "")) < 250
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_any_json_is_read_or_refused_in_a_sentence(reader, tmp_path):
+    path = tmp_path / "failures.json"
+    for text in HOSTILE.values():
+        path.write_text(text)
+        read_or_refused(READERS[reader], path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"failures\.json"):
+        READERS[reader](path)
+
+
+@pytest.mark.parametrize("reader", TENSORS)
+def test_any_safetensors_file_is_read_or_refused_in_a_sentence(reader, tmp_path):
+    path = tmp_path / "outcomes" / "x.safetensors"
+    path.parent.mkdir()
+    for text in HOSTILE.values():
+        save_file({"x": torch.zeros(2), "offsets": torch.zeros(3)}, path, metadata={"coterie": text})
+        read_or_refused(TENSORS[reader], path)
+    for raw in (b"", b"\xff" * 64, (2**62).to_bytes(8, "little") + b"{}", path.read_bytes()[:-4]):
+        path.write_bytes(raw)
+        with pytest.raises(InputError, match=r"x\.safetensors"):
+            TENSORS[reader](path)
+
+
+def test_a_model_whose_notes_are_hostile_is_refused(tmp_path):
+    path = tmp_path / "x.safetensors"
+    for text in HOSTILE.values():
+        save_file({"x": torch.zeros(2)}, path, metadata={"coterie": text})
+        read_or_refused(open_model_file, path)
+    save_file({"x": torch.zeros(2)}, path)
+    assert list(load_model_file(path)) == ["x"]
+
+
+def test_a_damaged_format_is_known_from_the_seals_of_what_is_complete(tmp_path):
+    for damaged in ("", "[" * 100_000):
+        (tmp_path / "format.json").write_text(damaged)
+        with pytest.raises(InputError, match=r"format\.json is damaged"):
+            require_readable(tmp_path)
+    write_sealed(tmp_path / "checkpoint" / "local-0" / "done.json", {"files": {}})
+    require_readable(tmp_path)
+    write_json(tmp_path / "format.json", {**WRITER, "format": 1})
+    with pytest.raises(InputError, match="in format 1, but this version reads format 2"):
+        require_readable(tmp_path)
