@@ -21,6 +21,7 @@ __all__ = [
     "CNN",
     "MLP",
     "MODELS",
+    "CharLSTM",
     "Logistic",
     "Mean",
     "ModelSpec",
@@ -125,6 +126,42 @@ class CNN:
             *(nn.Flatten(), nn.Linear(second * (height // 4) * (width // 4), self.units), nn.ReLU()),
             nn.Linear(self.units, outputs),
         )
+
+
+class _Characters(nn.Module):
+    def __init__(self, embedding: int, hidden: int, layers: int, outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(outputs, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
+        self.head = nn.Linear(hidden, outputs)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(inputs))
+        logits: Tensor = self.head(states)
+        return logits.transpose(1, 2)
+
+
+@options
+class CharLSTM:
+    """LSTM that predicts the next character at every position: inputs [rows, time] of class numbers, outputs [rows, classes, time].
+
+    Attributes:
+        embedding: width of a character.
+        hidden: units of a layer.
+        layers: number of layers.
+
+    >>> sum(p.numel() for p in CharLSTM().build((80,), 97).parameters())
+    26025
+    """
+
+    embedding: Annotated[int, SIZE] = 8
+    hidden: Annotated[int, SIZE] = 64
+    layers: Annotated[int, SIZE] = 1
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """For sequences of class numbers."""
+        require(len(shape) == 1, f"CharLSTM needs sequences [time] of class numbers; inputs are {shape}")
+        return _Characters(self.embedding, self.hidden, self.layers, outputs)
 
 
 _NORM = one_of("group", "batch")
@@ -288,6 +325,7 @@ MODELS = Registry(
         "mlp": MLP,
         "2nn": TwoNN,
         "cnn": CNN,
+        "char-lstm": CharLSTM,
         "resnet8": ResNet8,
         "resnet9": ResNet9,
         "resnet18": ResNet18,

@@ -51,6 +51,7 @@ def test_every_entry_says_what_it_is():
         "cifar10",
         "goemotions",
         "medmnist",
+        "shakespeare",
         "mean-estimation",
     ]
     for name, entry in DATASETS.items():

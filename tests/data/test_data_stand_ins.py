@@ -1,14 +1,18 @@
-"""GoEmotions and MedMNIST from tiny files of their formats."""
+"""GoEmotions, MedMNIST and Shakespeare from tiny files of their formats."""
 
 import gzip
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 
+import coterie as ct
 from coterie.core.errors import InputError
+from coterie.core.loss import IGNORED
 from coterie.data import load
+from coterie.data.sets.shakespeare import CHARACTERS
 from coterie.data.words import hashed_words
 from coterie.models import CNN
 
@@ -161,3 +165,64 @@ def test_a_cnn_may_be_small():
     assert sum(p.numel() for p in small.parameters()) == 8 * 26 + 16 * (8 * 25 + 1) + 32 * (16 * 49 + 1) + 2 * 33
     with pytest.raises(InputError, match=r"CNN\.channels must be a list of two ints > 0"):
         CNN(channels=(8,))
+
+
+@pytest.fixture
+def plays(tmp_path):
+    """Two plays; the roles KING and FOOL are long, the others short."""
+    (tmp_path / "roles").mkdir()
+    for play in ("lear", "pericles"):
+        texts = {"KING": "so be it\n" * 12, "FOOL": f"{play} é, " * 20, "PAGE": "aye"}
+        lines = [json.dumps({"play": play, "role": role, "text": text}) for role, text in texts.items()]
+        (tmp_path / "roles" / f"{play}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+SHORT = {"minimum_characters": 50, "segments": 2, "length": 25}
+
+
+def test_a_role_is_a_client_and_labels_are_the_characters_that_follow(plays):
+    clients = load("shakespeare", folder=str(plays), **SHORT)
+    assert clients.names == ("lear-FOOL", "lear-KING", "pericles-FOOL", "pericles-KING")
+    king = clients[1]
+    assert king.train.inputs.shape == king.train.labels.shape == (2, 25)
+    assert king.test.inputs.shape == (3, 25)  # 108 characters have 107 that follow: 5 segments, the last filled up
+    assert torch.equal(king.train.inputs.flatten()[1:], king.train.labels.flatten()[:-1])
+    assert "".join(CHARACTERS[n] for n in king.train.inputs[0, :8]) == "so be it"
+    assert king.train.inputs[0, 8] == 1
+    assert (king.test.labels[-1] == IGNORED).sum() == 5 * 25 - 107
+    fool = clients[0].train.inputs[0].tolist()
+    assert CHARACTERS[fool[5]] == "?"
+    assert len(clients.classes) == 97
+
+
+def test_the_largest_roles_of_the_plays_that_are_named(plays):
+    one = load("shakespeare", folder=str(plays), plays=["lear"], roles_per_play=1, **SHORT)
+    assert one.names == ("lear-FOOL",)
+    for options, sentence in [
+        ({"plays": ["leer"]}, "there is no play 'leer' in .*did you mean 'lear'"),
+        ({"length": 0}, "length = 0 must be an int > 0"),
+        ({"minimum_characters": 999}, "no role of .* has 999 characters"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            load("shakespeare", folder=str(plays), **{**SHORT, **options})
+    (plays / "roles" / "lear.jsonl").write_text('{"role": "KING"}\n')
+    with pytest.raises(InputError, match=r"lear\.jsonl cannot be read"):
+        load("shakespeare", folder=str(plays), **SHORT)
+
+
+def test_an_lstm_learns_positions_and_internal_roles_are_named_by_a_pattern(plays):
+    clients = load("shakespeare", folder=str(plays), **SHORT)
+    local = ct.LocalSGD(lr=2.0, steps=ct.Steps(2), batch_size=2)
+    run = ct.fit(
+        ct.VaRSeL(internal="lear-*", local=local, budget=1),
+        clients,
+        "char-lstm",
+        rounds=25,
+        settings=ct.RunSettings(evaluate=25, metrics=("accuracy",)),
+    )
+    assert run.state.internal == ("lear-FOOL", "lear-KING")
+    losses, hits = (dict(run.history.select(metric, "lear-KING", "train")) for metric in ("loss", "accuracy"))
+    assert losses[0] == pytest.approx(math.log(97), rel=0.05)
+    assert losses[25] < 3
+    assert hits[25] > 0.15 > hits[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -86,21 +87,28 @@ def is_number(value: Any) -> bool:
 
 
 def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:
-    """The clients that a field (`schema.NAMES`, `schema.TARGETS`) names, sorted; all of them for the word `everybody`.
+    """The clients that a field (`schema.NAMES`, `schema.TARGETS`) names, or that fit a pattern such as "near-*", sorted.
+
+    All of them for the word `everybody`.
 
     Raises `InputError` for one that does not exist.
 
     >>> from types import SimpleNamespace
     >>> clients_named(SimpleNamespace(targets=("b", "a")), "targets", ("a", "b", "c"))
     ('a', 'b')
+    >>> clients_named(SimpleNamespace(internal="king-*"), "internal", ("fool-x", "king-a", "king-b"))
+    ('king-a', 'king-b')
     """
     given = getattr(owner, field)
     chosen = (given,) if isinstance(given, str) else tuple(given)
     if chosen == (everybody,):
         return everyone
+    named: set[str] = set()
     for name in sorted(set(chosen)):
-        if name not in everyone:
+        fit = [name] if name in everyone else fnmatch.filter(everyone, name)
+        if not fit:
             raise InputError(
                 f"{type(owner).__name__}.{field} names {name!r}, which is not a client; {nearest(name, everyone)}"
             )
-    return tuple(sorted(set(chosen)))
+        named.update(fit)
+    return tuple(sorted(named))

@@ -15,7 +15,16 @@ import numpy as np
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.rows import Clients
 from coterie.data import hub
-from coterie.data.sets import cifar10, digits, fashion_mnist, goemotions, heart_disease, mean_estimation, medmnist
+from coterie.data.sets import (
+    cifar10,
+    digits,
+    fashion_mnist,
+    goemotions,
+    heart_disease,
+    mean_estimation,
+    medmnist,
+    shakespeare,
+)
 from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tables.folder import from_folder
 
@@ -115,6 +124,22 @@ _ALL = (
         {"folder": None, "sets": ["pneumoniamnist"], "split": {**medmnist.DEFAULT_SPLIT, "parts": _PARTS}},
     ),
     Dataset(
+        "shakespeare",
+        "Shakespeare by role: next characters, from your disk",
+        "one for each of the largest roles of each play",
+        "the next of 97 characters, at each of 80 positions",
+        "public domain",
+        shakespeare.shakespeare,
+        {
+            "folder": None,
+            "plays": [],
+            "minimum_characters": 3000,
+            "roles_per_play": 4,
+            "segments": 20,
+            "length": 80,
+        },
+    ),
+    Dataset(
         "mean-estimation",
         "MeritFed's synthetic task: whose samples have my mean?",
         "150 in groups of 5, 95 and 50; the target is d1-000",
@@ -143,6 +168,7 @@ _DETAILS = {
     "cifar10": cifar10.__doc__ or "",
     "goemotions": goemotions.__doc__ or "",
     "medmnist": medmnist.__doc__ or "",
+    "shakespeare": shakespeare.__doc__ or "",
     "mean-estimation": mean_estimation.__doc__ or "",
 }
 
