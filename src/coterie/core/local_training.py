@@ -18,7 +18,7 @@ from coterie.core.errors import InputError
 from coterie.core.kernels import Batched, RowSource, StepRule, chunks
 from coterie.core.method import Sampler, as_sampler, overrides
 from coterie.core.noise import Generators
-from coterie.core.own_rows import Batch, gather, require_enough, size_of, split
+from coterie.core.own_rows import Batch, gather, require_enough, size_of, split, transformed
 from coterie.core.rng import batches
 from coterie.core.training import GradientRule, LocalSGD, Penalty, Quadratic, Step, Steps, make_optimiser
 
@@ -54,6 +54,7 @@ def train(
     seen = chosen is not None and overrides(chosen, Sampler, "trained")
     settings = [local if steps is None else replace(local, steps=Steps(steps[i])) for i in range(len(cohort.names))]
     plain = local.optimiser == "sgd" and not local.momentum and local.clip is None and gradient_rule is None
+    plain = plain and cohort.clients.transform is None
     if cohort.workspace.batched is not None and plain and (penalty is None or isinstance(penalty, Quadratic)):
         at_once = relative and not seen
         _train_batched(
@@ -208,10 +209,13 @@ def step_batches(cohort: Cohort, i: int, local: LocalSGD, sampler: Sampler | Non
     tensors = part.inputs.values() if isinstance(part.inputs, dict) else [part.inputs]
     per_row = max(1, sum(v.shape[1:].numel() for v in tensors))
     group = max(1, own_rows.BLOCK // (per_row * max(len(c) for c in chosen)))
+    read = 0
     for low in range(0, len(chosen), group):
         # One gather for many steps, then views: a gather per step costs as much as a small model's forward pass.
         some = chosen[low : low + group]
         inputs, labels = gather(cohort, part, i, np.concatenate(some))
+        inputs = transformed(cohort, i, inputs, purpose, read)
+        read += len(labels)
         cohort.spent["row_gradients"] += len(labels)
         sizes = [len(batch) for batch in some]
         yield from zip(split(inputs, sizes), labels.split(sizes), strict=True)
@@ -220,7 +224,8 @@ def step_batches(cohort: Cohort, i: int, local: LocalSGD, sampler: Sampler | Non
 def _extra_batch(cohort: Cohort, i: int, local: LocalSGD, purpose: str, step: int, number: int) -> Batch:
     order = cohort.rng(i, f"{purpose}/{step}").child(number).permutation(size_of(cohort, i, "train"), local.batch_size)
     require_enough(cohort, i, order)
-    return gather(cohort, cohort.clients.train, i, order)
+    inputs, labels = gather(cohort, cohort.clients.train, i, order)
+    return transformed(cohort, i, inputs, f"{purpose}/{step}/{number}"), labels
 
 
 @dataclass(frozen=True)

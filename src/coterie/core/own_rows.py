@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from coterie.core.rows import Inputs, Part, Rows, rows, take
 if TYPE_CHECKING:
     from coterie.core.cohort import Cohort
 
-__all__ = ["Batch", "count_of", "gather", "part_of", "require_enough", "row_chunks", "size_of", "split"]
+__all__ = ["Batch", "count_of", "gather", "part_of", "require_enough", "row_chunks", "size_of", "split", "transformed"]
 
 Batch = tuple[Inputs, Tensor]
 CHUNK = 4096
@@ -69,6 +69,40 @@ def _gather_at(cohort: Cohort, part: Rows, numbers: Tensor) -> Batch:
     return cohort.workspace.prepare(inputs), labels.to(cohort.workspace.device)
 
 
+def transformed(cohort: Cohort, i: int, inputs: Inputs, purpose: str, first: int = 0) -> Inputs:
+    """Rows of the client at position `i` as the clients' `transform` changes them, each with a stream of its own.
+
+    Args:
+        cohort: whose clients may have a transform.
+        i: position of the client.
+        inputs: of rows, as the model takes them.
+        purpose: for which they are read.
+        first: place of the first of these rows among those that are read for it.
+    """
+    transform = cohort.clients.transform
+    if transform is None:
+        return inputs
+    streams = cohort.rng(i, purpose).child("transform")
+    made = [transform(_row(inputs, k), streams.child(first + k)) for k in range(rows(inputs))]
+    return cohort.workspace.prepare(
+        {key: _stacked([row[key] for row in made], value) for key, value in inputs.items()}
+        if isinstance(inputs, dict)
+        else _stacked(made, inputs)
+    )
+
+
+def _row(inputs: Inputs, k: int) -> Any:
+    return {key: value[k] for key, value in inputs.items()} if isinstance(inputs, dict) else inputs[k]
+
+
+def _stacked(made: list[Tensor], given: Tensor) -> Tensor:
+    for row in made:
+        same = isinstance(row, Tensor) and (row.shape, row.dtype) == (given.shape[1:], given.dtype)
+        shape = f"{tuple(row.shape)} and {row.dtype}" if isinstance(row, Tensor) else type(row).__name__
+        require(same, f"the transform of rows gave {shape}; it must keep {tuple(given.shape[1:])} and {given.dtype}")
+    return torch.stack(made)
+
+
 def row_chunks(
     cohort: Cohort,
     x: Tensor,
@@ -106,6 +140,8 @@ def row_chunks(
             if mode == "train" or noisy:
                 layers.restart(cohort, i, purpose if share is None else f"{purpose}/{share.start}")
             inputs, labels = _batch(cohort, i, part, batch_size, purpose, share)
+            if mode == "train" and part == "train":
+                inputs = transformed(cohort, i, inputs, purpose, 0 if share is None else share.start or 0)
             for low in range(0, len(labels), CHUNK):
                 some = slice(low, low + CHUNK)
                 yield i, (inputs if rows(inputs) <= CHUNK else take(inputs, some)), labels[some]

@@ -18,6 +18,7 @@ from torch import Tensor
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import is_multi_hot
 from coterie.core.rng import Rng
+from coterie.core.schema import code_hash
 
 __all__ = [
     "Client",
@@ -26,6 +27,7 @@ __all__ = [
     "LabelScale",
     "Part",
     "Rows",
+    "Transform",
     "check_plain",
     "joint_fingerprint",
     "rows",
@@ -36,6 +38,8 @@ Array = NDArray[np.int64]
 
 Inputs = Tensor | dict[str, Tensor]
 """A tensor [rows, ...], or a dict of tensors with a common first dimension."""
+Transform = Callable[[Any, Rng], Any]
+"""(inputs of one row, rng) -> inputs of one row: a tensor [...], or a dict of tensors."""
 
 
 def rows(inputs: Inputs) -> int:
@@ -251,6 +255,7 @@ class Clients(Sequence[Client]):
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
             data, see `with_draw`), or None. The same rng must give the same rows.
+        transform: function (inputs, rng) -> inputs that changes each row whenever training reads it (see `with_transform`), or None.
 
     Raises `InputError` for no clients, names that repeat, a client called `server`, or inputs of different shapes.
 
@@ -317,12 +322,13 @@ class Clients(Sequence[Client]):
         return self
 
     @classmethod
-    def of_server(cls, part: Part) -> Clients:
+    def of_server(cls, part: Part, transform: Transform | None = None) -> Clients:
         """The rows of the server as a client of the reserved name `server`; they train and validate."""
         self = cls.__new__(cls)
         self.train = self.validation = Rows.concatenate([part])  # type: ignore[assignment]
         self.test = None
         self._describe(["server"], "server", (), None, (), None, None, reserved=True)
+        self.transform = transform
         return self
 
     def _describe(
@@ -341,6 +347,7 @@ class Clients(Sequence[Client]):
         self.name, self.classes, self.recipe = name, tuple(classes), recipe
         self.notes, self.server, self.unseen = tuple(notes), server, unseen
         self.draw: Callable[[str, int, Rng], Part] | None = None
+        self.transform: Transform | None = None
         self._number = {n: i for i, n in enumerate((*self.names, *(unseen.names if unseen else ())))}
         if len(self._number) < len(self.names) + (len(unseen) if unseen else 0):
             repeated = sorted(
@@ -462,6 +469,18 @@ class Clients(Sequence[Client]):
         made.draw = draw
         return made
 
+    def with_transform(self, transform: Transform) -> Clients:
+        """The same clients, whose rows `transform` changes at random whenever training reads them (augmentation).
+
+        Args:
+            transform: function (inputs, rng) -> inputs of the same shape, of one row as the model takes it. All randomness must
+                come from rng, say from `rng.generator()`, a torch generator: it is named by seed, round, client and place in the
+                training, so that results depend neither on workers nor on where a run was resumed. Rows are evaluated as they are.
+        """
+        made = copy(self)
+        made.transform = transform
+        return made
+
     @property
     def multi_hot(self) -> bool:
         """Whether all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
@@ -504,7 +523,8 @@ class Clients(Sequence[Client]):
 
     def fingerprint(self) -> str:
         """A short hash of every row and name: a checkpoint refuses to go on with other data."""
-        return joint_fingerprint(self.fingerprints())
+        changed = {} if self.transform is None else {"transform": code_hash(self.transform)}
+        return joint_fingerprint({**self.fingerprints(), **changed})
 
 
 def joint_fingerprint(fingerprints: Mapping[str, str]) -> str:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import hashlib
 import importlib
 import inspect
+import json
 import re
 import types
 import typing
@@ -47,6 +49,7 @@ __all__ = [
     "Rule",
     "Units",
     "build",
+    "code_hash",
     "explanations",
     "identity",
     "list_of",
@@ -313,6 +316,17 @@ def identity(value: Any, within: tuple[int, ...] = ()) -> Any:
         return [str(value.dtype), value.tolist()]
     says = any("__repr__" in vars(cls) for cls in type(value).__mro__[:-1])  # object's own says where it lies
     return repr(value) if says and not callable(value) else getattr(value, "__qualname__", type(value).__qualname__)
+
+
+def code_hash(value: Any) -> str:
+    """A short hash of a function, a class or an object: its `identity`, and its source where that is known."""
+    code = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
+    try:
+        source = inspect.getsource(code)
+    except (OSError, TypeError):  # typed into an interpreter
+        source = ""
+    text = json.dumps(identity(value), sort_keys=True, default=repr) + source
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _fields_of(value: Any) -> Mapping[str, Any] | None:

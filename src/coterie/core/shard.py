@@ -37,7 +37,7 @@ class Shard:
         self._last: tuple[Any, ...] = ()
         self._exchange: tuple[Any, ...] = ()
         self._before: dict[str, dict[str, Tensor]] = {}
-        self._server = None if clients.server is None else Clients.of_server(clients.server)
+        self._server = None if clients.server is None else Clients.of_server(clients.server, clients.transform)
         self._unseen = frozenset(clients.unseen.names) if clients.unseen is not None else frozenset()
 
     def answer(self, ask: Ask) -> Answer:

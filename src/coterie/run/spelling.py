@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
-import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +16,7 @@ from torch import nn
 from coterie import catalogue
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.rows import Clients
-from coterie.core.schema import Registry, build, identity, spell
+from coterie.core.schema import Registry, build, code_hash, identity, spell
 from coterie.core.training import LocalSGD
 from coterie.data import DATASETS
 from coterie.engines import ENGINES
@@ -173,13 +171,12 @@ def _digest(value: Any) -> str:
     if isinstance(value, Clients):
         digest.update(value.fingerprint().encode())
     elif isinstance(value, nn.Module):
-        digest.update(repr(value).encode() + _source(type(value)))
+        digest.update((repr(value) + code_hash(type(value))).encode())
         _add_tensors(digest, value.state_dict())
     elif isinstance(value, Mapping):
         _add_tensors(digest, value)
     else:
-        code = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
-        digest.update(json.dumps(identity(value), sort_keys=True, default=repr).encode() + _source(code))
+        return code_hash(value)
     return digest.hexdigest()
 
 
@@ -189,10 +186,3 @@ def _add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
             continue
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _source(code: Any) -> bytes:
-    try:
-        return inspect.getsource(code).encode()
-    except (OSError, TypeError):  # typed into an interpreter
-        return b""
