@@ -179,6 +179,7 @@ def test_a_comparison_answers(own, tmp_path):
     assert comparison.verdict("hungary").kind in comparison._repr_html_() or comparison.verdict("hungary").reason
     assert "log-loss" in comparison.table("loss")
     assert comparison.weights["meritfed"].values.shape == (2, 4, 4)
+    assert repr(comparison.weights["meritfed"]) == "<weights of 4 clients for 4 targets, 2 rounds>"
     page = comparison.report(tmp_path / "x.html")
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     frame = comparison.to_pandas()

@@ -63,6 +63,9 @@ class Weights(NamedTuple):
     clients: tuple[str, ...]
     values: Vector
 
+    def __repr__(self) -> str:
+        return f"<weights of {len(self.clients)} clients for {len(self.targets)} targets, {len(self.rounds)} rounds>"
+
     def late(self) -> Vector:
         """Mean over the second half of the rounds, [targets, clients]."""
         middle = (self.rounds[0] + self.rounds[-1]) / 2
