@@ -35,6 +35,8 @@ def count(module):
         ("2nn", {}, (28, 28), 10, 199_210),  # McMahan et al., section 3
         ("cnn", {}, (28, 28), 10, 1_663_370),  # McMahan et al., section 3
         ("cnn", {}, (3, 32, 32), 10, 2_156_490),
+        ("cnn", {"channels": (8, 16), "units": 32}, (28, 28), 1, 208 + 3216 + 25_120 + 33),
+        ("char-lstm", {"embedding": 8, "hidden": 256, "layers": 2}, (80,), 90, 720 + 272_384 + 526_336 + 23_130),
         ("resnet8", {}, (3, 32, 32), 10, 468_618),  # ISFL
         ("resnet8", {"norm": "batch"}, (3, 32, 32), 10, 468_618),
         ("resnet9", {}, (3, 32, 32), 10, 6_575_370),
@@ -49,7 +51,7 @@ def test_parameters(name, fields, shape, outputs, parameters):
 
 
 def test_every_model_is_counted_above():
-    assert set(MODELS) == {"logistic", "mlp", "2nn", "cnn", "resnet8", "resnet9", "resnet18", "mean"}
+    assert set(MODELS) == {"logistic", "mlp", "2nn", "cnn", "char-lstm", "resnet8", "resnet9", "resnet18", "mean"}
 
 
 @pytest.mark.parametrize("name", IMAGES)

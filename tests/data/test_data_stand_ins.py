@@ -160,9 +160,7 @@ def test_broken_and_missing_archives_are_named(tmp_path):
         load("medmnist", folder=str(tmp_path), sets=["amnist"])
 
 
-def test_a_cnn_may_be_small():
-    small = CNN(channels=(8, 16), units=32).build((28, 28), 2)
-    assert sum(p.numel() for p in small.parameters()) == 8 * 26 + 16 * (8 * 25 + 1) + 32 * (16 * 49 + 1) + 2 * 33
+def test_a_cnn_has_two_convolutions():
     with pytest.raises(InputError, match=r"CNN\.channels must be a list of two ints > 0"):
         CNN(channels=(8,))
 
