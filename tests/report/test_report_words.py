@@ -356,6 +356,15 @@ def test_the_answer_fits_a_screen(tmp_path: Path) -> None:
     assert sum(line.startswith("c") for line in answer_lines(many, width=80)) == 6
 
 
+def test_a_verdict_without_its_numbers_is_still_a_whole_sentence(tmp_path: Path) -> None:
+    numbers: dict[str, Numbers] = {"fedavg": (0.8, 0.78, 0.7, 0.45), "fedprox": (0.8, 0.78, 0.8, 0.6)}
+    truth = {m: dict.fromkeys((f"c{i:02d}" for i in range(30)), numbers.get(m, ALONE)) for m in SEVEN}
+    lines = answer_lines(Results.load(fake_run.write(tmp_path, truth, noise=0.0002, outcomes=False)), width=80)
+    first = next(i for i, line in enumerate(lines) if line.startswith("c"))
+    said = " ".join(" ".join(lines[first:]).split()).partition(" c")[0]
+    assert said == "c04 Mixed: fedprox is likely better in AUC but likely worse in log-loss."
+
+
 def test_the_answer_comes_first(tmp_path: Path) -> None:
     lines = answer_lines(Results.load(fake_run.heart(tmp_path)), width=80)
     assert lines[0].startswith("heart-disease: 4 clients, 3 methods, 5 seeds, 60 rounds, 307 test rows")

@@ -30,7 +30,7 @@ def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[s
     overall = [line for text in story.answer[not many :] for line in wrapped(text, width, "  ")]
     remarks = [line for text in _remarks(results, story) for line in wrapped(text, width, "  ")]
     tail = [*remarks, *(["", *ends] if ends else [])]
-    clients = [_client(one.name, [one.headline, *one.numbers], width) for one in story.clients]
+    clients = [_client(one.name, one.headline, one.numbers, width) for one in story.clients]
     shown = _fitting(clients, LINES - len(head) - len(overall) - len(tail) - 3 - 2 * bool(results.notes))
     body = [line for lines in shown for line in lines]
     if len(shown) < len(clients):
@@ -45,9 +45,9 @@ def _spaced(parts: Sequence[Sequence[str]]) -> list[str]:
     return [line for part in parts if part for line in ("", *part)][1:]
 
 
-def _fitting(blocks: Sequence[Sequence[str]], room: int) -> list[Sequence[str]]:
-    """As many blocks of lines as there is room for, the first one always; the headline alone of each if that shows more."""
-    for form in (blocks, [block[:1] for block in blocks]):
+def _fitting(clients: Sequence[tuple[list[str], list[str]]], room: int) -> list[list[str]]:
+    """As many clients as there is room for, the first one always; without their numbers if that shows more of them."""
+    for form in ([verdict + numbers for verdict, numbers in clients], [verdict for verdict, _ in clients]):
         kept, used = list(form[:1]), len(form[0]) if form else 0
         for block in form[1:]:
             if used + len(block) > room:
@@ -59,11 +59,10 @@ def _fitting(blocks: Sequence[Sequence[str]], room: int) -> list[Sequence[str]]:
     return kept
 
 
-def _client(name: str, texts: Sequence[str], width: int) -> list[str]:
-    """One client: its name beside the verdict, and the numbers that decide below."""
-    head, *rest = texts
-    lines = wrapped(f"{printable(name):<{NAME}}{head}", width, " " * NAME)
-    return lines + [line for text in rest for line in wrapped(text, width, " " * 6, " " * 4)]
+def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tuple[list[str], list[str]]:
+    """One client: its name beside the verdict, and the numbers that decide."""
+    verdict = wrapped(f"{printable(name):<{NAME}}{headline}", width, " " * NAME)
+    return verdict, [line for text in numbers for line in wrapped(text, width, " " * 6, " " * 4)]
 
 
 def _remarks(results: Results, story: Story) -> list[str]:

@@ -106,7 +106,7 @@ def network(results: Results) -> dict[str, Any] | None:
                 "y": round(y, 1),
                 "r": round(r, 1),
                 "name": results.names[c],
-                "below": round(y + r + 14, 1),
+                "label": round(y + r + 14 if y > HEIGHT / 2 - 1 else y - r - 6, 1),  # away from the arrows
             }
             for c, (x, y, r) in nodes.items()
         ],

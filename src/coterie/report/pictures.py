@@ -64,7 +64,7 @@ def network_picture(drawn: dict[str, Any]) -> str:
     for node in drawn["nodes"]:
         x, y, r = node["x"], node["y"], node["r"]
         parts.append(f'<circle cx="{x}" cy="{y}" r="{r}" fill="#eceff2" stroke="{SOFT}" stroke-width="1.5"/>')
-        parts.append(_text(x, node["below"], node["name"], size=13, anchor="middle"))
+        parts.append(_text(x, node["label"], node["name"], size=13, anchor="middle"))
     return _whole(WIDTH, HEIGHT, parts, label=drawn["label"])
 
 
