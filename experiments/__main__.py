@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for said in run_missing(kinds(), steps, minutes=given.minutes, jobs=given.jobs):
             print(said, flush=True)
     for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
     return 0
 

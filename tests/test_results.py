@@ -29,7 +29,8 @@ with pytest.MonkeyPatch.context() as patch:
     from experiments.measures import MEASURES
     from experiments.page import build, maxfl
     from experiments.page.claims import Claim, Place, judge
-    from experiments.page.sections import Advice, Section, Study, advised
+    from experiments.page.figures import svg
+    from experiments.page.sections import Advice, Figure, Section, Study, advised
 
 STUDIES = [study for section in build.SECTIONS for study in section.studies]
 CLAIMS = [claim for study in STUDIES for claim in study.claims]
@@ -49,6 +50,31 @@ def test_each_laptop_experiment_stands_on_the_page():
 def test_the_page_is_written_from_the_files_byte_by_byte():
     for path, text in build.pages().items():
         assert path.read_text(encoding="utf-8") == text, "run `make results`"
+
+
+def test_no_figure_is_left_over_from_other_files():
+    drawn = {path for path in build.pages() if path.suffix == ".svg"}
+    assert set((ROOT / "docs" / "images" / "results").glob("*.svg")) == drawn
+
+
+def test_a_figure_has_a_named_curve_per_method_and_says_where_they_end():
+    rows = [
+        Row(method, seed, "s", "c", 8, 2, {"q": 0.5}, {"acc": [[0, 5, 10], [0.0, 0.1, value + 0.02 * seed]]})
+        for method, value in (("one", 0.6), ("two", 0.3))
+        for seed in (0, 1)
+    ]
+    known = {"e": Document("e", 3, (), rows)}
+    names = {"one": "First & best", "two": "Second", "none": "Nobody"}
+    study = Study("e", "Part", "", figures=[Figure("acc", "accuracy", names), Figure("lost", "nothing", names)])
+    section = Section("S", [], [], [study])
+    ((path, drawn),) = build.drawings(known, [section]).items()
+    assert drawn.count("<polygon") == 2
+    assert ">0<" not in drawn  # what is seen before the first round
+    assert "First &amp; best" in drawn
+    assert f"![accuracy over rounds; in round 10: First & best 0.610, Second 0.310]({path})" in build.page(
+        known, [section]
+    )
+    assert svg("t", "x", "y", []) == ""
 
 
 def test_no_number_of_a_paper_stands_without_its_figure_or_table():

@@ -10,11 +10,13 @@ from coterie.core.reading import read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, read, read_json
 from experiments.page import isfl, maxfl, meritfed, varsel
 from experiments.page.claims import WORDS, Claim, Documents, judge
+from experiments.page.figures import lines_of, svg
 from experiments.page.sections import Section, Study, Verdicts, advised
 from experiments.page.text import anchor, table
+from experiments.page.text import number as numeral
 
 SECTIONS = (meritfed.SECTION, varsel.SECTION, isfl.SECTION, maxfl.SECTION)
-EXPERIMENTS = ROOT / "experiments"
+EXPERIMENTS, DOCS = ROOT / "experiments", ROOT / "docs"
 ORDER = (
     tuple(meritfed.groups(number) for number in ("99", "50", "90", "70")),
     ("meritfed-copies-90", "meritfed-copies-50"),
@@ -91,7 +93,37 @@ def page(measured: Documents | None = None, sections: Sequence[Section] = SECTIO
 
 def pages() -> dict[Path, str]:
     """All files of the documentation that are written here."""
-    return {ROOT / "docs" / "results.md": page()}
+    known = documents()
+    return {ROOT / "docs" / "results.md": page(known), **{DOCS / path: text for path, text in drawings(known).items()}}
+
+
+def drawings(known: Documents, sections: Sequence[Section] = SECTIONS) -> dict[str, str]:
+    """The figures of the experiments that have curves, by their path from docs."""
+    studies = [study for section in sections for study in section.studies if study.name in known]
+    drawn = {
+        _path(study, number): svg(
+            study.heading, "round", figure.up, lines_of(known[study.name], figure.quantity, figure.names)
+        )
+        for study in studies
+        for number, figure in enumerate(study.figures, 1)
+    }
+    return {path: text for path, text in drawn.items() if text}
+
+
+def _path(study: Study, number: int) -> str:
+    return f"images/results/{study.name}-{number}.svg"
+
+
+def _figures(study: Study, document: Document) -> list[str]:
+    """Links to the figures, whose alternative text says where the curves end."""
+    links = []
+    for number, figure in enumerate(study.figures, 1):
+        lines = lines_of(document, figure.quantity, figure.names)
+        if lines:
+            ends = ", ".join(f"{one.name} {numeral(one.mean[-1])}" for one in lines)
+            text = f"{figure.up} over rounds; in round {lines[0].rounds[-1]:g}: {ends}"
+            links += ["", f"![{text}]({_path(study, number)})"]
+    return links
 
 
 def _claims(owners: Sequence[Study | Section]) -> list[Claim]:
@@ -132,7 +164,7 @@ def _study(study: Study, known: Documents, verdicts: Verdicts) -> list[str]:
     document = known.get(study.name)
     if document is None:
         return [*parts, f"No result yet: `make papers ONLY={study.name}`."]
-    parts += [*study.shown(document), "", *_bullets(study.claims, verdicts)]
+    parts += [*study.shown(document), *_figures(study, document), "", *_bullets(study.claims, verdicts)]
     return [*parts, *_differences(study)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from experiments.page.claims import Claim, Place
-from experiments.page.sections import Advice, Section, Study
+from experiments.page.sections import Advice, Figure, Section, Study
 
 MIXED, DIRICHLET = "isfl-cifar10", "isfl-cifar10-dirichlet"
 TABLE_III = {MIXED: 0.7346 - 0.6338, DIRICHLET: 0.6880 - 0.5983}
@@ -121,6 +121,7 @@ SECTION = Section(
                 "clients' training rows.",
                 [*_fashion_claims(key), *(_theory_claims() if key == "98" else [])],
                 kind="sampling",
+                figures=[Figure(STANDARD, STANDARD, {"isfl": "ISFL", **NAMES}), Figure(RHO, RHO, {"isfl": "ISFL"})],
                 paper="isfl-cifar10-dirichlet" if "dirichlet" in key else "isfl-cifar10",
             )
             for key, (split, *_) in SPLITS.items()

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.documents import Document, Row
 from experiments.page.claims import Claim, Place
-from experiments.page.sections import Advice, Section, Study
+from experiments.page.sections import Advice, Figure, Section, Study
 from experiments.page.text import table
 
 TOY, TABLE_1 = "maxfl_toy", "maxfl-fashion-mnist"
@@ -210,6 +210,10 @@ SECTION = Section(
             _leaving(),
             kind="appeal",
             paper="maxfl-fashion-mnist",
+            figures=[
+                Figure("pool", "clients in the pool", {"maxfl": "MaxFL", **NAMES}),
+                Figure("GM-appeal, seen", "GM-appeal of seen clients", {"maxfl": "MaxFL", **NAMES}),
+            ],
         ),
         *(
             Study(

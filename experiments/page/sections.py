@@ -33,6 +33,21 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """Curves of one experiment.
+
+    Attributes:
+        quantity: a key of its rows' curves.
+        up: words for the axis.
+        names: words by method.
+    """
+
+    quantity: str
+    up: str
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class Study:
     """One experiment.
 
@@ -44,6 +59,7 @@ class Study:
         kind: what is measured of its runs, a key of `experiments.measures.MEASURES`; "" if it is not run from a file.
         paper: the file of experiments/paper with the paper's settings; "" if there is none.
         shown: the lines that show its numbers.
+        figures: what is drawn of it.
     """
 
     name: str
@@ -53,6 +69,7 @@ class Study:
     kind: str = ""
     paper: str = ""
     shown: Callable[[Document], list[str]] = by_method
+    figures: Sequence[Figure] = ()
 
 
 @dataclass(frozen=True)

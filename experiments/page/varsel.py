@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from experiments.page.claims import Claim, Place
-from experiments.page.sections import Advice, Section, Study
+from experiments.page.sections import Advice, Figure, Section, Study
 
 NAME = "varsel-fashion-mnist"
 ACCURACY, FIRST, LAST = "accuracy of the internal clients", "sum of weights, first fifth", "sum of weights, last fifth"
@@ -143,6 +143,11 @@ SECTION = Section(
                 _table_2(key),
                 kind="internal",
                 paper="varsel-fashion-mnist",
+                figures=[
+                    Figure("accuracy", "accuracy of the internal clients", {"varsel": "VaRSeL", "internal-only": "Local Training",
+                                                                            "fedavg": "FedAvg"}),
+                    Figure("sum of weights", "sum of weights", {"varsel": "VaRSeL"}),
+                ],
             )
             for key, (about, *_) in COLUMNS.items()
         ),

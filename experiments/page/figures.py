@@ -1,0 +1,134 @@
+"""Curves as SVG: mean over seeds with a band of one deviation, told apart by dashes and words, not by colour alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from experiments.documents import Document
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 56, 170, 28, 40
+COLOURS = ("#1b4f9c", "#b4521e", "#2c7a3f", "#7a3d8f", "#8a6d00", "#00707a", "#a0275a", "#444444")
+DASHES = ("", "7 4", "2 3", "9 3 2 3", "4 2", "1 4", "12 4", "6 2 1 2")
+TICKS = 5
+
+
+class Line(NamedTuple):
+    """A named curve: rounds [k], means [k] and deviations [k]."""
+
+    name: str
+    rounds: Sequence[float]
+    mean: Sequence[float]
+    deviation: Sequence[float]
+
+
+def line(document: Document, name: str, quantity: str, method: str) -> Line | None:
+    """The curve of a method, over the seeds that have one with the same rounds; None if there is none.
+
+    What is seen before the first round is left out: all methods start alike, and far from where they differ.
+    """
+    curves = [row.curves[quantity] for row in document.rows if row.method == method and quantity in row.curves]
+    if not curves:
+        return None
+    rounds = curves[0][0]
+    values = np.array([values for own, values in curves if own == rounds])
+    after = [i for i, number in enumerate(rounds) if number > 0]
+    mean, deviation = values.mean(axis=0), values.std(axis=0)
+    return Line(name, [rounds[i] for i in after], mean[after].tolist(), deviation[after].tolist())
+
+
+def lines_of(document: Document, quantity: str, names: Mapping[str, str]) -> list[Line]:
+    """The curves of several methods."""
+    return [found for method, name in names.items() if (found := line(document, name, quantity, method)) is not None]
+
+
+def svg(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
+    """A figure with its axes, or "" without a curve.
+
+    >>> "<svg" in svg("t", "round", "accuracy", [Line("one", [0, 1], [0.2, 0.4], [0.1, 0.1])])
+    True
+    """
+    if not lines:
+        return ""
+    scale = _Scale.of(lines)
+    body = [
+        f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 6}" text-anchor="middle">{escape(across)}</text>',
+        f'<text x="14" y="{HEIGHT / 2:g}" text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2:g})">{escape(up)}</text>',
+        *_axes(scale),
+    ]
+    ends = _apart([scale.y(one.mean[-1]) for one in lines])
+    for number, (one, end) in enumerate(zip(lines, ends, strict=True)):
+        body += _curve(scale, one, COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], end)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'font-family="sans-serif" font-size="12" role="img"><title>{escape(title)}</title>'
+    )
+    return "\n".join([head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *body, "</svg>", ""])
+
+
+class _Scale(NamedTuple):
+    """From values to places."""
+
+    first: float
+    last: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, lines: Sequence[Line]) -> _Scale:
+        rounds = [r for one in lines for r in one.rounds]
+        low = min(m - d for one in lines for m, d in zip(one.mean, one.deviation, strict=True))
+        high = max(m + d for one in lines for m, d in zip(one.mean, one.deviation, strict=True))
+        room = 0.05 * (high - low) or 0.05
+        return cls(min(rounds), max(rounds) if max(rounds) > min(rounds) else min(rounds) + 1, low - room, high + room)
+
+    def x(self, value: float) -> float:
+        return round(LEFT + (value - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        return round(TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
+
+
+def _axes(scale: _Scale) -> list[str]:
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    parts = [f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#333"/>']
+    for i in range(TICKS):
+        value = scale.low + (scale.high - scale.low) * i / (TICKS - 1)
+        number = scale.first + (scale.last - scale.first) * i / (TICKS - 1)
+        parts += [
+            f'<text x="{LEFT - 4}" y="{scale.y(value) + 4:g}" text-anchor="end">{value:.2g}</text>',
+            f'<path d="M{LEFT} {scale.y(value):g}H{right}" stroke="#ddd"/>',
+            f'<text x="{scale.x(number):g}" y="{bottom + 16}" text-anchor="middle">{number:g}</text>',
+        ]
+    return parts
+
+
+def _curve(scale: _Scale, one: Line, colour: str, dash: str, end: float) -> list[str]:
+    xs = [scale.x(r) for r in one.rounds]
+    upper = [scale.y(m + d) for m, d in zip(one.mean, one.deviation, strict=True)]
+    lower = [scale.y(m - d) for m, d in zip(one.mean, one.deviation, strict=True)]
+    band = [*zip(xs, upper, strict=True), *reversed(list(zip(xs, lower, strict=True)))]
+    path = "M" + "L".join(f"{x:g} {scale.y(m):g}" for x, m in zip(xs, one.mean, strict=True))
+    points = " ".join(f"{x:g},{y:g}" for x, y in band)
+    dashes = f' stroke-dasharray="{dash}"' if dash else ""
+    return [
+        f'<polygon points="{points}" fill="{colour}" opacity="0.12"/>',
+        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>',
+        f'<path d="M{WIDTH - RIGHT + 8} {end:g}h22" stroke="{colour}" stroke-width="2"{dashes}/>',
+        f'<text x="{WIDTH - RIGHT + 36}" y="{end + 4:g}">{escape(one.name)}</text>',
+    ]
+
+
+def _apart(places: Sequence[float], least: float = 14) -> list[float]:
+    """The places of labels, moved so that none lie on each other."""
+    order = sorted(range(len(places)), key=places.__getitem__)
+    moved, before = list(places), -math.inf
+    for i in order:
+        moved[i] = before = max(places[i], before + least)
+    over = max(0.0, max(moved) - (HEIGHT - BOTTOM))
+    return [round(place - over, 1) for place in moved]
