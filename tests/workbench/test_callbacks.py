@@ -216,7 +216,7 @@ def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard")])
-def test_a_logger_that_is_not_installed_is_a_sentence(monkeypatch, name, package):
+def test_a_logger_that_is_not_installed_is_a_sentence(monkeypatch, tmp_path, name, package):
     real = builtins.__import__
 
     def absent(module, *args, **kwargs):
@@ -227,6 +227,10 @@ def test_a_logger_that_is_not_installed_is_a_sentence(monkeypatch, name, package
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(ct.InputError, match=rf"is not installed: pip install \"coterie\[{name}\]\""):
         fitted(CALLBACKS[name]())
+    settings = ct.RunSettings(callbacks=(CALLBACKS[name](),))
+    with pytest.raises(ct.InputError, match="is not installed"):
+        ct.compare(["local"], "heart-disease", rounds=1, seeds=1, folder=tmp_path / "run", settings=settings)
+    assert not (tmp_path / "run").exists()
 
 
 def test_every_logger_sends_each_number_of_an_evaluation_once():

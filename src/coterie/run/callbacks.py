@@ -52,6 +52,9 @@ class Callback:
     decides: ClassVar[bool] = True
     keeps_validation: ClassVar[bool] = False
 
+    def check(self) -> None:
+        """Raise `InputError` for what this machine lacks, before any training."""
+
     def begin(self, label: str, seed: int, rounds: int) -> Callback:
         """The callback that follows one run; by default this one follows all of them.
 

@@ -270,6 +270,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients",
     )
     experiment.engine.check()
+    for callback in experiment.callbacks:
+        callback.check()  # what it imports is then shared by the processes of jobs
     find_metrics(",".join(metric_names(experiment)))
     for entry in experiment.methods:
         check_method(experiment, entry, clients)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from coterie.core.errors import InputError
 from coterie.core.schema import TEXT, optional, options
@@ -23,13 +23,13 @@ class MLflow(Tracker):
     experiment: Annotated[str, TEXT] = "coterie"
     to: Annotated[str | None, optional(TEXT, "that of the environment")] = None
 
+    def check(self) -> None:
+        """Raise `InputError` if MLflow is not installed."""
+        _client()
+
     def open(self, label: str, seed: int, rounds: int) -> Sink:
         """A new run of MLflow. Raises `InputError` if it is not installed."""
-        try:
-            from mlflow import MlflowClient
-        except ImportError as error:
-            raise InputError('MLflow is not installed: pip install "coterie[mlflow]"') from error
-        client = MlflowClient(tracking_uri=self.to)
+        client = _client()(tracking_uri=self.to)
         known = client.get_experiment_by_name(self.experiment)
         number = client.create_experiment(self.experiment) if known is None else known.experiment_id
         run = client.create_run(number, run_name=f"{label}-{seed}").info.run_id
@@ -38,3 +38,11 @@ class MLflow(Tracker):
         return Sink(
             lambda name, value, at: client.log_metric(run, name, value, step=at), lambda: client.set_terminated(run)
         )
+
+
+def _client() -> Any:
+    try:
+        from mlflow import MlflowClient
+    except ImportError as error:
+        raise InputError('MLflow is not installed: pip install "coterie[mlflow]"') from error
+    return MlflowClient

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from coterie.core.errors import InputError
 from coterie.core.schema import TEXT, options
@@ -23,11 +23,19 @@ class TensorBoard(Tracker):
 
     to: Annotated[str, TEXT] = "tensorboard"
 
+    def check(self) -> None:
+        """Raise `InputError` if TensorBoard is not installed."""
+        _writer()
+
     def open(self, label: str, seed: int, rounds: int) -> Sink:
         """A new file of events. Raises `InputError` if TensorBoard is not installed."""
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise InputError('TensorBoard is not installed: pip install "coterie[tensorboard]"') from error
-        writer = SummaryWriter(str(Path(self.to) / safe_name(f"{label}-{seed}")))
+        writer = _writer()(str(Path(self.to) / safe_name(f"{label}-{seed}")))
         return Sink(writer.add_scalar, writer.close)
+
+
+def _writer() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise InputError('TensorBoard is not installed: pip install "coterie[tensorboard]"') from error
+    return SummaryWriter

@@ -1,0 +1,170 @@
+"""Models that people bring, in small: each trains, and its loss on training rows falls."""
+
+from __future__ import annotations
+
+import math
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import coterie as ct
+
+DRAW = torch.Generator().manual_seed(0)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "workbench.py"
+
+
+def falls(model, parts, *, lr=0.1, clip=None, optimiser="sgd", rounds=4, **options):
+    """The run of a model whose mean loss over clients' training rows is lower after it than before."""
+    clients = ct.data.from_tensors({name: {"train": part} for name, part in zip("ab", parts, strict=True)})
+    clients = clients if "transform" not in options else clients.with_transform(options.pop("transform"))
+    local = ct.LocalSGD(lr, ct.Steps(4), batch_size=8, clip=clip, optimiser=optimiser)
+    run = ct.fit(ct.FedAvg(local), clients, model, rounds, settings=ct.RunSettings(metrics=(), **options))
+    losses = [sum(run.history.select("loss", name, "train")[at][1] for name in "ab") for at in (0, -1)]
+    assert losses[1] < 0.97 * losses[0]
+    return run
+
+
+def images(count=24, channels=1, size=8):
+    """Images whose left or right half is brighter."""
+    labels = torch.arange(count) % 2
+    noise = 0.3 * torch.randn(count, channels, size, size, generator=DRAW)
+    halves = torch.stack([torch.arange(size) < size // 2, torch.arange(size) >= size // 2]).float()
+    return noise + halves[labels][:, None, None, :], labels
+
+
+def flipped_up_and_down(inputs: Tensor, rng: ct.Rng) -> Tensor:
+    return inputs.flip(-2) if rng.uniform(1)[0] < 0.5 else inputs
+
+
+def test_a_cnn_with_batch_norm_and_augmentation():
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 1)
+    )
+    run = falls(model, [images(), images()], transform=flipped_up_and_down)
+    assert run.state_dict()["1.running_mean"].abs().sum() > 0
+
+
+def test_a_resnet():
+    falls(ct.models.ResNet8(norm="batch"), [images(12, 3), images(12, 3)], lr=0.02, rounds=1)
+
+
+class Characters(nn.Module):
+    """The next character at every place: outputs [rows, time, classes]."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.lstm = nn.Embedding(5, 6), nn.LSTM(6, 8, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, tokens):
+        return self.head(self.lstm(self.embedding(tokens))[0])
+
+
+def test_a_character_lstm():
+    texts = [(torch.arange(10)[None, :] + torch.arange(16)[:, None]) % 5 for _ in range(2)]
+    falls(Characters(), [(text[:, :-1], text[:, 1:]) for text in texts], lr=1.0, clip=1.0, loss="classes-last")
+
+
+class Bert(nn.Module):
+    """A small encoder with keyword inputs, and outputs with logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, input_ids, attention_mask):
+        hidden = self.encoder(self.embedding(input_ids), src_key_padding_mask=attention_mask == 0)
+        return {"logits": self.head(hidden[:, 0]), "hidden": hidden}
+
+
+def test_a_small_bert_with_keyword_inputs():
+    def sentences():
+        tokens = torch.randint(0, 7, (24, 6), generator=DRAW)
+        mask = torch.ones(24, 6, dtype=torch.long)
+        mask[:, 5] = 0
+        return {"input_ids": tokens, "attention_mask": mask}, (tokens[:, 0] > 3).long()
+
+    falls(Bert(), [sentences(), sentences()], lr=0.01, optimiser="adamw", rounds=6)
+
+
+class UNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down, self.inner, self.up = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.Conv2d(4, 8, 3, padding=1),
+            nn.Conv2d(12, 1, 1),
+        )
+
+    def forward(self, inputs):
+        whole = F.relu(self.down(inputs))
+        half = F.relu(self.inner(F.max_pool2d(whole, 2)))
+        return self.up(torch.cat([whole, F.interpolate(half, scale_factor=2)], dim=1))
+
+
+def dice(outputs: Tensor, labels: Tensor) -> Tensor:
+    predicted, truth = torch.sigmoid(outputs).flatten(1), labels.flatten(1).to(outputs.dtype)
+    return 1 - (2 * (predicted * truth).sum(1) + 1) / (predicted.sum(1) + truth.sum(1) + 1)
+
+
+def test_a_unet_with_dice():
+    def masks():
+        inputs = images()[0]
+        return inputs, (inputs > 0.5).long()
+
+    falls(UNet(), [masks(), masks()], lr=0.5, loss=dice)
+
+
+class LoRA(nn.Module):
+    """A frozen linear layer, and a trained update of rank 1."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.a = nn.Parameter(0.1 * torch.randn(1, layer.in_features, generator=DRAW))
+        self.b = nn.Parameter(torch.zeros(layer.out_features, 1))
+
+    def forward(self, inputs):
+        return self.layer(inputs) + inputs @ self.a.T @ self.b.T
+
+
+def test_lora_on_a_frozen_backbone():
+    inputs, labels = images()
+    backbone = nn.Linear(64, 8)
+    model = nn.Sequential(nn.Flatten(), LoRA(backbone), nn.ReLU(), nn.Linear(8, 1))
+    run = falls(model, [(inputs, labels)] * 2, lr=0.3)
+    assert torch.equal(run.state_dict()["1.layer.weight"], backbone.weight)
+    assert set(run.state_dict(trained_only=True)) == {"1.a", "1.b", "3.weight", "3.bias"}
+
+
+def test_several_labels_of_a_row():
+    inputs = torch.randn(24, 5, generator=DRAW)
+    run = falls("mlp", [(inputs, (inputs[:, :3] > 0).float())] * 2)
+    assert run.predict(inputs).values.shape == (24, 3)
+
+
+def test_rates_fall_along_a_cosine():
+    inputs, labels = images()
+    run = falls("logistic", [(inputs, labels)] * 2, lr=ct.Schedule(0.1, cosine=3, warmup=1), rounds=4)
+    assert math.isfinite(float(run.x.sum()))
+
+
+@pytest.mark.slow
+def test_a_notebook_of_few_lines(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 40
+    comparison = runpy.run_path(str(EXAMPLE))["comparison"]
+    said = capsys.readouterr().out
+    assert comparison.verdict("switzerland").reason in said
+    assert "trees-alone" in said
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "report.html").is_file()
+    assert len(list((tmp_path / "logs").glob("*/events*"))) == 9
