@@ -16,7 +16,7 @@ from coterie.data.split_table import Split
 from coterie.data.splits import numbered
 from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients
 
-__all__ = ["from_dataset", "names_of_columns", "read_columns"]
+__all__ = ["from_arrays", "from_dataset", "names_of_columns", "read_columns"]
 
 LABELS = ("label", "labels", "target", "y", "fine_label")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
@@ -56,17 +56,11 @@ def from_dataset(
         InputError: that names the column or the row that cannot become a tensor.
     """
     rule = Split.parse(split, natural="data with index lists")
-    named = (
-        {str(k): v for k, v in index_lists.items()}
-        if isinstance(index_lists, Mapping)
-        else dict(zip(numbered(len(index_lists)), index_lists, strict=True))
-    )
     require(
         hasattr(dataset, "__len__") and not isinstance(dataset, Mapping),
         f"{type(dataset).__name__} is not a data set with numbered rows; choose one of its splits, and no streaming",
     )
-    require(bool(named), "there are no index lists; give at least one client its row numbers")
-    lists = {key: _lists(key, value, len(dataset)) for key, value in named.items()}
+    lists = _named_lists(index_lists, len(dataset))
     used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
     require(len(used) > 0, "no index list names a row; give each client row numbers")
     place = np.zeros(len(dataset), dtype=np.int64)
@@ -78,6 +72,51 @@ def from_dataset(
         require(input is None and label is None, "input and label name columns, which this data set does not have")
         inputs, labels, found = _from_items(dataset, used)
     return _clients(inputs, labels, lists, rule, seed, name=name, classes=classes or found)
+
+
+def from_arrays(
+    inputs: Any,
+    labels: Any,
+    index_lists: Mapping[str, Any] | Sequence[Any],
+    *,
+    seed: int = 0,
+    split: Mapping[str, Any] | None = None,
+    name: str = "arrays",
+    classes: Sequence[str] = (),
+) -> Clients:
+    """Clients with the rows `index_lists` of arrays, which are shared and not copied, so that they may be larger than the memory.
+
+    Args:
+        inputs: array or tensor [rows, ...], or a dict of them. Memory-mapped ones (`np.load(file, mmap_mode="r")`) are read batch by
+            batch; float64 alone is copied, to float32.
+        labels: array or tensor [rows, ...].
+        index_lists: as for `from_dataset`.
+        seed: as for `from_dataset`.
+        split: as for `from_dataset`.
+        name: of the data.
+        classes: names of the classes.
+
+    Raises:
+        InputError: arrays of different length, or a client with rows that do not exist.
+
+    >>> from_arrays(np.eye(8, dtype=np.float32), np.arange(8) % 2, {"a": range(5), "b": range(5, 8)})
+    <2 clients of 'arrays', 4 training rows>
+    """
+    held, targets = as_inputs(inputs, "the arrays"), as_labels(labels, "the arrays")
+    require(rows(held) == len(targets), f"there are {rows(held)} rows of inputs but {len(targets)} labels")
+    lists = _named_lists(index_lists, len(targets))
+    rule = Split.parse(split, natural="data with index lists")
+    return _clients(held, targets, lists, rule, seed, name=name, classes=classes)
+
+
+def _named_lists(index_lists: Mapping[str, Any] | Sequence[Any], total: int) -> dict[str, dict[str, NDArray[np.int64]]]:
+    named = (
+        {str(k): v for k, v in index_lists.items()}
+        if isinstance(index_lists, Mapping)
+        else dict(zip(numbered(len(index_lists)), index_lists, strict=True))
+    )
+    require(bool(named), "there are no index lists; give at least one client its row numbers")
+    return {key: _lists(key, value, total) for key, value in named.items()}
 
 
 def _clients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -188,7 +189,9 @@ def _tensor(value: Any, who: str) -> Tensor:
 def from_array(value: Any) -> Tensor:
     """A tensor of numbers or lists of numbers; float64 becomes float32, which models are made of."""
     array = np.asarray(value)
-    return torch.as_tensor(array.astype(np.float32) if array.dtype == np.float64 else array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to rows
+        return torch.as_tensor(array.astype(np.float32) if array.dtype == np.float64 else array)
 
 
 def strata(labels: Tensor) -> NDArray[np.int64] | None:
