@@ -101,7 +101,7 @@ def _axes(scale: _Scale) -> list[str]:
         value = scale.low + (scale.high - scale.low) * i / (TICKS - 1)
         number = scale.first + (scale.last - scale.first) * i / (TICKS - 1)
         parts += [
-            f'<text x="{LEFT - 4}" y="{scale.y(value) + 4:g}" text-anchor="end">{value:.2g}</text>',
+            f'<text x="{LEFT - 4}" y="{scale.y(value) + 4:g}" text-anchor="end">{value:.3g}</text>',
             f'<path d="M{LEFT} {scale.y(value):g}H{right}" stroke="#ddd"/>',
             f'<text x="{scale.x(number):g}" y="{bottom + 16}" text-anchor="middle">{number:g}</text>',
         ]

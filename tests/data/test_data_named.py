@@ -49,9 +49,11 @@ def test_every_entry_says_what_it_is():
         "digits",
         "fashion-mnist",
         "cifar10",
+        "emnist",
         "goemotions",
         "medmnist",
         "shakespeare",
+        "sent140",
         "mean-estimation",
     ]
     for name, entry in DATASETS.items():

@@ -1,4 +1,4 @@
-"""GoEmotions, MedMNIST and Shakespeare from tiny files of their formats."""
+"""GoEmotions, MedMNIST, Shakespeare, EMNIST and Sent140 from tiny files of their formats."""
 
 import gzip
 import json
@@ -224,3 +224,50 @@ def test_an_lstm_learns_positions_and_internal_roles_are_named_by_a_pattern(play
     assert losses[0] == pytest.approx(math.log(97), rel=0.05)
     assert losses[25] < 3
     assert hits[25] > 0.15 > hits[0]
+
+
+def idx(path, array):
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
+    path.write_bytes(head + array.tobytes())
+
+
+def letters(folder, highest=46):
+    images = np.arange(94 * 784, dtype=np.uint32).astype(np.uint8).reshape(94, 28, 28)
+    labels = (np.arange(94) % (highest + 1)).astype(np.uint8)
+    for part in ("train", "test"):
+        idx(folder / f"emnist-balanced-{part}-images-idx3-ubyte", images)
+        idx(folder / f"emnist-balanced-{part}-labels-idx1-ubyte", labels)
+    return images
+
+
+def test_letters_are_turned_upright_and_dealt(tmp_path):
+    images = letters(tmp_path)
+    split = {"kind": "iid", "clients": 1, "parts": {"train": 1}, "test": "standard"}
+    (client,) = load("emnist", folder=str(tmp_path), split=split, server=4)
+    assert torch.equal(client.train.inputs[3], torch.from_numpy(images[3].T.copy()))
+    assert client.train.labels.tolist() == [i % 47 for i in range(94)]
+    assert len(client.test) == 90
+    letters(tmp_path, highest=47)
+    with pytest.raises(InputError, match="emnist-balanced-train labels must lie between 0 and 46"):
+        load("emnist", folder=str(tmp_path), split=split)
+
+
+def test_a_user_of_tweets_is_a_client(tmp_path):
+    rows = [
+        f'{user},"so {word}, {i}",{label}'
+        for user in ("ann", "bob")
+        for i in range(6)
+        for word, label in (("good", 4), ("bad", 0))
+    ]
+    file = tmp_path / "sent140.csv"
+    file.write_text("user,text,sentiment\n" + "\n".join([*rows, "cid,alone,1"]) + "\n")
+    clients = load("sent140", folder=str(tmp_path), minimum=5, features=64)
+    assert clients.names == ("ann", "bob")
+    assert sum(len(part) for _, part in clients[0].parts()) == 12
+    assert clients[0].train.labels.unique().tolist() == [0, 1]
+    assert list(clients.notes) == ["1 users with fewer than 5 tweets are left out"]
+    with pytest.raises(InputError, match=r"no user of .* has 50 tweets"):
+        load("sent140", folder=str(tmp_path))
+    file.write_text("user,text,sentiment\nann,so,2\n")
+    with pytest.raises(InputError, match="line 2: expected user, text and sentiment 0, 1 or 4"):
+        load("sent140", folder=str(tmp_path))

@@ -18,11 +18,13 @@ from coterie.data import hub
 from coterie.data.sets import (
     cifar10,
     digits,
+    emnist,
     fashion_mnist,
     goemotions,
     heart_disease,
     mean_estimation,
     medmnist,
+    sent140,
     shakespeare,
 )
 from coterie.data.splits import DEFAULT_PARTS
@@ -99,6 +101,15 @@ _ALL = (
         {"folder": None, "rows": None, "server": 0, "split": {**cifar10.DEFAULT_SPLIT, "parts": _PARTS}},
     ),
     Dataset(
+        "emnist",
+        "EMNIST-Balanced: 112,800 letters and digits, from your disk",
+        "25 with 24 shards of 180 rows",
+        "47 classes",
+        "public domain",
+        emnist.emnist,
+        {"folder": None, "rows": None, "server": 0, "split": {**emnist.DEFAULT_SPLIT, "parts": _PARTS}},
+    ),
+    Dataset(
         "goemotions",
         "GoEmotions: 36,308 Reddit comments as hashed words, from your disk",
         "20: a target, 10 near it, 9 far from it, by Ekman's classes",
@@ -140,6 +151,15 @@ _ALL = (
         },
     ),
     Dataset(
+        "sent140",
+        "Sent140: is a tweet happy? By user, from your disk",
+        "one for each user with 50 tweets or more",
+        "2 classes: unhappy, happy",
+        "none stated",
+        sent140.sent140,
+        {"folder": None, "minimum": 50, "features": 2048, "split": {"parts": _PARTS}},
+    ),
+    Dataset(
         "mean-estimation",
         "MeritFed's synthetic task: whose samples have my mean?",
         "150 in groups of 5, 95 and 50; the target is d1-000",
@@ -166,9 +186,11 @@ _DETAILS = {
     "digits": digits.__doc__ or "",
     "fashion-mnist": fashion_mnist.__doc__ or "",
     "cifar10": cifar10.__doc__ or "",
+    "emnist": emnist.__doc__ or "",
     "goemotions": goemotions.__doc__ or "",
     "medmnist": medmnist.__doc__ or "",
     "shakespeare": shakespeare.__doc__ or "",
+    "sent140": sent140.__doc__ or "",
     "mean-estimation": mean_estimation.__doc__ or "",
 }
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import math
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from coterie.core.schema import COUNT, SIZE
 from coterie.data.split_table import Split
 from coterie.data.tensors import split_over
 
-__all__ = ["CLASSES", "DEFAULT_SPLIT", "fashion_mnist", "read_idx"]
+__all__ = ["CLASSES", "DEFAULT_SPLIT", "Images", "fashion_mnist", "over_idx", "read_idx", "read_pair"]
 
 CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 100}
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 _FIRST = "train-images-idx3-ubyte"
+
+Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def fashion_mnist(
@@ -48,9 +51,27 @@ def fashion_mnist(
         rows: only the first so many images.
         server: so many of the 10,000 test images for the server.
     """
-    rule = Split.parse(split, **DEFAULT_SPLIT)
-    where = _find(folder)
-    images, labels = _pair(where, "train")
+    rule, where = Split.parse(split, **DEFAULT_SPLIT), _find(folder)
+    pairs = {
+        part: functools.partial(read_pair, where, name, 10) for part, name in (("train", "train"), ("test", "t10k"))
+    }
+    return over_idx(pairs, rule, seed=seed, rows=rows, server=server, name="fashion-mnist", classes=CLASSES)
+
+
+def over_idx(
+    pairs: Mapping[str, Callable[[], Images]], rule: Split, *, seed: int, rows: int | None, server: int, **about: Any
+) -> Clients:
+    """Clients with the training images of `pairs`, and the server with the first of the test images.
+
+    Args:
+        pairs: what reads the images and labels of `train` and `test`.
+        rule: the split.
+        seed: of the split.
+        rows: only the first so many images.
+        server: so many test images for the server; the others are the standard test set.
+        about: `name` and `classes` of the clients.
+    """
+    images, labels = pairs["train"]()
     require(
         rows is None or (SIZE.test(rows) and rows <= len(labels)),
         f"rows = {rows!r} must lie between 1 and {len(labels)}",
@@ -58,7 +79,7 @@ def fashion_mnist(
     images, labels = images[:rows], labels[:rows]
     held = standard = None
     if server or rule.test != "own":
-        extra_images, extra_labels = _pair(where, "t10k")
+        extra_images, extra_labels = pairs["test"]()
         require(
             COUNT.test(server) and server <= len(extra_labels),
             f"server = {server!r} must lie between 0 and {len(extra_labels)}",
@@ -71,10 +92,9 @@ def fashion_mnist(
         labels,
         rule,
         seed=seed,
-        name="fashion-mnist",
-        classes=CLASSES,
         server=held,
         standard=standard,
+        **about,
     )
 
 
@@ -94,15 +114,16 @@ def _find(folder: str | Path | None) -> Path:
     )
 
 
-def _pair(folder: Path, which: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images [n, 28, 28] and labels [n] of `train` or `t10k`."""
+def read_pair(folder: Path, which: str, classes: int) -> Images:
+    """Images [n, 28, 28] and labels [n] below `classes` of `train` or `t10k`."""
     images = read_idx(_file(folder, f"{which}-images-idx3-ubyte"))
     labels = read_idx(_file(folder, f"{which}-labels-idx1-ubyte"))
     require(images.shape[1:] == (28, 28), f"{folder}: {which} images are {list(images.shape[1:])}, not 28 x 28")
     require(
         labels.shape == images.shape[:1], f"{folder}: {len(images)} {which} images but labels of shape {labels.shape}"
     )
-    require(len(labels) > 0 and int(labels.max()) < 10, f"{folder}: {which} labels must lie between 0 and 9")
+    good = len(labels) > 0 and int(labels.max()) < classes
+    require(good, f"{folder}: {which} labels must lie between 0 and {classes - 1}")
     return images, labels.astype(np.int64)
 
 
@@ -110,7 +131,7 @@ def _file(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
-    raise InputError(f"{folder} has no {name} or {name}.gz; copy all four files of Fashion-MNIST there")
+    raise InputError(f"{folder} has no {name} or {name}.gz; copy all four files of the data set there")
 
 
 def read_idx(path: str | Path) -> NDArray[np.uint8]:
