@@ -113,6 +113,8 @@ HEAVY = (
     "datasets",
     "jinja2",
     "matplotlib",
+    "mlflow",
+    "tensorboard",
     "tomli_w",
     "ray",
 )

@@ -221,6 +221,8 @@ WRONG = {
     "rounds": ({"rounds": -1}, "run.rounds must be an int >= 0; got -1"),
     "jobs": ({"jobs": 0}, "run.jobs must be an int > 0; got 0"),
     "seeds": ({"seeds": 0}, "run.seeds must be an int >= 1"),
+    "nothing to resume": ({"resume": True}, "resume needs the folder of the run that goes on"),
+    "resume elsewhere": ({"settings": ct.RunSettings(resume=True)}, "resume is an argument of compare"),
     "a key": ({"data": {"lable": "x"}}, "has no option 'lable'"),
 }
 

@@ -102,6 +102,8 @@ def compare(
     >>> comparison.verdict("switzerland").kind
     'stay alone'
     """
+    require(folder is not None or not resume, "resume needs the folder of the run that goes on")
+    require(not settings.resume, "resume is an argument of compare; leave it out of settings")
     experiment = experiment_of(
         methods,
         clients,
