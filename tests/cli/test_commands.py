@@ -124,7 +124,9 @@ def test_listings_name_everything(coterie):
     assert [row["name"] for row in json.loads(coterie("data", "--json").out)] == list(DATASETS)
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, *DATASETS, "logistic", "mlp", "mean", "LocalSGD"])
+@pytest.mark.parametrize(
+    "name", [*ALGORITHMS, *DATASETS, "logistic", "mlp", "mean", "LocalSGD", "early-stopping", "mlflow", "tensorboard"]
+)
 def test_show_explains(coterie, name):
     text = done(coterie("show", name)).out
     assert len(text) > 50

@@ -36,12 +36,13 @@ def _plain_type(annotation: str) -> str:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, kind, text, and fields of a method, a data set, a model, an attack, a filter, local training, or a table of settings."""
+    """Name, kind, text, and fields of a method, a data set, a model, an attack, a filter, a callback, settings, or a table of these."""
     from coterie.attacks import ATTACKS
     from coterie.core.training import LocalSGD
     from coterie.data import DATASETS
     from coterie.filters import FILTERS
     from coterie.models import MODELS
+    from coterie.run.callbacks import CALLBACKS
     from coterie.run.finetune import Tuning
     from coterie.run.keys import DECLARED
 
@@ -54,8 +55,8 @@ def describe(name: str) -> dict[str, Any]:
         kind, text, fields = "model", _summary(MODELS[name]), fields_of(MODELS[name])
     elif name in values:
         kind, text, fields = "settings", _summary(values[name]), fields_of(values[name])
-    elif name in ATTACKS or name in FILTERS:
-        kind, cls = ("attack", ATTACKS[name]) if name in ATTACKS else ("filter", FILTERS[name])
+    elif found := next((r for r in (ATTACKS, FILTERS, CALLBACKS) if name in r), None):
+        kind, cls = found.kind, found[name]
         text, fields = (inspect.getdoc(cls) or "").partition("\n\nAttributes:")[0], fields_of(cls)
     elif name in DATASETS:
         dataset = DATASETS[name]
@@ -67,7 +68,7 @@ def describe(name: str) -> dict[str, Any]:
     elif name in DECLARED:
         kind, text, fields = "table", f"The [{name}] table of an experiment.", _keys_of(name)
     else:
-        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *DECLARED, *values]
+        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *CALLBACKS, *DECLARED, *values]
         raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}
