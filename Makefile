@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow mutants claims verdicts mean-estimation byzantine results lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow torture mutants claims verdicts mean-estimation byzantine results lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual 
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
 	$(BIN)/python -m pytest tests -m 'slow and not engines'
+
+torture: $(VENV)/.dev  ## kills, damaged files, mangled settings and arguments, clients' faults: counted into docs/reliability.md (MINUTES=30)
+	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),30)
 
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'

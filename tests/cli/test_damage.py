@@ -145,6 +145,17 @@ def test_report_of_a_run_that_may_not_be_written_still_answers(coterie, copied, 
     assert "no HTML report: run cannot be written" in said.out
 
 
+def test_a_damaged_experiment_is_not_resumed_as_another_one(coterie, copied):
+    path = copied / "run" / "experiment.toml"
+    text = path.read_text()
+    path.write_text(text.replace('name = "fedavg"', 'name = "scaffold"'))
+    refused = coterie(*RESUME)
+    assert refused.status == 2
+    assert "experiment.toml is damaged; restore it" in refused.err
+    path.write_text(text)
+    assert coterie(*RESUME).status == 0
+
+
 def test_resume_on_a_machine_of_another_kind_says_that_bits_may_differ(coterie, copied):
     path = copied / "run" / "environment.json"
     record = json.loads(path.read_text())

@@ -23,6 +23,15 @@ NO_TENSOR = "'weight' of the initial model is no dense tensor of finite real num
 WRONG = {
     "load": (lambda: data.load(None), r"data is named by a text, a data set or a folder; got None"),
     "tensors": (lambda: data.from_tensors(None), "clients must be a dict or a list of what each has; got None"),
+    "rounds": (
+        lambda: ct.fit("fedavg", PROBLEM.clients, rounds=torch.eye(9)),
+        "rounds must be an int >= 0; got tensor",
+    ),
+    "sampler": (
+        lambda: ct.fit("fedavg", PROBLEM.clients, local=ct.LocalSGD(lr=0.1, sampler=torch.eye(2))),
+        "a sampler",
+    ),
+    "name": (lambda: data.from_tensors({"a" * 5000: (torch.eye(4), torch.arange(4) % 2)}), "name of 5000 characters"),
     "clients": (lambda: ct.fit("fedavg", {"a": torch.eye(2)}), r"clients must be Clients, .*; got {'a': tensor"),
     "device": (
         lambda: ct.fit("fedavg", PROBLEM.clients, engine=ct.InProcess(device="meta")),

@@ -35,12 +35,14 @@ def _run(args: argparse.Namespace) -> int:
     from coterie.cli.settings import override
     from coterie.run.experiment import Experiment
     from coterie.run.folder import is_run
+    from coterie.run.seals import refuse_changed
     from coterie.run.tables import read_experiment
 
     path = Path(args.experiment)
     _say_imports(path, args.trust)
     tables = read_experiment(path).tables()
     if args.resume and path.name == "experiment.toml" and is_run(path.parent):
+        refuse_changed(path.parent, path.name)
         tables["run"]["out"] = str(path.parent)
     override(tables, args)
     return _execute(Experiment.from_tables(tables, args.experiment), args)

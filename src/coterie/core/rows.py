@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.loss import is_multi_hot
 from coterie.core.rng import Rng
 from coterie.core.schema import code_hash
@@ -124,6 +124,10 @@ class Client:
 
     def __post_init__(self) -> None:
         require(bool(self.name), "a client needs a name that is not empty")
+        require(
+            len(self.name) <= 200,
+            f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200",
+        )
         for part_name, part in self.parts():
             where = f"client {self.name!r}, {part_name} rows"
             for key, value in {**_named(part.inputs), "labels": part.labels}.items():

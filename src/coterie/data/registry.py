@@ -229,7 +229,7 @@ def load(
     ('cleveland', 'hungary', 'long-beach', 'switzerland')
     """
     good = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
-    require(good, f"seed must be an int >= 0; got {seed!r}")
+    require(good, f"seed must be an int >= 0; got {cut(seed)}")
     require(
         isinstance(name_or_folder, str | os.PathLike),
         f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}",

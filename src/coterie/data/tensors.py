@@ -127,7 +127,7 @@ def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
 def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
     if isinstance(value, Client):
         return value
-    who = f"client {name!r}"
+    who = f"client {cut(name)}"
     if isinstance(value, Mapping):
         for key in value:
             require(key in PARTS, f"{who} has a part {key!r}; {nearest(str(key), PARTS)}")

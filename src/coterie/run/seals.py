@@ -17,7 +17,7 @@ from coterie.core.errors import InputError, require
 from coterie.core.reading import read_json
 from coterie.core.state import write_atomically
 
-__all__ = ["TABLES", "damaged", "hashes", "intact", "read_sealed", "sealed", "write_sealed"]
+__all__ = ["TABLES", "damaged", "hashes", "intact", "read_sealed", "refuse_changed", "sealed", "write_sealed"]
 
 TABLES = Path("checkpoint") / "tables.json"
 """Where a run directory keeps the hashes of its tables; it is absent while these are being written."""
@@ -72,6 +72,14 @@ def intact(folder: Path) -> bool:
     """Whether the tables of a finished run are as it left them; of a run that is not finished nothing is known."""
     record = sealed(folder / TABLES)
     return record is None or not damaged(folder, record["files"])
+
+
+def refuse_changed(folder: Path, name: str) -> None:
+    """Raise `InputError` if a file of a finished run is not as the run left it."""
+    record = sealed(folder / TABLES)
+    recorded = {name: record["files"][name]} if record and name in record["files"] else {}
+    for what in damaged(folder, recorded).values():
+        raise InputError(f"{folder / name} {what}; restore it, or resume with a file of your own and --out {folder}")
 
 
 def _seal(record: Mapping[str, Any]) -> str:

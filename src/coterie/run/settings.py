@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coterie.core.errors import require
+from coterie.core.errors import cut, require
 from coterie.core.loss import LOSSES, RowLoss
 from coterie.core.metrics import DEFAULT_METRICS, find_metrics
 from coterie.core.modules import load_object
@@ -76,8 +76,8 @@ class RunSettings:
 
     def check(self, rounds: int, seed: int, count: int) -> None:
         """Raise `InputError` for what cannot be run with `count` clients."""
-        require(type(seed) is int and seed >= 0, f"seed must be an int >= 0; got {seed!r}")
-        require(type(rounds) is int and rounds >= 0, f"rounds must be an int >= 0; got {rounds!r}")
+        require(type(seed) is int and seed >= 0, f"seed must be an int >= 0; got {cut(seed)}")
+        require(type(rounds) is int and rounds >= 0, f"rounds must be an int >= 0; got {cut(rounds)}")
         m = self.per_round(count)
         require(m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}")
         find_metrics(",".join(self.metrics))
