@@ -169,12 +169,12 @@ def test_a_loss_of_ones_own_has_metrics():
     )
     squared = fitted(lambda x: x[:, 0], loss=lambda outputs, labels: (outputs[:, 0] - labels).abs())
     assert None not in scores_of(squared, "mae")
-    assert scores_of(fitted(two_classes, loss=logistic), "accuracy") == [
-        None,
-        None,
-    ]  # a logit or a probability? it must say
-    logistic.kind = "binary"
+    with pytest.raises(ct.InputError, match="the loss does not say how metrics read the outputs"):
+        fitted(two_classes, loss=logistic)  # a logit or a probability?
     try:
+        logistic.kind = "own"
+        assert scores_of(fitted(two_classes, loss=logistic), "accuracy") == [None, None]
+        logistic.kind = "binary"
         assert min(scores_of(fitted(two_classes, loss=logistic), "accuracy")) > 0.8
         logistic.kind = "binnary"
         with pytest.raises(ct.InputError, match=r"the loss has a kind 'binnary'; did you mean 'binary'\?"):

@@ -170,10 +170,14 @@ def test_a_model_that_cannot_be_trained_is_refused_in_a_sentence(model, sentence
 
 
 def test_a_loss_that_fails_is_named():
+    def alone(outputs):
+        return outputs
+
+    alone.kind = "binary"
     with pytest.raises(
         ct.InputError, match=r"the loss cannot take outputs of shape \(2, 1\) and torch.int64 labels.*TypeError"
     ):
-        fitted(nn.Linear(4, 1), settings=RunSettings(loss=lambda outputs: outputs))
+        fitted(nn.Linear(4, 1), settings=RunSettings(loss=alone))
 
 
 def test_a_bfloat16_model_is_saved_and_goes_on(tmp_path):
