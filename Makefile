@@ -78,16 +78,16 @@ results: $(VENV)/.dev  ## write docs/results.md from experiments/results and ben
 	$(BIN)/python -m experiments --page
 
 lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
-	$(BIN)/ruff check src tests examples benchmarks experiments
-	$(BIN)/ruff format --check src tests examples benchmarks experiments
+	$(BIN)/ruff check src tests examples benchmarks experiments docs
+	$(BIN)/ruff format --check src tests examples benchmarks experiments docs
 	$(BIN)/mypy
 
 format: $(VENV)/.dev  ## format the code
-	$(BIN)/ruff check --fix --quiet src tests examples benchmarks experiments
-	$(BIN)/ruff format src tests examples benchmarks experiments
+	$(BIN)/ruff check --fix --quiet src tests examples benchmarks experiments docs
+	$(BIN)/ruff format src tests examples benchmarks experiments docs
 
-docs: $(VENV)/.dev  ## the documentation as a site in site/, with broken links and missing references as errors
-	$(BIN)/mkdocs build --strict --quiet
+docs: $(VENV)/.dev  ## the documentation as a site in site/, with warnings and broken links as errors
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs docs site
 
 bench: $(VENV)/.dev  ## speed as ratios against the barest loop; writes benchmarks/results and docs/performance.md
 	$(BIN)/python benchmarks/run.py

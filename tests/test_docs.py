@@ -69,11 +69,29 @@ def test_no_absolute_path_of_a_machine_is_tracked():
     assert found == []
 
 
-def test_the_page_of_methods_has_them_all():
-    from coterie.algorithms import ALGORITHMS
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The generated pages, by name."""
+    written = runpy.run_path(str(ROOT / "docs" / "pages.py"))["write_pages"](tmp_path_factory.mktemp("docs"))
+    return {f"{file.parent.name}/{file.name}": file.read_text(encoding="utf-8") for file in written}
 
-    assert "<!-- methods -->" in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
-    page = hooks["on_page_markdown"]("# Methods\n\n<!-- methods -->\n")
-    for method in ALGORITHMS.values():
-        assert re.search(rf"::: {method.__module__}\n    options:\n      members: \[[^]]*\b{method.__name__}\b", page)
+
+def test_every_method_preset_and_command_has_a_page(pages):
+    from coterie.catalogue import entries
+    from coterie.cli.commands import COMMANDS
+
+    presets = [file.stem for file in (ROOT / "src" / "coterie" / "run" / "presets").glob("*.toml")]
+    needed = [f"methods/{name}.md" for name in entries()]
+    needed += [f"presets/{name}.md" for name in presets]
+    needed += [f"commands/{name.replace(' ', '-')}.md" for name in COMMANDS]
+    assert [name for name in needed if name not in pages] == []
+
+
+def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
+    from coterie.catalogue import entries, find
+    from coterie.core.schema import options_of
+
+    for name in entries():
+        page = pages[f"methods/{name}.md"]
+        assert [o.name for o in options_of(find(name)) if f"| `{o.name}` |" not in page] == []
+    assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]

@@ -15,8 +15,8 @@ from coterie.catalogue import entries, traffic
 from coterie.core.task import find_task, known_tasks
 
 DOCS = Path(__file__).parents[1] / "docs"
-HOOKS = runpy.run_path(str(DOCS / "hooks.py"))
-TEXT = HOOKS["on_page_markdown"]((DOCS / "deploy.md").read_text(encoding="utf-8"))
+PAGES = runpy.run_path(str(DOCS / "pages.py"))
+TEXT = PAGES["complete"]((DOCS / "deploy.md").read_text(encoding="utf-8"))
 TASKS = [t for t in known_tasks() if t.startswith("coterie.")]
 
 
@@ -54,9 +54,9 @@ def test_every_method_has_a_row(name):
 
 def test_a_method_without_a_row_of_its_own_gets_one_from_its_header():
     entry = replace(entries()["fedprox"], own_text="Sends: d + 1 up, d down (proximal_update).\nShows: the average.")
-    assert HOOKS["privacy_row"](entry) == "| `fedprox` | `proximal_update`: `delta`, `sizes` | the average |\n"
+    assert PAGES["privacy_row"](entry) == "| `fedprox` | `proximal_update`: `delta`, `sizes` | the average |\n"
     without = re.sub(r"^\| `fedprox`.*\n", "", (DOCS / "deploy.md").read_text(encoding="utf-8"), flags=re.M)
-    assert "`proximal_update`: `delta`" in HOOKS["on_page_markdown"](without)
+    assert "`proximal_update`: `delta`" in PAGES["complete"](without)
 
 
 def test_every_row_says_what_a_site_is_shown_of_others():

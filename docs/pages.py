@@ -1,0 +1,233 @@
+"""Pages that follow from the code: one per method, preset and command. A new method file brings its own page."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+
+from coterie.catalogue import Entry, entries, find, traffic
+from coterie.cli.options import build_parser
+from coterie.core.schema import explanations, options_of
+from coterie.core.task import find_task, known_tasks
+from coterie.data import DATASETS
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
+METHODS, OTHERS = "<!-- methods -->", "<!-- other methods -->"
+_PIPE = re.compile(r"\\?\|")
+SAID = ("Optimises", "Sends", "Memory", "Shows")
+NUMBERS = """`d` is the number of parameters of the model, `n` the number of clients that take part. Numbers are
+floats of one client in a round. [What leaves a site](../deploy.md#what-leaves-a-site) names every field."""
+COLUMNS = 90
+"""Width of the help texts of commands."""
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect what this file does to the events of a build."""
+    app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir)))
+    app.connect("source-read", _complete)
+    app.connect("autodoc-process-docstring", _escape_docstring, priority=400)  # before napoleon reads the sections
+    return {"parallel_read_safe": True}
+
+
+def write_pages(docs: Path) -> list[Path]:
+    """Write all generated pages; a page that says the same as before is left alone, so that it is not built again."""
+    texts = {f"methods/{name}.md": method_page(entry) for name, entry in entries().items()}
+    texts |= {f"presets/{file.stem}.md": preset_page(file) for file in sorted(PRESETS.glob("*.toml"))}
+    texts |= {f"commands/{'-'.join(words)}.md": command_page(words, parser) for words, parser in commands()}
+    for name, text in texts.items():
+        file = docs / name
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+    return [docs / name for name in texts]
+
+
+# Methods
+
+
+def method_page(entry: Entry) -> str:
+    """The page of a method, from the text of its file and class."""
+    cls = find(entry.name)
+    about, _, example = (inspect.getdoc(cls) or "").partition("\n>>> ")
+    first = about.partition("\n\n")[0]
+    text = Text(entry.text)
+    rows = [(word, entry.said(word)) for word in SAID if entry.said(word)]
+    parts = [
+        f"# {entry.name}",
+        prose(f"{entry.summary[:1].upper()}{entry.summary[1:]}."),
+        "" if entry.shared else prose(first),
+        f"**Use it when** {prose(entry.said('Use'))}" if entry.said("Use") else "",
+        f"**Choose another when** {prose(entry.said('Avoid'))}" if entry.said("Avoid") else "",
+        f"## Formula\n\n```{{math}}\n{entry.said('Formula')}\n```" if entry.said("Formula") else "",
+        prose(text.paragraph("Symbols")),
+        f"## What it sends and remembers\n\n{table(('', ''), rows)}",
+        NUMBERS,
+        f"## Fields\n\n{fields(cls)}",
+        f"In a TOML file, with each default written out:\n\n```toml\n{as_toml(entry.name, cls)}\n```",
+        f"On the command line: `coterie compare heart-disease --methods local,{entry.name}`.",
+        f"## Example\n\n```pycon\n>>> {example.strip()}\n```",
+        f"## Differences from the paper\n\n{prose(text.differences)}" if text.differences else "",
+        "## More about it\n\n" + "\n\n".join(map(prose, text.remarks)) if text.remarks else "",
+        f"## Laws\n\nEach sentence is a test that runs with every change.\n\n{laws(text.laws)}" if text.laws else "",
+        f"## Source\n\n{prose(entry.said('Papers?'))}\n\nThe whole method is one file: "
+        f"`src/{entry.module.replace('.', '/')}.py`."
+        if entry.said("Papers?")
+        else "",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def listed() -> str:
+    """The table of all methods."""
+    rows = [(f"[{name}](methods/{name}.md)", prose(entry.summary)) for name, entry in entries().items()]
+    return table(("method", "what it does"), rows)
+
+
+class Text:
+    """The docstring of a method's file, by its parts."""
+
+    def __init__(self, text: str) -> None:
+        self._paragraphs = text.split("\n\n")[1:]
+        self.differences = self.paragraph("Differences from the papers?")
+        self.laws = self.paragraph("Laws")
+
+    def paragraph(self, word: str) -> str:
+        """The paragraph that begins with `word: `."""
+        found = (p for p in self._paragraphs if re.match(rf"{word}:\s", p))
+        return re.sub(rf"^{word}:\s+", "", next(found, ""))
+
+    @property
+    def remarks(self) -> list[str]:
+        """The paragraphs that belong to no part."""
+        words = r"(Papers?|Optimises|Sends|Memory|Shows|Use|Avoid|Formula|Symbols|Differences from the papers?|Laws):\s"
+        return [p for p in self._paragraphs if not re.match(words, p)]
+
+
+def laws(text: str) -> str:
+    """The list of laws, each with the test that checks it."""
+    found = re.findall(r"^- (.*?):\n\s+(tests/\S+)$", text, re.M | re.S)
+    return "\n".join(f"- {prose(' '.join(law.split()))}: `{test}`" for law, test in found)
+
+
+def fields(cls: type[Any]) -> str:
+    """The table of a method's fields, with what each allows."""
+    said = explanations(cls)
+    rows = []
+    for option in options_of(cls):
+        nested = "{class}`settings of local training <coterie.core.training.LocalSGD>`"
+        allowed = prose(option.rule.allowed) if option.rule else nested if option.name == "local" else ""
+        default = "" if option.default is MISSING else f"`{option.default!r}`"
+        rows.append((f"`{option.name}`", "" if option.name == "local" else default, allowed, said.get(option.name, "")))
+    return table(("field", "default", "allowed", "meaning"), [(*row[:3], prose(row[3])) for row in rows])
+
+
+def as_toml(name: str, cls: type[Any]) -> str:
+    """The table of a method in an experiment's file; a field without a default in TOML is a comment."""
+    lines = ["[[methods]]", f'name = "{name}"']
+    for option in options_of(cls):
+        for key, value in option.spell(option.default).items() if option.default is not MISSING else ():
+            if option.name != "local":
+                lines.append(f"{key} = {_toml(value)}")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
+
+
+# Presets and commands
+
+
+def preset_page(file: Path) -> str:
+    """What `coterie compare NAME` means, as a file."""
+    name = file.stem
+    text = file.read_text(encoding="utf-8").strip()
+    about = f"{DATASETS[name].summary}." if name in DATASETS else "Your own folder, with one file per client."
+    methods = [row["name"] for row in tomllib.loads(text).get("methods", [])]
+    linked = ", ".join(f"[{m}](../methods/{m}.md)" for m in methods)
+    data = name if name in DATASETS else "my-clients/"
+    return (
+        f"# {name}\n\n{prose(about)}\n\n`coterie compare {data}` uses these settings. Every key can be set with `--set`.\n\n"
+        f"```toml\n{text}\n```\n" + (f"\nMethods: {linked}.\n" if linked else "")
+    )
+
+
+def commands() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    """Every command and command of a command, with its parser."""
+    yield from _commands_of(build_parser(), ())
+
+
+def _commands_of(
+    parser: argparse.ArgumentParser, words: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield (*words, name), inner
+                yield from _commands_of(inner, (*words, name))
+
+
+def command_page(words: Iterable[str], parser: argparse.ArgumentParser) -> str:
+    """The help of a command, as `coterie COMMAND --help` prints it."""
+    parser.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=COLUMNS)  # type: ignore[assignment]
+    command = " ".join(("coterie", *words))
+    return f"# {command}\n\n```console\n$ {command} --help\n{parser.format_help().rstrip()}\n```\n"
+
+
+# Text
+
+
+def prose(text: str) -> str:
+    """Plain text with code in backticks, as Markdown: no other sign has a meaning."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(p if p[:1] == "`" else re.sub(r"([\\<>*_\[\]$|{}~#])", r"\\\1", p) for p in pieces)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join(f"| {' | '.join(_PIPE.sub('&#124;', cell) for cell in row)} |" for row in lines)
+
+
+def _escape_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings are plain text with code in backticks; signs that reStructuredText would read otherwise are escaped."""
+    example = False
+    for i, line in enumerate(lines):
+        example = line.lstrip().startswith((">>>", "...")) or (example and bool(line.strip()))
+        if not example:
+            pieces = re.split(r"(`[^`]*`)", line)
+            lines[i] = "".join(p if p[:1] == "`" else re.sub(r"([\\*|]|(?<=\w)_(?!\w))", r"\\\1", p) for p in pieces)
+
+
+def _complete(app: Sphinx, page: str, source: list[str]) -> None:
+    source[0] = complete(source[0])
+
+
+def complete(markdown: str) -> str:
+    """Put the list of methods, or rows of the privacy table for those without one, where a page has the mark."""
+    if METHODS in markdown:
+        markdown = markdown.replace(METHODS, listed())
+    if OTHERS not in markdown:
+        return markdown
+    missing = [e for name, e in entries().items() if not re.search(rf"^\| [^|]*`{name}`", markdown, re.M)]
+    return markdown.replace(OTHERS + "\n", "".join(privacy_row(entry) for entry in missing))
+
+
+def privacy_row(entry: Entry) -> str:
+    """Which fields of which tasks leave a site, from the types of the replies, and what a site is shown, from the header."""
+    find(entry.name)  # which makes its tasks known
+    tasks = {task.rpartition(":")[2]: find_task(task).reply._fields for task in known_tasks()}
+    sent = "; ".join(
+        f"`{task}`: {', '.join(f'`{field}`' for field in tasks[task])}" for task in traffic(entry.said("Sends"))
+    )
+    return f"| `{entry.name}` | {sent} | {entry.said('Shows').rstrip('.')} |\n"
