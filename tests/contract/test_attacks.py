@@ -75,7 +75,7 @@ def test_every_attack_gives_the_same_bits_on_every_engine(name, attack, where, r
         other = {"engine": ENGINES.build({"name": "ray"}, "")}
     else:
         other = {"workers": where}
-    assert_same_bits(run(FIRST[name], **options), run(FIRST[name], **options, **other))
+    assert_same_bits(quick(FIRST[name], **options), quick(FIRST[name], **options, **other))
 
 
 @pytest.mark.parametrize("attack", [IPM, ALIE])
