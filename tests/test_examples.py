@@ -67,7 +67,7 @@ def test_there_is_an_example_of_each_kind():
         "own_data.py",
         "notebook_style.py",
     }
-    assert {name for name, _ in COMMANDS} == {p.name for p in EXAMPLES} - {"notebook_style.py"}
+    assert {name for name, _ in COMMANDS} == {p.name for p in EXAMPLES} - {"notebook_style.py", "workbench.py"}
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)

@@ -54,6 +54,7 @@ def test_scaling_the_loss_does_not_change_the_direction_of_qffl():
         def loss(outputs, labels):
             return factor * nn.functional.softplus(-outputs[:, 0] * (2 * labels - 1))
 
+        loss.kind = "binary"
         return loss
 
     x = start(problem)

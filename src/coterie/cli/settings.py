@@ -93,11 +93,14 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 
     key, equals, text = setting.partition("=")
     head, _, rest = key.partition(".")
+    listed = head in LISTED
+    require(
+        bool(equals and (rest or listed)), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5"
+    )
     value = _value(text)
-    if equals and head in LISTED:
+    if listed:
         tables[head] = _listed(tables.get(head, []), rest, value, f"--set {setting!r}")
         return
-    require(bool(equals and rest), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5")
     labels = {label_of(m): m for m in tables.get("methods", [])}
     known = {*DECLARED, "tune"}
     if head in labels and not (head == "local" and not rest.startswith("local.")):

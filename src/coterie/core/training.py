@@ -98,7 +98,7 @@ class Schedule:
 
     def rate(self, round: int) -> float:
         """The rate of round `round` (counted from 1)."""
-        if round <= self.warmup:
+        if self.warmup and round <= self.warmup:
             return self.start * max(1, round) / self.warmup
         if self.cosine is None:
             return self.start * self.factor ** sum(round >= r for r in self.at)

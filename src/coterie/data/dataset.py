@@ -100,7 +100,7 @@ def from_arrays(
         InputError: arrays of different length, or a client with rows that do not exist.
 
     >>> from_arrays(np.eye(8, dtype=np.float32), np.arange(8) % 2, {"a": range(5), "b": range(5, 8)})
-    <2 clients of 'arrays', 4 training rows>
+    <2 clients of 'arrays', 5 training rows>
     """
     held, targets = as_inputs(inputs, "the arrays"), as_labels(labels, "the arrays")
     require(rows(held) == len(targets), f"there are {rows(held)} rows of inputs but {len(targets)} labels")
