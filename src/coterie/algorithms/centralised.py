@@ -1,8 +1,11 @@
-"""Centralised: all rows in one place, the reference that nobody in a federation can have.
+r"""Centralised: all rows in one place, the reference that nobody in a federation can have.
 
 Optimises: the mean loss over all rows.
 Sends: nothing: the rows of all clients lie at the server.
 Memory: none.
+Use: you want to know what all rows in one place would give. It is for comparison only.
+Avoid: partners may not share rows, which is why they federate.
+Formula: x \leftarrow x - \eta \, \nabla \frac{1}{n} \sum_k \sum_{j=1}^{n_k} \ell(x; z_{kj})
 
 The run loop puts the training rows of all clients where the server's rows are (`pooled`), and the server trains on them. A round takes
 the same number of steps as any client does in other methods, with a batch that is n times as large for n participating clients: the

@@ -1,4 +1,4 @@
-"""FedAdp: weigh clients by how well their update points along with everybody's, or with a target's.
+r"""FedAdp: weigh clients by how well their update points along with everybody's, or with a target's.
 
 Paper: H. Wu, P. Wang, "Fast-Convergent Federated Learning with Adaptive Weighting", IEEE Transactions on Cognitive Communications
 and Networking 2021, Algorithm 1; as a comparator of "Selective Collaboration for Robust Federated Learning" (MeritFed), Appendix
@@ -7,6 +7,10 @@ A.3.
 Optimises: the mean loss over all rows, of clients whose updates point along with the reference.
 Sends: d + 1 up, d down (local_update); d up, d down (own_update: a reference client that takes no part).
 Memory: none.
+Use: most clients pull in one direction, and those that pull elsewhere should count less.
+Avoid: clients train on small batches: in many dimensions every angle is then near 90 degrees.
+Formula: x \leftarrow x + \eta \sum_i w_i \delta_i, \quad w_i \propto n_i \, e^{f(\bar\theta_i)}, \quad f(\theta) =
+\alpha \bigl( 1 - e^{-e^{-\alpha (\theta - 1)}} \bigr)
 
 Symbols: x = w(t), delta_i = Delta_i(t) (an update, added), sizes = D_i, angle = theta_i(t) between delta_i and the reference, its
 running mean = the smoothed angle, gompertz = f, alpha.

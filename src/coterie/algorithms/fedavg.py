@@ -1,4 +1,4 @@
-"""FedAvg: average the clients' updates by size.
+r"""FedAvg: average the clients' updates by size.
 
 Paper: H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", AISTATS 2017, Algorithm 1.
@@ -6,6 +6,10 @@ Decentralized Data", AISTATS 2017, Algorithm 1.
 Optimises: the mean loss over all rows.
 Sends: d + 1 up, d down (local_update).
 Memory: none.
+Use: clients have similar data, and one model should serve all rows.
+Avoid: clients differ: a small client with data of its own kind is then served badly. `meritfed`, `scaffold` or
+`fedavg+bias` help there.
+Formula: x \leftarrow x + \eta \sum_{k \in S} \frac{n_k}{\sum_{j \in S} n_j} \, \delta_k
 
 Symbols: x = w_t, delta_k = w^k_{t+1} - w_t, sizes = n_k, local = (B, E or a number of steps, eta), lr: a server learning rate
 (1 in the paper).

@@ -1,4 +1,4 @@
-"""FedDyn: a regulariser that changes from round to round lets the optima of the clients agree with the global one.
+r"""FedDyn: a regulariser that changes from round to round lets the optima of the clients agree with the global one.
 
 Paper: D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough, V. Saligrama, "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, Algorithm 1.
@@ -7,6 +7,10 @@ Optimises: the uniform mean of the clients' losses.
 Sends: d up, d down (dynamic_update).
 Shows: the model, which contains the mean of all clients' dual variables.
 Memory: d numbers: its dual variable.
+Use: clients differ and take many local steps, and one model should serve them all.
+Avoid: few clients take part in each round or `alpha` cannot be tuned: the dual variables can then grow.
+Formula: \delta_i = \operatorname{argmin}_y \Bigl( f_i(y) - \langle h_i, y \rangle + \frac{\alpha}{2} \|y - x\|^2
+\Bigr) - x, \quad h_i \leftarrow h_i - \alpha \delta_i
 
 Symbols: x = theta^(t-1), delta_i = theta_i - x (an update, added), dual_i = grad L_i(theta_i^(t-1)), dual = h^t, alpha, N = all
 clients. Client i minimises f_i(y) - <dual_i, y> + alpha / 2 ||y - x||^2 by local steps, then dual_i <- dual_i - alpha delta_i. The

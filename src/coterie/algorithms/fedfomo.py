@@ -1,4 +1,4 @@
-"""FedFomo: each client moves towards those models that do better on its own validation rows.
+r"""FedFomo: each client moves towards those models that do better on its own validation rows.
 
 Paper: M. Zhang, K. Sapra, S. Fidler, S. Yeung, J. M. Alvarez, "Personalized Federated Learning with First Order Model Optimization",
 ICLR 2021, Eqs. 4 to 7.
@@ -6,6 +6,10 @@ ICLR 2021, Eqs. 4 to 7.
 Optimises: each client's own loss on its validation rows.
 Sends: d up, d down (own_update); n + 1 up, (n + 1) d down (judge: n participants).
 Memory: none.
+Use: each client wants a model of its own, and clients may see each other's models.
+Avoid: models must stay private, there are many clients, or validation rows are few.
+Formula: x_i \leftarrow x_i + \sum_n w_{in} \, (x_n' - x_i), \quad w_{in} \propto \max \Bigl( 0, \frac{L_i(x_i) -
+L_i(x_n')}{\|x_n' - x_i\|} \Bigr)
 
 Symbols: previous = theta_i^{l(t-1)}, trained = theta_n^{l(t)}: the model of client n after local training from its own, losses = L_i on
 the client's validation rows, w_n ~ max(0, (L_i(previous) - L_i(trained_n)) / ||trained_n - previous||),

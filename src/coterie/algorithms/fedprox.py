@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose local models are held near the global one.
+r"""FedProx: FedAvg whose local models are held near the global one.
 
 Paper: T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated Optimization in Heterogeneous Networks",
 MLSys 2020, Algorithm 2 and Eq. 2.
@@ -6,6 +6,10 @@ MLSys 2020, Algorithm 2 and Eq. 2.
 Optimises: the mean loss over all rows.
 Sends: d + 1 up, d down (proximal_update).
 Memory: none.
+Use: clients take many local steps on data that differ, so that their models drift apart.
+Avoid: clients take few steps: the penalty then only makes training slower.
+Formula: h_k(w) = F_k(w) + \frac{\mu}{2} \|w - x\|^2, \quad x \leftarrow x + \eta \sum_{k \in S} \frac{n_k}{\sum_{j
+\in S} n_j} \, \delta_k
 
 Symbols: x = w^t, mu of h_k(w; w^t) = F_k(w) + mu / 2 ||w - w^t||^2.
 

@@ -1,8 +1,11 @@
-"""Local: each client alone, with the same rounds, local steps and batches as in any other method.
+r"""Local: each client alone, with the same rounds, local steps and batches as in any other method.
 
 Optimises: each client's own mean loss.
 Sends: d up, d down (own_update).
 Memory: none.
+Use: you need the yardstick, with which every verdict compares; or a client with many rows resembles no other.
+Avoid: a client has few rows: its own model then fits chance.
+Formula: x_k \leftarrow x_k + \delta_k
 
 The yardstick of every claim that federating helps or harms. It asks each client to go on training the client's own model; nothing of
 one client reaches another. Everybody trains in every round, also where other methods draw some clients a round: who works alone

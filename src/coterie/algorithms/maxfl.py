@@ -1,4 +1,4 @@
-"""MaxFL: a global model that is good enough for as many clients as possible.
+r"""MaxFL: a global model that is good enough for as many clients as possible.
 
 Paper: Y. J. Cho, D. Jhunjhunwala, T. Li, V. Smith, G. Joshi, "Maximizing Global Model Appeal in Federated Learning", 2022,
 Algorithm 1 and Eqs. 3, 4 and 6.
@@ -6,6 +6,11 @@ Algorithm 1 and Eqs. 3, 4 and 6.
 Optimises: the number of clients whose loss is below what they require.
 Sends: d + 1 up, d + 1 down (local_update; the initial model too where a requirement is still to be found).
 Memory: four numbers: the client's requirement, and how its own model does.
+Use: partners may leave, and the model should be good enough for as many of them as possible.
+Avoid: the worst-served clients matter most: a client far from its requirement gets little weight. `qffl` and `mwfed`
+do the opposite.
+Formula: q_k = \sigma(g_k) \, \sigma(-g_k), \quad g_k = F_k(x) - \rho_k, \quad x \leftarrow x + \eta \, \frac{\sum_k
+q_k \delta_k}{\varepsilon + \sum_k q_k}
 
 Symbols: x = w^(t,0), delta_k = w_k^(t,tau) - x (an update, added), start = w^(0,0), xhat_k = the client's own model after warmup_steps
 steps from start, rho_k = its loss (the client's requirement), gap_k = F_k(x) - rho_k, q_k = h'(gap_k), lr = eta_g, eps = epsilon.

@@ -1,4 +1,4 @@
-"""MeritFed: each target learns with those whose updates lower its own loss.
+r"""MeritFed: each target learns with those whose updates lower its own loss.
 
 Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024, Algorithm 1
 and Eqs. 7 to 9; and its newer text "Selective Collaboration for Robust Federated Learning", whose line numbers are given here and
@@ -8,6 +8,12 @@ Optimises: the loss of each of T targets.
 Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (target_gradient: each target, in each
 of md_steps steps); 2 up, 2 d down (target_losses: each target).
 Memory: none.
+Use: a client wants the best model for itself and does not know whose data help; some clients may even send harmful
+updates.
+Avoid: a target has very few validation rows, whose chance the weights would follow; or the server must not see single
+updates.
+Formula: w \leftarrow \operatorname{argmin}_{w \in \Delta} \, f_t \Bigl( x + \gamma \sum_i w_i \delta_i \Bigr), \quad
+x \leftarrow x + \gamma \sum_i w_i \delta_i
 
 Symbols: x = x^t, delta_i = x_{i,K} - x^t (an update, added; -g_i for K = 1 and a local rate of 1), weights = w^{t+1} on the simplex,
 lr = gamma, phi(w) = f_target(x + lr * sum_i w_i delta_i) (Eq. 7), md_step = alpha and md_steps = T of the mirror descent (Eq. 8).

@@ -1,4 +1,4 @@
-"""MOON: local training is held near the global model's representations, and away from those of the last local model.
+r"""MOON: local training is held near the global model's representations, and away from those of the last local model.
 
 Paper: Q. Li, B. He, D. Song, "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1 and Eq. 3; Eqs. 19 and 20 of the ISFL
 paper.
@@ -6,6 +6,10 @@ paper.
 Optimises: the mean loss over all rows.
 Sends: d + 1 up, d down (contrastive_update).
 Memory: d numbers: its last local model.
+Use: deep models learn representations on clients that differ.
+Avoid: the model is linear (MOON is then FedAvg), or gradients are costly: each step also runs two reference models.
+Formula: \ell = \ell_{\mathrm{task}} - \mu \log \frac{e^{\operatorname{sim}(z, z_{\mathrm{glob}}) /
+\tau}}{e^{\operatorname{sim}(z, z_{\mathrm{glob}}) / \tau} + e^{\operatorname{sim}(z, z_{\mathrm{prev}}) / \tau}}
 
 Symbols: x = w^t, y = w_i^t in training, previous = w_i^{t-1}; z, z_glob, z_prev: a row's representations by y, x and previous; mu,
 temperature = tau, sim the cosine; the contrastive loss is the mean over rows of

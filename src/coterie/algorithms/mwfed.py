@@ -1,4 +1,4 @@
-"""MW-Fed: multiplicative weights; clients whose requirement is not met take more local steps and count more.
+r"""MW-Fed: multiplicative weights; clients whose requirement is not met take more local steps and count more.
 
 Paper: A. Blum, N. Haghtalab, R. L. Phillips, H. Shao, "One for One, or All for All: Equilibria and Optimality of Collaboration in
 Federated Learning", ICML 2021, as a comparator of Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning".
@@ -6,6 +6,10 @@ Federated Learning", ICML 2021, as a comparator of Y. J. Cho et al., "Maximizing
 Optimises: the largest of the gaps between clients' losses and what they require.
 Sends: 1 up, d + 1 down (gaps; the initial model too where a requirement is still to be found); d up, d + 1 down (local_update).
 Memory: four numbers: the client's requirement, and how its own model does.
+Use: every client has a requirement, and those that do not meet it should be helped first.
+Avoid: a requirement cannot be met by one model: that client's weight then grows until it leads alone.
+Formula: w_k \leftarrow w_k \, e^{\beta [g_k > 0]}, \quad x \leftarrow x + \eta \, \frac{\sum_k w_k \delta_k}{\sum_k
+w_k}
 
 Symbols: weights = w on the simplex of all N clients, gap_k = F_k(x) - rho_k, tau = number of steps of `local`, n = participants.
 

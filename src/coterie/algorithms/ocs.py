@@ -1,4 +1,4 @@
-"""OCS: draw clients by the norms of their updates so that the estimated average has the least variance.
+r"""OCS: draw clients by the norms of their updates so that the estimated average has the least variance.
 
 Paper: W. Chen, S. Horváth, P. Richtárik, "Optimal Client Sampling for Federated Learning", TMLR 2022 (arXiv 2020), Algorithm 1
 and Eq. 7; a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL).
@@ -6,6 +6,10 @@ and Eq. 7; a comparator of "Rethinking Client Reweighting for Selfish Federated 
 Optimises: the mean loss over all rows.
 Sends: d + 1 up, d down (local_update: drawn clients); 2 up, d down (norms: everybody).
 Memory: none; within a round the update.
+Use: uploads are the bottleneck and all clients can train in every round.
+Avoid: work at the clients is the bottleneck: all of them train, and few send.
+Formula: x \leftarrow x + \eta \sum_{k \in S} \frac{w_k}{p_k} \, \delta_k, \quad p_k = \min(1, \lambda \, \|w_k
+\delta_k\|), \quad \sum_k p_k = m
 
 Symbols: delta_k = the update of client k, w_k = its share of all rows, u_k = ||w_k delta_k||, p_k = its inclusion probability
 (`solvers/sampling.py`), clients_per_round = m = sum_k p_k, the EXPECTED number of clients that send an update; the number of one

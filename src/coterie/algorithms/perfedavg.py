@@ -1,4 +1,4 @@
-"""Per-FedAvg: a model from which each client gets far by one step of its own.
+r"""Per-FedAvg: a model from which each client gets far by one step of its own.
 
 Paper: A. Fallah, A. Mokhtari, A. Ozdaglar, "Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
 Meta-Learning Approach", NeurIPS 2020, Algorithm 1 and Eqs. 3, 8 and 9 (first order and Hessian free).
@@ -6,6 +6,9 @@ Meta-Learning Approach", NeurIPS 2020, Algorithm 1 and Eqs. 3, 8 and 9 (first or
 Optimises: the mean over clients of the loss after one step of their own.
 Sends: d up, d down (meta_update).
 Memory: none.
+Use: each client, also a new one, will adapt the model with a step on its own rows.
+Avoid: clients use the model as it is, or rows are too few for a step that helps.
+Formula: \min_x \frac{1}{N} \sum_i f_i(x - \alpha \nabla f_i(x))
 
 Symbols: x = w_k, y = w^i_{k+1,t}, alpha of the inner step, local lr = beta, batches 0, 1, 2 of a step = D, D', D'', radius = delta,
 F_i(w) = f_i(w - alpha grad f_i(w)).

@@ -1,10 +1,14 @@
-"""q-FFL: clients with a higher loss count more, so that losses become more alike.
+r"""q-FFL: clients with a higher loss count more, so that losses become more alike.
 
 Paper: T. Li, M. Sanjabi, A. Beirami, V. Smith, "Fair Resource Allocation in Federated Learning", ICLR 2020, Algorithm 2 (q-FedAvg).
 
 Optimises: the sum of F_k^(q + 1), a compromise between the mean and the largest loss.
 Sends: d + 1 up, d down (local_update).
 Memory: none.
+Use: one model serves all clients, and no client should be served much worse than the others.
+Avoid: one client has a high loss because its labels are noise: it then leads the model.
+Formula: x \leftarrow x + \frac{\sum_k F_k(x)^q \, L \, \delta_k}{\sum_k h_k}, \quad h_k = q F_k^{q-1} \|L
+\delta_k\|^2 + L F_k^q
 
 Symbols: x = w^t, delta_k = w_k - w^t = -Delta w_k / L (an update, added), loss = F_k(w^t) over all training rows in eval mode,
 L = 1 / lr of local training, h_k = q F_k^(q-1) ||Delta w_k||^2 + L F_k^q.

@@ -99,10 +99,14 @@ def _ask(state: State, federation: Federation, local: LocalSGD) -> Replies[OwnUp
 
 @options
 class Median(Method[State]):
-    """Move by the median of the updates in each coordinate.
+    r"""Move by the median of the updates in each coordinate.
 
     Paper: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
     ICML 2018, Definition 1.
+
+    Use: fewer than half of the clients may be faulty or malicious, and the honest ones are alike.
+    Avoid: honest clients differ: what is unusual is left out, also where it is right.
+    Formula: x \leftarrow x + \eta \operatorname{median}(\delta_1, \ldots, \delta_n) \; \text{in each coordinate}
 
     Attributes:
         local: settings of local training.
@@ -140,10 +144,15 @@ class Median(Method[State]):
 
 @options
 class TrimmedMean(Method[State]):
-    """Move by the mean of the updates without the smallest and largest values in each coordinate.
+    r"""Move by the mean of the updates without the smallest and largest values in each coordinate.
 
     Paper: D. Yin, Y. Chen, K. Ramchandran, P. Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
     ICML 2018, Definition 2.
+
+    Use: a known share of the clients may be faulty or malicious, and an average over most of the others is wanted.
+    Avoid: honest clients differ, or more clients may be faulty than `trim` leaves out.
+    Formula: x \leftarrow x + \frac{\eta}{n - 2\beta} \sum_{k = \beta + 1}^{n - \beta} \delta_{(k)} \; \text{in each
+    coordinate}
 
     Attributes:
         local: settings of local training.
@@ -187,10 +196,14 @@ class TrimmedMean(Method[State]):
 
 @options
 class GeometricMedian(Method[State]):
-    """Move by the point whose distances to the updates have the least sum.
+    r"""Move by the point whose distances to the updates have the least sum.
 
     Paper: K. Pillutla, S. M. Kakade, Z. Harchaoui, "Robust Aggregation for Federated Learning", IEEE Transactions on Signal Processing
     2022, Algorithm 2.
+
+    Use: fewer than half of the clients may be faulty or malicious, and the rule should not depend on the coordinates.
+    Avoid: honest clients differ much, as with each robust average.
+    Formula: x \leftarrow x + \eta \operatorname{argmin}_v \sum_k \|v - \delta_k\|
 
     Attributes:
         local: settings of local training.
@@ -237,10 +250,15 @@ class GeometricMedian(Method[State]):
 
 @options
 class MultiKrum(Method[State]):
-    """Move by the mean of those updates that are nearest to their neighbours.
+    r"""Move by the mean of those updates that are nearest to their neighbours.
 
     Paper: P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
     Descent", NeurIPS 2017, Sections 4 and 5.
+
+    Use: at most `byzantine` of n clients may be malicious, and n is at least twice that number plus 3.
+    Avoid: there are few clients, or honest ones differ much.
+    Formula: x \leftarrow x + \frac{\eta}{m} \sum_{k \in K} \delta_k, \quad K = \text{the } m \text{ updates nearest to
+    their } n - f - 2 \text{ neighbours}
 
     Attributes:
         local: settings of local training.

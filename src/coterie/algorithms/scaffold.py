@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take the difference between clients out of their local steps.
+r"""SCAFFOLD: control variates take the difference between clients out of their local steps.
 
 Paper: S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, Algorithm 1 with option II.
@@ -6,6 +6,9 @@ Federated Learning", ICML 2020, Algorithm 1 with option II.
 Optimises: the uniform mean of the clients' losses.
 Sends: 2 d up, 2 d down (controlled_update).
 Memory: d numbers: its control.
+Use: clients differ and take many local steps, and one model should serve them all; clients answer in every round.
+Avoid: clients often lose their memory or never come back, or uploads are compressed.
+Formula: y_i \leftarrow y_i - \eta_l \, (g_i(y_i) - c_i + c), \quad c_i \leftarrow c_i - c + \frac{x - y_i}{K \eta_l}
 
 Symbols: x, y_i - x = delta_i (an update, added), control = c, own = c_i, K = steps, the number of
 batches that the client really took (with `Epochs` it differs between clients), lr = eta_g, N = all clients, S = those who replied.

@@ -1,4 +1,4 @@
-"""SL: the internal clients learn with those external ones whose loss is lowest.
+r"""SL: the internal clients learn with those external ones whose loss is lowest.
 
 Paper: Y. Song, L. Yu, B. Lei, K.-S. Choi, J. Qin, "Selective Learning from External Data for CT Image Segmentation", MICCAI 2021;
 as a comparator of "Rethinking Client Reweighting for Selfish Federated Learning" (VaRSeL), whose reading is built: external
@@ -7,6 +7,10 @@ clients with a high loss under the model are left out.
 Optimises: the mean loss over the rows of the internal clients and of K external ones.
 Sends: d + 1 up, d down (local_update: internal and kept clients); 1 up, d down (losses: external clients).
 Memory: none.
+Use: a few internal clients matter, and external ones with a low loss are probably alike.
+Avoid: internal clients need what they do not know yet: a low loss means that there is little to learn.
+Formula: x \leftarrow x + \eta \, \frac{\sum_{k \in I \cup S} n_k \delta_k}{\sum_{k \in I \cup S} n_k}, \quad S =
+\text{the } K \text{ external clients with the smallest } F_k(x)
 
 Symbols: internal = the M clients that matter, budget = K external ones kept in a round.
 

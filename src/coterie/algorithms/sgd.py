@@ -82,7 +82,11 @@ def _round(
 
 @options
 class SGDFull(Method[State]):
-    """Average the updates of everybody who takes part, each counting alike.
+    r"""Average the updates of everybody who takes part, each counting alike.
+
+    Use: each client should count alike, whatever its size.
+    Avoid: clients differ much in size and rows should count alike: that is `fedavg`.
+    Formula: x \leftarrow x + \frac{\eta}{|S|} \sum_{k \in S} \delta_k
 
     Attributes:
         local: settings of local training; `Steps(1)` is the papers' SGD.
@@ -126,7 +130,11 @@ class SGDFull(Method[State]):
 
 @options
 class SGDIdeal(Method[State]):
-    """Average the updates of a group of clients that an oracle names, e.g. those with the target's distribution.
+    r"""Average the updates of a group of clients that an oracle names, e.g. those with the target's distribution.
+
+    Use: it is known which clients belong together, as in an experiment.
+    Avoid: the group is not known: `meritfed` looks for it.
+    Formula: x \leftarrow x + \frac{\eta}{|G|} \sum_{k \in G} \delta_k
 
     Attributes:
         members: names of clients, or patterns of names such as "near-*".
@@ -191,7 +199,11 @@ class SGDIdeal(Method[State]):
 
 @options
 class TargetOnly(Method[State]):
-    """Train on one client alone, for itself: what `local` does, with the server's optimiser.
+    r"""Train on one client alone, for itself: what `local` does, with the server's optimiser.
+
+    Use: you need a yardstick for one target, with the server's optimiser.
+    Avoid: each client needs its yardstick: that is `local`.
+    Formula: x \leftarrow x + \eta \, \delta_t
 
     Attributes:
         target: name of the client.

@@ -1,4 +1,4 @@
-"""Skew: power-of-choice, which trains those clients whose loss is highest.
+r"""Skew: power-of-choice, which trains those clients whose loss is highest.
 
 Paper: Y. J. Cho, J. Wang, G. Joshi, "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022 (2020 as
 "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies"), Section 4; called Skew
@@ -7,6 +7,10 @@ as a comparator of "Rethinking Client Reweighting for Selfish Federated Learning
 Optimises: the mean loss of the clients, those with a high one first.
 Sends: d up, d down (own_update: the chosen); 1 up, d down (losses: candidates); 1 up, 0 down (row_counts: once).
 Memory: none.
+Use: few clients can train in a round, and training should reach a low loss in few rounds.
+Avoid: some clients have noisy labels: their loss stays high, so they are chosen again and again.
+Formula: S = \text{the } m \text{ candidates with the largest } F_k(x), \quad x \leftarrow x + \frac{1}{m} \sum_{k \in
+S} \delta_k
 
 Symbols: candidates = d clients drawn without replacement by their shares p_k of all rows, clients_per_round = m of them are kept:
 those with the highest local loss F_k(x); the model is the mean of the m local models.

@@ -1,4 +1,4 @@
-"""TAWT: a target gives more weight to those whose updates point where its own does.
+r"""TAWT: a target gives more weight to those whose updates point where its own does.
 
 Paper: S. Chen, K. Crammer, H. He, D. Roth, W. J. Su, "Weighted Training for Cross-Task Learning", ICLR 2022, Algorithm 1 with the
 cosine in place of the hypergradient; as a comparator of "Selective Collaboration for Robust Federated Learning" (MeritFed),
@@ -7,6 +7,10 @@ Appendix A.3, Eq. 12.
 Optimises: the loss of each of T targets.
 Sends: T d up, T d down (local_updates: T = 1 in the first round); d up, d down (own_update: targets that take no part).
 Memory: none.
+Use: one target wants a cheap rule: TAWT needs no validation rows and no further gradient.
+Avoid: the target has few rows and needs help for long: its own weight grows most, so training ends near `local`.
+Formula: w_i \leftarrow \frac{w_i \, e^{c \cos(\delta_t, \delta_i)}}{\sum_j w_j \, e^{c \cos(\delta_t, \delta_j)}},
+\quad x \leftarrow x + \eta \sum_i w_i \delta_i
 
 Symbols: x = x^k, delta_i = -g_i (an update, added), weights = w^k on the simplex, step = c eta^k.
 

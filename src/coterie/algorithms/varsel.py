@@ -1,10 +1,15 @@
-"""VaRSeL: a few internal clients use those external gradients that lower the variance of their own.
+r"""VaRSeL: a few internal clients use those external gradients that lower the variance of their own.
 
 Paper: "Rethinking Client Reweighting for Selfish Federated Learning" (anonymous, under review), Algorithm 1 and Eqs. 4, 7, 8.
 
 Optimises: the mean loss of the M internal clients.
 Sends: d up, d down (local_updates: internal and chosen clients); 1 up, 2 d down (distances: external clients).
 Memory: none; within a round the update of an external client.
+Use: a few internal clients have few rows, and many external clients can lend gradients.
+Avoid: all clients should be served, or there is one internal client and `internal_splits` is 1: its variance is then
+unknown.
+Formula: x \leftarrow x - \eta \, \frac{\sum_{i \in I} g_i + \sum_{j \in S} w_j g_j}{M + \sum_{j \in S} w_j}, \quad w
+= \operatorname{argmin}_w \frac{V + \bigl\| \sum_j w_j (g_j - g_I) \bigr\|^2}{\bigl( M + \sum_j w_j \bigr)^2}
 
 Symbols: x = theta^t; M internal clients with gradients g_i, mean g_I and V = sum_i ||g_i - g_I||^2; N external clients with g_j;
 d_j = ||g_j - g_I||^2; budget = K; w~ minimises the bound of Eq. 7 (Eq. 8), S is drawn by w~, w* minimises Eq. 4 over S; lr = eta.

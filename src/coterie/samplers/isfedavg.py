@@ -1,4 +1,4 @@
-"""ISFedAvg: FedAvg whose clients sample the rows with large gradients more often.
+r"""ISFedAvg: FedAvg whose clients sample the rows with large gradients more often.
 
 Paper: E. Rizk, S. Vlaski, A. H. Sayed, "Federated Learning under Importance Sampling", IEEE Transactions on Signal Processing
 2022; as a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
@@ -7,6 +7,9 @@ Importance Sampling", 2022, Section V, whose reading is built.
 Optimises: the mean over clients, by size, of a loss in which rows that fit badly count more.
 Sends: d + 1 up, d down (local_update).
 Memory: none.
+Use: rows that fit badly should count more.
+Avoid: labels are noisy, or gradients are costly: each training takes one more gradient of every row.
+Formula: q_{k,j} = \frac{\|\nabla \ell_j(x)\|}{\sum_i \|\nabla \ell_i(x)\|}
 
 Symbols: x = the model that training starts from, l_j = the loss of row j of a client; row j is drawn, with replacement, with
 probability ||grad l_j(x)|| / sum_i ||grad l_i(x)||, found anew whenever training starts, at x, in eval mode, over the parameters.

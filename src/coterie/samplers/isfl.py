@@ -1,4 +1,4 @@
-"""ISFL: sample the local rows by class so that label skew does less harm.
+r"""ISFL: sample the local rows by class so that label skew does less harm.
 
 Paper: Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local Importance
 Sampling", 2022, Algorithms 1 and 2, Eqs. 8 and 13 to 17.
@@ -6,6 +6,9 @@ Sampling", 2022, Algorithms 1 and 2, Eqs. 8 and 13 to 17.
 Optimises: the mean loss over all rows, on rows that are sampled by class.
 Sends: d + 1 up, d down (local_update); d up, 0 down (local_models); 0 up, C down (keep: C classes).
 Memory: 2 C numbers, and the last local model for a moment.
+Use: clients hold different classes, and the server has some labelled rows of its own.
+Avoid: the server has no rows, or labels are not classes.
+Formula: q_k = \operatorname{argmin}_q \Bigl( 1 + \sum_i (p_i - q_i)^2 \Bigr) \sum_i q_i L_{k,i}^2
 
 Symbols: x = the new average, x_k = local models, D_L = rows held by the server, lipschitz = L_{k,i} (Eq. 8), p and p_k = global and
 local class shares, floor = varpi, gamma and a of Theorem 3 in `solvers/waterfill.py`, q_k = p_k w^k = sampling probabilities.

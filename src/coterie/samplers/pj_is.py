@@ -1,4 +1,4 @@
-"""p_j-IS: FedAvg whose clients sample their rows by the class shares of all clients together.
+r"""p_j-IS: FedAvg whose clients sample their rows by the class shares of all clients together.
 
 Paper: a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
 Importance Sampling", 2022, Section V: the first term of its Eq. 15.
@@ -6,6 +6,10 @@ Importance Sampling", 2022, Section V: the first term of its Eq. 15.
 Optimises: the mean over clients, by size, of the loss with the class shares of all.
 Sends: d + 1 up, d down (local_update); C up, 0 down (class_counts: once, C classes); 0 up, C down (keep_shares: once).
 Memory: C numbers: the class shares of all.
+Use: clients hold the classes in different shares, and may tell their class counts.
+Avoid: class counts may not leave a client, or a client lacks classes altogether: sampling cannot make up for them.
+Formula: q_{k,i} = \frac{p_i}{\sum_{j \in C_k} p_j} \; (i \in C_k), \quad x \leftarrow x + \eta \sum_{k \in S}
+\frac{n_k}{\sum_{j \in S} n_j} \, \delta_k
 
 Symbols: q = p, the global class shares; rows are drawn with replacement, a class by q (renormalised over those that the client
 has) and then one of its rows, and their losses are not weighted back.

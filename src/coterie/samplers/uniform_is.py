@@ -1,4 +1,4 @@
-"""Uniform-IS: FedAvg whose clients sample their rows evenly over the classes that they have.
+r"""Uniform-IS: FedAvg whose clients sample their rows evenly over the classes that they have.
 
 Paper: a comparator of Z. Zhu, Y. Shi, P. Fan, C. Peng, K. B. Letaief, "ISFL: Federated Learning for Non-i.i.d. Data with Local
 Importance Sampling", 2022, Section V.
@@ -6,6 +6,9 @@ Importance Sampling", 2022, Section V.
 Optimises: the mean over clients, by size, of the loss with equally frequent classes.
 Sends: d + 1 up, d down (local_update).
 Memory: none.
+Use: some classes are rare, and every class should count alike.
+Avoid: probabilities must be calibrated to how frequent the classes are.
+Formula: q_i = \frac{1}{C}, \quad x \leftarrow x + \eta \sum_{k \in S} \frac{n_k}{\sum_{j \in S} n_j} \, \delta_k
 
 Symbols: q = 1 / C over the C classes that are present at a client; rows are drawn with replacement, a class by q and then one of
 its rows, and their losses are not weighted back, so that a client trains as if its classes were equally frequent.
