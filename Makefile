@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow torture mutants claims verdicts mean-estimation byzantine results lint format types docs bench bench-check bench-peers same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions bench bench-check bench-peers same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at 
 
 results: $(VENV)/.dev  ## write docs/results.md from experiments/results and benchmarks/results
 	$(BIN)/python -m experiments --page
+
+sessions: $(VENV)/.dev  ## run the commands of the tutorials and how-to pages again, and write what they print
+	$(BIN)/python docs/console.py docs/tutorials/*.md docs/howto/*.md
 
 lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
 	$(BIN)/ruff check src tests examples benchmarks experiments docs

@@ -3,7 +3,7 @@
     coterie compare heart-disease --methods local,fedavg,examples/own_method.py:Median
     coterie compare heart-disease --methods examples/own_method.py:Median --set median.local.lr=.05
 
-From Python: ct.fit(Median(), clients, model=ct.models.Logistic()). What else a cohort can do: docs/writing-methods.md.
+From Python: ct.fit(Median(), clients, model=ct.models.Logistic()). What else a cohort can do: docs/tutorials/own-method.md.
 """
 
 from typing import NamedTuple

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN = [page for folder in ("", "tutorials", "howto") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
+GENERATED = ("methods/", "presets/", "commands/")
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
 
 
@@ -40,8 +42,18 @@ def test_the_method_of_the_readme_learns(tmp_path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_to_files_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    local = [t for t in targets if "://" not in t]
+    local = [t for t in targets if "://" not in t and not t.removeprefix("../").startswith(GENERATED)]
     assert [t for t in local if not (page.parent / t).exists()] == []
+
+
+def test_every_path_that_a_page_an_example_or_a_docstring_names_exists():
+    named = r"(?<![\w./-])((?:docs|examples|tests|src|benchmarks|experiments)/[\w/.-]*\w)"
+    sources = [file for folder in ("src/coterie", "examples") for file in (ROOT / folder).rglob("*.py")]
+    missing = []
+    for file in (*PAGES, *sources):
+        for path in re.findall(named, file.read_text(encoding="utf-8")):
+            missing += [f"{file.name}: {path}"] * (not re.search("NAME|FILE", path) and not (ROOT / path).exists())
+    assert missing == []
 
 
 def test_contributing_is_short():

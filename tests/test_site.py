@@ -1,0 +1,90 @@
+"""The site as readers get it: built without a warning, whole, and with the output that its commands have today."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+SESSIONS = [page for folder in ("tutorials", "howto") for page in sorted((DOCS / folder).glob("*.md"))]
+LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+
+pytestmark = pytest.mark.programs
+
+
+class Page(HTMLParser):
+    """What one page refers to, loads and says."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.links, self.loaded, self.anchors, self.words = [], [], {"", "top"}, []
+        self.feed(file.read_text(encoding="utf-8"))
+        self.text = "".join(self.words)
+
+    def handle_starttag(self, tag, attributes):
+        said = dict(attributes)
+        self.anchors.add(said.get("id"))
+        if tag == "a" and said.get("href"):
+            self.links.append(said["href"])
+        if tag in LOADED and said.get(LOADED[tag]):
+            self.loaded.append(said[LOADED[tag]])
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """All pages by file."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(folder)]
+    built = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    assert built.returncode == 0, built.stderr[-2000:]
+    return {file: Page(file) for file in folder.rglob("*.html")}
+
+
+def test_every_internal_link_leads_to_a_place(site):
+    broken = []
+    for file, page in site.items():
+        for link in page.links:
+            path, _, anchor = link.partition("#")
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            target = (file.parent / unquote(path)).resolve() if path else file
+            known = site[target].anchors if target in site else {""} if target.exists() else set()
+            broken += [f"{file.name}: {link}"] * (unquote(anchor) not in known)
+    assert broken == []
+
+
+def test_a_page_loads_nothing_from_elsewhere(site):
+    assert [f"{file.name}: {name}" for file, page in site.items() for name in page.loaded if "//" in name] == []
+
+
+def test_each_method_preset_and_command_is_found_on_its_page(site):
+    from coterie.catalogue import entries
+
+    pages = runpy.run_path(str(DOCS / "pages.py"))
+    text = {f"{file.parent.name}/{file.stem}": page.text for file, page in site.items()}
+    for name, entry in entries().items():
+        page = text[f"methods/{name}"]
+        assert entry.class_name in page, name
+        assert entry.summary.lower() in page.replace("’", "'").lower(), name  # typographic in the page
+    for file in pages["PRESETS"].glob("*.toml"):
+        assert file.read_text(encoding="utf-8").strip() in text[f"presets/{file.stem}"]
+    for words, _ in pages["commands"]():
+        assert f"usage: coterie {' '.join(words)}" in text[f"commands/{'-'.join(words)}"]
+
+
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda p: p.stem)
+def test_what_commands_print_on_a_page_is_what_they_print_now(page, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    text = page.read_text(encoding="utf-8")
+    assert runpy.run_path(str(DOCS / "console.py"))["replayed"](text) == text
