@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
@@ -29,6 +32,8 @@ from coterie.report.results import Results
 from coterie.run.experiment import Experiment
 from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
+from coterie.sites import rows
+from coterie.sites import site as site_module
 from coterie.sites.approval import approve
 from coterie.sites.backend import Sites
 from coterie.sites.log import verified
@@ -123,12 +128,33 @@ def experiment(methods, rounds=3, seeds=1, filters=(), **data):
     return Experiment.from_tables(tables, "a test")
 
 
+class Forked:
+    """The process of a site as a copy of this one, which need not import everything again."""
+
+    def __init__(self, command, pass_fds, env):
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=rows.main, args=command[3:], daemon=True)
+        self._process.start()
+        self.pid = self._process.pid
+
+    def kill(self):
+        self._process.kill()
+
+    def wait(self):
+        self._process.join()
+        return self._process.exitcode
+
+
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Four sites with the embedded files, whose processes all tests share: starting one takes longer than a test."""
+    """Four sites with the embedded files, whose processes all tests share. The first is started from scratch, as at a real site."""
     folder = tmp_path_factory.mktemp("sites")
     made = {n: a_site(n, folder / n) for n in HOSPITALS}
-    yield made
+    from_scratch = iter([subprocess.Popen])
+    with pytest.MonkeyPatch.context() as patch:
+        starts = SimpleNamespace(Popen=lambda *a, **options: next(from_scratch, Forked)(*a, **options))
+        patch.setattr(site_module, "subprocess", starts)
+        yield made
     for site in made.values():
         site.close()
 

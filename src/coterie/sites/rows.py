@@ -335,18 +335,18 @@ def _answered(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
     return encode({"failed": said, "serial": serial if type(serial) is int else -1}), about
 
 
-def _main() -> None:
+def main(descriptor: str, settings: str) -> None:
+    """Serve the rows of a site at the other end of a pipe until it is closed; the settings are JSON."""
     import coterie.core.metrics  # noqa: F401 - it registers its tasks
 
     catalogue.methods()  # and these theirs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
     torch.set_num_threads(1)
-    start = json.loads(sys.argv[2])
-    settings = SiteSettings(**start["settings"])
-    approved = Approved.read(Path(start["plan"]))
-    _serve(Connection(int(sys.argv[1])), SiteRows(start["name"], settings, Path(start["folder"]), approved))
+    start = json.loads(settings)
+    own, approved = SiteSettings(**start["settings"]), Approved.read(Path(start["plan"]))
+    _serve(Connection(int(descriptor)), SiteRows(start["name"], own, Path(start["folder"]), approved))
 
 
 if __name__ == "__main__":
-    _main()
+    main(*sys.argv[1:])
