@@ -82,7 +82,7 @@ class QFFL(Method[State]):
     >>> local = ct.LocalSGD(lr=0.05, batch_size=None, steps=ct.Steps(1))
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = torch.nn.init.constant_(model.weight, 2.0)
-    >>> runs = [ct.fit(ct.QFFL(local=local, q=q), clients, model=model, rounds=400) for q in (0.0, 1.0)]
+    >>> runs = [ct.fit(ct.QFFL(local=local, q=q), clients, model=model, rounds=100) for q in (0.0, 1.0)]
     >>> [round(float(run.x), 2) for run in runs]  # argmin of 2 x^2 + (3 - x)^2, and of 2 x^4 + (3 - x)^4
     [1.0, 1.33]
     """
