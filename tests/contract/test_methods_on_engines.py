@@ -91,6 +91,9 @@ def careful(outputs: Tensor, labels: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(outputs[:, 0], labels.to(outputs.dtype), reduction="none")
 
 
+careful.kind = "binary"
+
+
 @each_method
 def test_a_failing_client_is_named_as_in_process(case, engine):
     problem = logistic()
