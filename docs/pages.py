@@ -36,6 +36,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir)))
     app.connect("source-read", _complete)
     app.connect("autodoc-process-docstring", _escape_docstring, priority=400)  # before napoleon reads the sections
+    app.connect("html-page-context", _make_accessible, priority=900)  # after the theme has written its menu
     return {"parallel_read_safe": True}
 
 
@@ -211,6 +212,13 @@ def _escape_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
 
 def _complete(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = complete(source[0])
+
+
+def _make_accessible(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Code that scrolls can be reached by keyboard, and headings of the menu have a level."""
+    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    menu = context.get("furo_navigation_tree", "")
+    context["furo_navigation_tree"] = menu.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
 def complete(markdown: str) -> str:
