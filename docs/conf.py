@@ -26,6 +26,7 @@ exclude_patterns = ["README.md"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
+smartquotes = False  # two hyphens begin an option
 default_role = "code"  # docstrings mark code by single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
