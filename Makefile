@@ -30,7 +30,7 @@ demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, 
 test: $(VENV)/.dev  ## the fast tests, with warnings as errors (about 10 minutes on 2 cores)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
 
-test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one (2 minutes)
+test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation (4 minutes)
 	$(BIN)/python -m pytest tests -m 'programs and not slow and not engines' -n 2 --dist loadfile -q
 
 $(ENGINES)/.ready: pyproject.toml constraints.txt

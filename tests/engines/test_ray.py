@@ -325,6 +325,8 @@ def test_a_command_goes_on_with_another_engine(ray_cluster, tmp_path):
 class Locked:
     """A loss that no pickle can hold."""
 
+    kind = "binary"
+
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
