@@ -114,12 +114,17 @@ def dice(outputs: Tensor, labels: Tensor) -> Tensor:
     return 1 - (2 * (predicted * truth).sum(1) + 1) / (predicted.sum(1) + truth.sum(1) + 1)
 
 
+dice.kind = "binary"
+
+
 def test_a_unet_with_dice():
     def masks():
         inputs = images()[0]
         return inputs, (inputs > 0.5).long()
 
     falls(UNet(), [masks(), masks()], lr=0.5, loss=dice)
+    with pytest.raises(ct.InputError, match="does not say how metrics read the outputs"):
+        falls(UNet(), [masks(), masks()], loss=lambda outputs, labels: dice(outputs, labels))
 
 
 class LoRA(nn.Module):

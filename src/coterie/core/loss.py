@@ -118,8 +118,8 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
 def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:
     """How metrics read the outputs under a loss of the user's own.
 
-    Of one output per whole number nobody knows whether it is a logit or a probability, so there the loss must say it. Raises
-    `InputError` if it does not, since all metrics but the loss would be missing without a word.
+    Of one output per label that is a whole number nobody knows whether it is a logit or a probability, so there the loss must say it.
+    Raises `InputError` if it does not, since all metrics but the loss would be missing without a word.
     """
     kind: Kind | None = getattr(loss, "kind", None)
     if kind is not None:
@@ -130,7 +130,7 @@ def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:
         return "regression" if outputs.numel() == labels.numel() == len(labels) else "own"
     if outputs.ndim == labels.ndim + 1 and outputs.shape[1] > 1 and outputs.shape[2:] == labels.shape[1:]:
         return "classes"
-    if labels.ndim == 1 and outputs.numel() == len(labels):
+    if outputs.numel() == labels.numel():
         raise InputError(
             'the loss does not say how metrics read the outputs: give the function kind = "binary" (one logit for two classes), '
             'or "own" (no metric but the loss)'
