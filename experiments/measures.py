@@ -10,6 +10,8 @@ from coterie.run.history import Run
 
 Curve = dict[int, float]
 """Values by round."""
+OF_CLIENT = "weight, client "
+"""A curve of this name and a client's is the client's own weight."""
 
 
 class Measured(NamedTuple):
@@ -57,6 +59,13 @@ class Looked(NamedTuple):
             sums[number] = sums.get(number, 0.0) + (weight if client.startswith(prefix) else 0.0)
         return sums
 
+    def weights(self) -> dict[str, Curve]:
+        """The weight of each client that ever had one, by evaluated round."""
+        by_client: dict[str, Curve] = {}
+        for number, _, client, weight in self.run.weight_rows:
+            by_client.setdefault(client, {})[number] = weight
+        return by_client
+
     def measured(self, values: Mapping[str, float | None], curves: Mapping[str, Curve]) -> Measured:
         """These numbers with the rows of the clients that count."""
         train, test = self.rows("train"), self.rows("test")
@@ -103,7 +112,7 @@ def thinned(curve: Curve, points: int = 20) -> list[list[float]]:
 
 
 def of_groups(run: Run) -> Measured:
-    """MeritFed's groups: the target alone counts."""
+    """MeritFed's groups: the target alone counts. The weights of single clients are kept of one seed, for a figure."""
     looked = Looked(run, ("target",))
     accuracy, loss = looked.over_rows("accuracy"), looked.over_rows("loss")
     weights = {group: looked.weight(group) for group in ("target", "near", "far")}
@@ -114,7 +123,10 @@ def of_groups(run: Run) -> Measured:
         **{f"weight of {group}": last_half(curve) for group, curve in weights.items()},
         "effective collaborators, first round": first(looked.logged("effective_collaborators")),
     }
-    return looked.measured(values, {"accuracy": accuracy, **{f"weight of {g}": c for g, c in weights.items()}})
+    single = {f"{OF_CLIENT}{client}": curve for client, curve in looked.weights().items()} if run.seed == 0 else {}
+    grouped = {f"weight of {group}": curve for group, curve in weights.items()}
+    curves = {"accuracy": accuracy, **grouped, "gap bound": looked.logged("gap_bound"), **single}
+    return looked.measured(values, curves)
 
 
 def of_x_rays(run: Run) -> Measured:
@@ -143,7 +155,8 @@ def of_internal(run: Run) -> Measured:
         "clients chosen": fifth(looked.logged("selected"), late=True),
         "Phi(w*) / Phi(0)": fifth(looked.logged("phi_ratio"), late=True),
     }
-    return looked.measured(values, {"accuracy": accuracy, "sum of weights": weights})
+    curves = {"accuracy": accuracy, "sum of weights": weights, "variance": looked.logged("variance")}
+    return looked.measured(values, curves)
 
 
 def of_sampling(run: Run) -> Measured:

@@ -30,7 +30,7 @@ with pytest.MonkeyPatch.context() as patch:
     from experiments.page import build, maxfl
     from experiments.page.claims import Claim, Place, judge
     from experiments.page.figures import svg
-    from experiments.page.sections import Advice, Figure, Section, Study, advised
+    from experiments.page.sections import Advice, Figure, HeatMap, Section, Study, advised
 
 STUDIES = [study for section in build.SECTIONS for study in section.studies]
 CLAIMS = [claim for study in STUDIES for claim in study.claims]
@@ -75,6 +75,19 @@ def test_a_figure_has_a_named_curve_per_method_and_says_where_they_end():
         known, [section]
     )
     assert svg("t", "x", "y", []) == ""
+
+
+def test_a_heat_map_shows_the_weight_of_each_client_in_each_round():
+    curves = {f"weight, client {name}": [[10, 20], [0.5, weight]] for name, weight in (("a&b", 0.9), ("c", 0.1))}
+    rows = [Row("one", seed, "s", "c", 8, 2, {"q": 0.5}, curves if seed == 0 else {}) for seed in (0, 1)]
+    study = Study(
+        "e", "Part", "", figures=[HeatMap("one", "One"), HeatMap("two", "Two"), HeatMap("one", "One", seed=1)]
+    )
+    section, known = Section("S", [], [], [study]), {"e": Document("e", 3, (), rows)}
+    ((path, drawn),) = build.drawings(known, [section]).items()
+    assert [f">{cell}<" in drawn for cell in ("a&amp;b", "0.90", "0.10", "20")] == [True] * 4
+    assert drawn.index("a&amp;b") < drawn.index("0.90") < drawn.index(">c<") < drawn.index("0.10")
+    assert f"seed 0; the largest at the end: a&b 0.900, c 0.100]({path})" in build.page(known, [section])
 
 
 def test_no_number_of_a_paper_stands_without_its_figure_or_table():

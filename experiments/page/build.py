@@ -10,10 +10,8 @@ from coterie.core.reading import read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, read, read_json
 from experiments.page import isfl, maxfl, meritfed, varsel
 from experiments.page.claims import WORDS, Claim, Documents, judge
-from experiments.page.figures import lines_of, svg
 from experiments.page.sections import Section, Study, Verdicts, advised
 from experiments.page.text import anchor, table
-from experiments.page.text import number as numeral
 
 SECTIONS = (meritfed.SECTION, varsel.SECTION, isfl.SECTION, maxfl.SECTION)
 EXPERIMENTS, DOCS = ROOT / "experiments", ROOT / "docs"
@@ -101,9 +99,7 @@ def drawings(known: Documents, sections: Sequence[Section] = SECTIONS) -> dict[s
     """The figures of the experiments that have curves, by their path from docs."""
     studies = [study for section in sections for study in section.studies if study.name in known]
     drawn = {
-        _path(study, number): svg(
-            study.heading, "round", figure.up, lines_of(known[study.name], figure.quantity, figure.names)
-        )
+        _path(study, number): figure.drawn(known[study.name], study.heading)
         for study in studies
         for number, figure in enumerate(study.figures, 1)
     }
@@ -115,14 +111,11 @@ def _path(study: Study, number: int) -> str:
 
 
 def _figures(study: Study, document: Document) -> list[str]:
-    """Links to the figures, whose alternative text says where the curves end."""
+    """Links to the figures, whose alternative text says what they show."""
     links = []
     for number, figure in enumerate(study.figures, 1):
-        lines = lines_of(document, figure.quantity, figure.names)
-        if lines:
-            ends = ", ".join(f"{one.name} {numeral(one.mean[-1])}" for one in lines)
-            text = f"{figure.up} over rounds; in round {lines[0].rounds[-1]:g}: {ends}"
-            links += ["", f"![{text}]({_path(study, number)})"]
+        if figure.drawn(document, study.heading):
+            links += ["", f"![{figure.told(document)}]({_path(study, number)})"]
     return links
 
 

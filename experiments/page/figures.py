@@ -1,4 +1,4 @@
-"""Curves as SVG: mean over seeds with a band of one deviation, told apart by dashes and words, not by colour alone."""
+"""Curves and tables of weights as SVG, told apart by dashes, words and numbers, not by colour alone."""
 
 from __future__ import annotations
 
@@ -64,11 +64,50 @@ def svg(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
     ends = _apart([scale.y(one.mean[-1]) for one in lines])
     for number, (one, end) in enumerate(zip(lines, ends, strict=True)):
         body += _curve(scale, one, COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], end)
+    return _document(title, HEIGHT, body)
+
+
+def heat_map(title: str, weights: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """A row per client and a column per round, each cell with its weight: rounds [k] and weights [k] by client; "" without any.
+
+    >>> heat_map("t", {"one": [[1, 2], [0.2, 0.75]]}).count("<rect")
+    3
+    """
+    if not weights:
+        return ""
+    rounds = next(iter(weights.values()))[0]
+    wide, high = (WIDTH - 2 * LEFT) / len(rounds), 18
+    body = [f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>']
+    for i, (client, (_, values)) in enumerate(weights.items()):
+        y = TOP + i * high
+        body.append(f'<text x="{2 * LEFT - 6}" y="{y + 13}" text-anchor="end">{escape(client)}</text>')
+        for j, weight in enumerate(values):
+            body += _cell(2 * LEFT + j * wide, y, wide, high, weight)
+    bottom = TOP + len(weights) * high
+    for j, number in enumerate(rounds):
+        body.append(
+            f'<text x="{2 * LEFT + (j + 0.5) * wide:g}" y="{bottom + 15}" text-anchor="middle">{number:g}</text>'
+        )
+    body.append(f'<text x="{(WIDTH + 2 * LEFT) / 2:g}" y="{bottom + 32}" text-anchor="middle">round</text>')
+    return _document(title, bottom + BOTTOM, body)
+
+
+def _cell(x: float, y: float, wide: float, high: float, weight: float) -> list[str]:
+    """A square as dark as the weight, and the weight as a number."""
+    shade = round(255 * (1 - 0.9 * min(max(weight, 0.0), 1.0) ** 0.5))
+    ink = "white" if shade < 128 else "black"
+    return [
+        f'<rect x="{x:g}" y="{y}" width="{wide:g}" height="{high}" fill="rgb({shade},{shade},{shade})" stroke="#ccc"/>',
+        f'<text x="{x + wide / 2:g}" y="{y + 13}" text-anchor="middle" font-size="10" fill="{ink}">{weight:.2f}</text>',
+    ]
+
+
+def _document(title: str, height: float, body: Sequence[str]) -> str:
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'font-family="sans-serif" font-size="12" role="img"><title>{escape(title)}</title>'
     )
-    return "\n".join([head, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *body, "</svg>", ""])
+    return "\n".join([head, f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *body, "</svg>", ""])
 
 
 class _Scale(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.documents import BENCHMARKS, Document, Row, read_json
 from experiments.page.claims import OURS, Claim, Place
-from experiments.page.sections import Advice, Figure, Section, Study, by_method
+from experiments.page.sections import Advice, Figure, HeatMap, Section, Study, by_method
 
 MEAN, ATTACKS = "mean-estimation", "byzantine"
 IDEAL, FULL = "SGD Ideal", "SGD Full"
@@ -267,6 +267,8 @@ SECTION = Section(
                     Figure("accuracy", "accuracy of the target", DRAWN),
                     Figure("weight of near", "weight of the near group", {m: DRAWN[m] for m in ("meritfed", "tawt", "fedadp")}),
                     Figure("weight of far", "weight of the far group", {m: DRAWN[m] for m in ("meritfed", "tawt", "fedadp")}),
+                    Figure("gap bound", "bound on the descent's gap", {m: DRAWN[m] for m in ("meritfed",)}),
+                    *(HeatMap(m, DRAWN[m]) for m in ("meritfed", "tawt", "fedadp")),
                 ],
             )
             for number, alpha in ALPHAS.items()

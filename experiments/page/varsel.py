@@ -146,7 +146,8 @@ SECTION = Section(
                 figures=[
                     Figure("accuracy", "accuracy of the internal clients", {"varsel": "VaRSeL", "internal-only": "Local Training",
                                                                             "fedavg": "FedAvg"}),
-                    Figure("sum of weights", "sum of weights", {"varsel": "VaRSeL"}),
+                    Figure("sum of weights", "sum of weights", {m: MINE[m] for m in ("varsel", "varsel-smallest")}),
+                    Figure("variance", "variance V of the internal gradients", {m: MINE[m] for m in ("varsel", "varsel-smallest")}),
                 ],
             )
             for key, (about, *_) in COLUMNS.items()
