@@ -190,7 +190,8 @@ def of_appeal(run: Run) -> Measured:
         for key, word in words.items()
     }
     values = {name: last_half(curve) if "appeal" in name else last(curve) for name, curve in logged.items()}
-    pool = looked.logged("pool")
+    pool, losses = looked.logged("pool"), {split: last(looked.over_rows("loss", split)) for split in ("train", "test")}
+    values |= {f"{words} loss": losses[split] for split, words in (("train", "training"), ("test", "test"))}
     curves = {"pool": pool, "GM-appeal, seen": logged["GM-appeal, seen"]}
     return looked.measured({**values, "clients in the pool, last round": last(pool)}, curves)
 

@@ -201,6 +201,18 @@ def test_what_was_not_run_has_no_word_and_what_cannot_be_run_has_a_reason():
     assert judge(Claim("k", "t", ONE, TWO), {"e": document({"q": {"one": HIGH}})}).word == ""
     verdict = judge(Claim("k", "t", missing="No package brings the data."), {})
     assert (verdict.word, verdict.sentence) == ("cannot show here", "No package brings the data.")
+    dear = Claim("k", "t", ONE, TWO, missing="A run takes an hour.")
+    assert judge(dear, {}).word == "cannot show here"
+    assert judge(dear, {"e": document({"q": {"one": HIGH, "two": LOW}})}).word == "confirmed"
+
+
+def test_an_experiment_without_rows_says_why_once_and_all_its_claims_do():
+    claims = [Claim("a", "first", ONE, TWO), Claim("b", "second", ONE, 0.0, missing="No data.")]
+    section = Section("S", [], [], [Study("e", "Part", "", claims, unrun="A run takes an hour.")])
+    text = build.page({}, [section])
+    assert "2 claims: 0 confirmed, 0 opposite, 2 cannot show here" in text
+    assert text.count("A run takes an hour.") == 1
+    assert "A run takes" not in build.page({"e": document({"q": {"one": HIGH, "two": LOW}})}, [section])
 
 
 def test_advice_follows_from_verdicts():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from coterie.core.reading import read_toml
@@ -48,7 +49,8 @@ A verdict follows from the 95 % interval of a difference, paired over seeds:
   "As good as" is confirmed if the whole interval lies within the margin.
 - **opposite**: it lies on the other side.
 - **cannot show here**: it holds 0, and perfect help (the ceiling) would gain less than the paper
-  reports, or the data are missing.
+  reports; or there are no runs, because data are missing or a run takes longer than we had. The
+  sentence beside the verdict says which.
 - **not clear**: it holds 0 otherwise.
 
 "Ours" stands at every claim, method, setting or test set that no paper has. An effect is the first
@@ -77,9 +79,9 @@ def kinds() -> dict[str, str]:
 def page(measured: Documents | None = None, sections: Sequence[Section] = SECTIONS) -> str:
     """docs/results.md."""
     known = documents() if measured is None else measured
-    placed = [(claim, study.heading) for s in sections for study in s.studies for claim in study.claims]
-    placed += [(claim, section.heading) for section in sections for claim in section.missing]
-    verdicts = {claim.key: judge(claim, known) for claim, _ in placed}
+    placed = [(claim, study.heading, study.unrun) for s in sections for study in s.studies for claim in study.claims]
+    placed += [(claim, section.heading, "") for section in sections for claim in section.missing]
+    verdicts = {claim.key: judge(replace(claim, missing=claim.missing or unrun), known) for claim, _, unrun in placed}
     if len(verdicts) < len(placed):
         raise ValueError("two claims have one key")
     papers = {claim.key: s.heading for s in sections for c in (s.studies, [s]) for claim in _claims(c)}
@@ -123,7 +125,7 @@ def _claims(owners: Sequence[Study | Section]) -> list[Claim]:
     return [claim for owner in owners for claim in (owner.claims if isinstance(owner, Study) else owner.missing)]
 
 
-def _summary(placed: Sequence[tuple[Claim, str]], papers: dict[str, str], verdicts: Verdicts) -> list[str]:
+def _summary(placed: Sequence[tuple[Claim, str, str]], papers: dict[str, str], verdicts: Verdicts) -> list[str]:
     counted = Counter(v.word for v in verdicts.values())
     intervals = sum(v.has_interval for v in verdicts.values())
     said = ", ".join(f"{counted[word]} {word}" for word in WORDS)
@@ -131,7 +133,7 @@ def _summary(placed: Sequence[tuple[Claim, str]], papers: dict[str, str], verdic
     rows = [
         (claim.text, f"{papers[claim.key]}, {claim.where}", v.word or "not run", v.effect, v.over or "-",
          f"[{heading}](#{anchor(heading)})")
-        for claim, heading in placed
+        for claim, heading, _ in placed
         for v in [verdicts[claim.key]]
     ]  # fmt: skip
     count = (
@@ -156,7 +158,7 @@ def _study(study: Study, known: Documents, verdicts: Verdicts) -> list[str]:
     parts = [f"### {study.heading}", "", study.about, ""]
     document = known.get(study.name)
     if document is None:
-        return [*parts, f"No result yet: `make papers ONLY={study.name}`."]
+        return [*parts, study.unrun or f"No result yet: `make papers ONLY={study.name}`."]
     parts += [*study.shown(document), *_figures(study, document), "", *_bullets(study.claims, verdicts)]
     return [*parts, *_differences(study)]
 

@@ -4,7 +4,7 @@ Every verdict is one of four words, from the 95 % interval of the paired differe
 
 - confirmed: it lies on the claimed side of 0 (of the margin, if the claim has one);
 - opposite: it lies on the other side;
-- cannot show here: it holds 0, and the ceiling lies below the paper's effect, or the data are missing;
+- cannot show here: it holds 0, and the ceiling lies below the paper's effect; or there are no runs, and a reason why;
 - not clear: it holds 0 otherwise.
 """
 
@@ -56,7 +56,7 @@ class Claim:
         every_seed: the claim is made of every seed.
         error: standard error of a, where it comes from draws and not from seeds: then the value nearest to the bar counts.
         note: a sentence that must stand beside the verdict.
-        missing: why it cannot be run here.
+        missing: why it cannot be run here; it stands only as long as there are no rows.
     """
 
     key: str
@@ -103,11 +103,9 @@ class Verdict(NamedTuple):
 
 def judge(claim: Claim, documents: Documents) -> Verdict:
     """The verdict on a claim."""
-    if claim.missing:
-        return Verdict("cannot show here", "-", "", claim.missing)
     pairs = _pairs(claim, documents)
     if pairs is None:
-        return Verdict("", "-", "", "Not run yet.")
+        return Verdict("cannot show here" if claim.missing else "", "-", "", claim.missing or "Not run yet.")
     a, b = pairs
     interval = _interval(claim, a, b, documents)
     room = _room(claim, b, documents)

@@ -114,6 +114,7 @@ class Study:
         paper: the file of experiments/paper with the paper's settings; "" if there is none.
         shown: the lines that show its numbers.
         figures: what is drawn of it.
+        unrun: why its claims have no rows, as long as they have none.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Study:
     paper: str = ""
     shown: Callable[[Document], list[str]] = by_method
     figures: Sequence[Drawn] = ()
+    unrun: str = ""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,8 @@ SECTION = Section(
             Study(
                 shards(key),
                 f"VaRSeL: Fashion-MNIST, {about} (Table 2)",
-                f"60 clients with two shards of 500 rows, logistic regression, K = 10, {about} of 32 rows, 300 rounds. client-00 and "
+                f"60 clients with two shards of 500 rows, logistic regression, K = 10, {about} of 32 rows, 100 rounds (300 take "
+                "15 minutes of a core for five seeds of all methods). client-00 and "
                 "client-01 are internal and are tested on the rows of Fashion-MNIST's test set that have their classes, in their "
                 "shares; `local` is not here: each alone on its own two classes is an easier problem.",
                 _table_2(key),
@@ -172,7 +173,7 @@ SECTION = Section(
             "varsel-small-shards-twins",
             "VaRSeL: shards of 50 rows with twins (ours)",
             "A stand-in for EMNIST, whose data are not here: 60 clients with two shards of 50 rows, `2nn`, learning rate .1, 3 steps, "
-            "150 rounds.",
+            "60 rounds, for what a core can do in ten minutes.",
             _small(),
             kind="internal",
             paper="varsel-fashion-mnist",
