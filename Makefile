@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions bench bench-check bench-peers same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions bench bench-check bench-peers agreement same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-check: $(VENV)/.dev  ## is W1, W2, W3 or W5 slower against the barest loop
 
 bench-peers: $(VENV)/.dev  ## W1 against pfl-research, fedjax, FedLab and Flower, which it installs under build/peers (about 20 minutes)
 	$(BIN)/python -m benchmarks.peers
+
+agreement: $(VENV)/.dev  ## server rules beside Flower, NVIDIA FLARE, pfl-research, FedLab, ByzFL: docs/explanation/frameworks.md (needs 2 GB)
+	$(BIN)/python -m benchmarks.agreement
 
 same-bits: $(VENV)/.dev  ## does this tree compute the bits of commit BASE, for every method? (2 minutes, 4 where BASE is new; ONLY='attacks/*')
 	$(if $(wildcard $(ENGINES)/.ready),$(ENGINES),$(VENV))/bin/python -m benchmarks.same_bits '$(BASE)' --only '$(or $(ONLY),*)'

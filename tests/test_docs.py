@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-WRITTEN = [page for folder in ("", "tutorials", "howto") for page in sorted((ROOT / "docs" / folder).glob("*.md"))]
+WRITTEN = [
+    page
+    for folder in ("", "tutorials", "howto", "explanation", "reference")
+    for page in sorted((ROOT / "docs" / folder).glob("*.md"))
+]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
 GENERATED = ("methods/", "presets/", "commands/")
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
