@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -18,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 import tomli_w
 import torch
+from site_forks import Forked
 
 import coterie.algorithms
 import coterie.core.metrics  # noqa: F401 - the settings of a site may name their tasks
@@ -32,7 +32,6 @@ from coterie.report.results import Results
 from coterie.run.experiment import Experiment
 from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
-from coterie.sites import rows
 from coterie.sites import site as site_module
 from coterie.sites.approval import approve
 from coterie.sites.backend import Sites
@@ -126,23 +125,6 @@ def experiment(methods, rounds=3, seeds=1, filters=(), **data):
     tables["data"].update(data)
     tables.pop("tune", None)
     return Experiment.from_tables(tables, "a test")
-
-
-class Forked:
-    """The process of a site as a copy of this one, which need not import everything again."""
-
-    def __init__(self, command, pass_fds, env):
-        context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=rows.main, args=command[3:], daemon=True)
-        self._process.start()
-        self.pid = self._process.pid
-
-    def kill(self):
-        self._process.kill()
-
-    def wait(self):
-        self._process.join()
-        return self._process.exitcode
 
 
 @pytest.fixture(scope="module")
