@@ -25,7 +25,7 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.reading import read_toml
 from coterie.run.experiment import label_of
 from coterie.run.fit import fit
-from coterie.run.sweep import initial, run_settings
+from coterie.run.preparing import initial, run_settings
 from coterie.run.tables import read_experiment
 from experiments.documents import RESULTS, ROOT, Document, Row, read, write
 from experiments.measures import MEASURES, SHARED, thinned

@@ -70,7 +70,7 @@ def _say_imports(path: Path, trusted: list[str]) -> None:
 def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
     """Of all methods those that run on these clients with what is known; the others are named with the reason."""
     from coterie.run.experiment import Experiment
-    from coterie.run.sweep import check_method
+    from coterie.run.preparing import check_method
 
     fitting: list[dict[str, Any]] = []
     clients = None

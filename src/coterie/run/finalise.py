@@ -24,7 +24,7 @@ from coterie.run.fit import fit, personalise
 from coterie.run.history import Run
 from coterie.run.models import about_models, save_model
 from coterie.run.predict import MODEL, load_answers
-from coterie.run.sweep import add_metrics, freeze, initial, run_settings
+from coterie.run.preparing import add_metrics, freeze, initial, run_settings
 from coterie.run.tables import read_experiment
 
 __all__ = ["Final", "finalise"]

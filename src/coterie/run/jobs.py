@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -88,8 +88,7 @@ class Jobs:
 
     def _receive(self) -> None:
         """Take what the jobs say next."""
-        for pipe in wait(list(self._running)):
-            assert isinstance(pipe, Connection)
+        for pipe in cast("list[Connection]", wait(list(self._running))):
             process, (on_round, on_end) = self._running[pipe]
             try:
                 said: dict[str, Any] = json.loads(pipe.recv_bytes())

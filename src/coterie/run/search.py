@@ -15,7 +15,7 @@ from coterie.models import build_model
 from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
-from coterie.run.sweep import add_metrics, check_everything, freeze, initial, run_settings
+from coterie.run.preparing import add_metrics, check_everything, freeze, initial, run_settings
 
 __all__ = ["Trial", "tune"]
 

@@ -7,7 +7,7 @@ verdict is about them. scikit-learn's `HistGradientBoosting` with its defaults s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -127,6 +127,5 @@ class _Trees:
 
 
 def _table(part: Part) -> NDArray[Any]:
-    assert isinstance(part.inputs, Tensor)
-    table: NDArray[Any] = part.inputs.numpy()
+    table: NDArray[Any] = cast("Tensor", part.inputs).numpy()  # as `check_yardstick` has found
     return table

@@ -14,7 +14,7 @@ from coterie.core.filters import filters_of
 from coterie.core.method import as_method
 from coterie.core.state import write_atomically
 from coterie.core.training import LocalSGD
-from coterie.run.sweep import metric_names
+from coterie.run.preparing import metric_names
 from coterie.sites.allowed import Allowed, tasks_of
 from coterie.sites.minima import STATISTICS
 from coterie.sites.paired import comparisons

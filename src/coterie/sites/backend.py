@@ -18,7 +18,7 @@ from coterie.run.experiment import Experiment, MethodEntry
 from coterie.run.fit import start_from
 from coterie.run.history import Run
 from coterie.run.loop import run_method
-from coterie.run.sweep import initial, run_settings
+from coterie.run.preparing import initial, run_settings
 from coterie.sites.paired import DECIDING, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients

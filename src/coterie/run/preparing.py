@@ -1,0 +1,115 @@
+"""What an experiment needs before any training: its metrics, its initial model, and checks of all that a run would stumble over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.attacks import choose_attackers
+from coterie.core.errors import require
+from coterie.core.method import as_method
+from coterie.core.metrics import find_metrics, register
+from coterie.core.modules import load_object
+from coterie.core.rows import Clients
+from coterie.core.workspace import Workspace
+from coterie.models import build_model
+from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.files import METRICS, SUMMARY
+from coterie.run.finetune import tunable
+from coterie.run.fit import start_from
+from coterie.run.models import load_model_file
+from coterie.run.settings import RunSettings
+
+__all__ = ["add_metrics", "check_everything", "check_method", "freeze", "initial", "metric_names", "run_settings"]
+
+
+def check_everything(experiment: Experiment, clients: Clients) -> None:
+    """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
+    run = experiment.run
+    most = len(clients)
+    require(
+        run.clients_per_round is None or run.clients_per_round <= most,
+        f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients",
+    )
+    experiment.engine.check()
+    for callback in experiment.callbacks:
+        callback.check()  # what it imports is then shared by the processes of jobs
+    find_metrics(",".join(metric_names(experiment)))
+    for entry in experiment.methods:
+        check_method(experiment, entry, clients)
+    if experiment.attack is not None:
+        choose_attackers(experiment.attack.on, clients.names, 0)
+    module = build_model(experiment.build_model(), clients, 0)
+    freeze(module, experiment)
+    init = initial(experiment)
+    if init is not None:
+        start_from(module, init)
+    workspace = Workspace(module, run.row_loss(clients), clients[0])
+    for entry in experiment.methods:
+        if entry.personalise is not None:
+            tunable(workspace.layout, entry.personalise.part)
+            require(
+                clients.validation is not None,
+                f"{entry.label} chooses on validation rows, and there are none; give split.parts a share for validation",
+            )
+
+
+def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
+    """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
+    method = as_method(experiment.build_method(entry))
+    method.check(clients.names)
+    held = clients.server is not None or not method.needs_server_rows
+    require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
+
+
+def initial(experiment: Experiment) -> dict[str, Tensor] | None:
+    """The state dict that `model.init` names."""
+    path = experiment.model.get("init")
+    return None if path is None else experiment.objects.get(path) or load_model_file(Path(path))
+
+
+def freeze(module: torch.nn.Module, experiment: Experiment) -> None:
+    """Let the parameters that `model.freeze` names (patterns such as "0.*") stay as they are."""
+    names = [n for n, _ in module.named_parameters()]
+    for pattern in experiment.model.get("freeze", []):
+        hit = [n for n in names if fnmatchcase(n, pattern)]
+        require(
+            bool(hit),
+            f"{experiment.where}, [model]: freeze = {pattern!r} fits no parameter; there are {', '.join(names)}",
+        )
+        for name, parameter in module.named_parameters():
+            if name in hit:
+                parameter.requires_grad_(False)
+
+
+def metric_names(experiment: Experiment) -> tuple[str, ...]:
+    """Names of the metrics, those of the user's own without their file."""
+    return tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
+
+
+def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
+    """The settings of each run of an experiment, but for those that differ."""
+    return replace(experiment.run, **{"metrics": metric_names(experiment), **differing})
+
+
+def add_metrics(experiment: Experiment) -> None:
+    """Register the metrics that come from files of the user."""
+    for metric in experiment.run.metrics:
+        if ".py:" in metric:
+            name = metric.rpartition(":")[2]
+            found = load_object(metric)
+            require(
+                callable(found), f"{metric} is a {type(found).__name__}; a metric is a function (outputs, labels, kind)"
+            )
+            require(
+                name not in (*SUMMARY, *METRICS),
+                f"{metric} is called like a column of summary.json; give it another name",
+            )
+            register(name, found)
+        else:
+            find_metrics(metric)
