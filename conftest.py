@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+import sys
 
 import pytest
-import torch
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Containers often ask for no bytecode: then each process that a test starts would spend seconds on compiling everything again.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
 
 collect_ignore = [
     "src/coterie/sites/flare/client.py",  # these three are loaded by FLARE, and need it
@@ -21,19 +24,23 @@ collect_ignore = [
 @pytest.fixture(autouse=True)
 def same_random_numbers_in_any_order():
     """A model that a test builds itself must not depend on which tests ran before."""
+    import torch  # here, since the process that hands out tests to others needs none
+
     torch.default_generator.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def strict_wire(monkeypatch):
+@pytest.fixture(scope="session", autouse=True)
+def strict_wire():
     from coterie.run.experiment import RunTable
     from coterie.run.fit import fit
     from coterie.run.settings import RunSettings
 
-    for settings in (RunSettings, RunTable):
-        defaults = {f.name: f.default for f in dataclasses.fields(settings)} | {"strict_wire": True}
-        monkeypatch.setattr(settings.__init__, "__defaults__", tuple(defaults.values()))
-    monkeypatch.setitem(inspect.unwrap(fit).__kwdefaults__, "settings", RunSettings())
+    with pytest.MonkeyPatch.context() as patch:
+        for settings in (RunSettings, RunTable):
+            defaults = {f.name: f.default for f in dataclasses.fields(settings)} | {"strict_wire": True}
+            patch.setattr(settings.__init__, "__defaults__", tuple(defaults.values()))
+        patch.setitem(inspect.unwrap(fit).__kwdefaults__, "settings", RunSettings())
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -133,6 +133,7 @@ def run_tests(folder: Path, said: Path, names: Sequence[str]) -> None:
     os.chdir(folder)
     sys.path.insert(0, str(folder / "src"))
     os.environ["PYTHONPATH"] = str(folder / "src")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # where it is set, conftest.py would undo the next line
     sys.dont_write_bytecode = True  # two mutants of one second and one size would be taken for each other
     with said.open("w") as file:
         for stream in (1, 2):
