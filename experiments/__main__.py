@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.page:
         from experiments.running import chosen, run_missing
 
-        _toy()
+        _toys()
         steps = chosen(ORDER, [name for name in given.only.split(",") if name])
         for said in run_missing(kinds(), steps, minutes=given.minutes, jobs=given.jobs):
             print(said, flush=True)
@@ -35,11 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _toy() -> None:
-    if read_json(RESULTS / "maxfl_toy.json") is None:
-        from experiments import maxfl_toy
+def _toys() -> None:
+    from experiments import maxfl_landscape, maxfl_toy
 
-        maxfl_toy.main()
+    for toy, name in ((maxfl_toy, "maxfl_toy"), (maxfl_landscape, "maxfl_landscape")):
+        if read_json(RESULTS / f"{name}.json") is None:
+            toy.main()
 
 
 if __name__ == "__main__":

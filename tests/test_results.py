@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from coterie.core.reading import read_toml
 from coterie.run.loop import _Loop
@@ -23,7 +24,7 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from experiments import running
+    from experiments import maxfl_landscape, running
     from experiments.documents import Document, Row, read, read_json, write
     from experiments.maxfl_toy import MONTE_CARLO
     from experiments.measures import MEASURES
@@ -105,6 +106,16 @@ def test_no_number_of_a_paper_stands_without_its_figure_or_table():
 def test_the_toy_agrees_with_an_independent_monte_carlo():
     rows = read_json(ROOT / "experiments" / "results" / "maxfl_toy.json")["rows"]
     assert all(abs(row[m] - MONTE_CARLO[m][row["gamma_G^2"]]) < 0.01 for row in rows for m in MONTE_CARLO)
+
+
+def test_the_landscape_agrees_with_the_threshold_and_the_optimum_with_a_grid():
+    # The midpoint is a minimum below 1.044, where g^2 tanh(g^2 / 2) = 1/2; just below it there are two more.
+    for squared, minima in ((1.02, 1), (1.04, 3), (1.05, 2)):
+        assert maxfl_landscape.two_clients(squared)["minima"] == minima
+    means = torch.tensor([[0.0, 0.3], [0.2, 4.0], [6.0, 9.0]], dtype=torch.float64)
+    grid = torch.linspace(-1, 10, 200_001, dtype=torch.float64)
+    values = torch.sigmoid((grid - means[..., None]).square()).mean(0)
+    torch.testing.assert_close(maxfl_landscape.optimum(means), grid[values.argmin(1)], atol=1e-4, rtol=0)
 
 
 def document(values, n_test=20, shared=(), name="e"):

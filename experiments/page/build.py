@@ -32,6 +32,7 @@ OTHERS = {
     meritfed.MEAN: (BENCHMARKS / "mean_estimation.json", meritfed.of_mean_estimation),
     meritfed.ATTACKS: (BENCHMARKS / "byzantine.json", meritfed.of_attacks),
     maxfl.TOY: (RESULTS / "maxfl_toy.json", maxfl.of_toy),
+    maxfl.LANDSCAPE: (RESULTS / "maxfl_landscape.json", maxfl.of_landscape),
 }
 """Files of other shapes, and how they are read."""
 

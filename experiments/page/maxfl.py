@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.documents import Document, Row
-from experiments.page.claims import Claim, Place
+from experiments.documents import RESULTS, Document, Row, read_json
+from experiments.maxfl_landscape import TOLERANCE
+from experiments.page.claims import Claim, Place, spread
 from experiments.page.sections import Advice, Figure, Section, Study
-from experiments.page.text import table
+from experiments.page.text import table, times
 
-TOY, TABLE_1 = "maxfl_toy", "maxfl-fashion-mnist"
+TOY, LANDSCAPE, TABLE_1 = "maxfl_toy", "maxfl_landscape", "maxfl-fashion-mnist"
 BY_CONSTRUCTION = (
     "True by construction: a reported gap of 100 has weight 4e-44, so these attackers are deleted whatever they send."
 )
@@ -41,6 +42,73 @@ def _curves(document: Document) -> list[str]:
         if document.by_seed(quantity, method)
     ]
     return table(("gamma_G²", *map(str, document.seeds)), lines)
+
+
+ONE_MINIMUM = 1.044
+"""The midpoint of two means is a minimum below this g^2: g^2 tanh(g^2 / 2) < 1/2."""
+
+
+def of_landscape(result: Any) -> Document:
+    """The file experiments/results/maxfl_landscape.json; a distance of two clients takes the place of a seed."""
+    rows = [Row("two clients", 0, "", "", 1, 0, {"gap of the largest weight": result["gap of the largest weight"]})]
+    for number, row in enumerate(result["two"], 1):
+        side = "near" if row["g^2"] < ONE_MINIMUM else "far"
+        values = {f"minima, {side}": row["minima"]} | ({RATE: row[RATE]} if side == "far" else {})
+        rows.append(Row("two clients", number, "", "", 1, 0, values))
+    three: dict[tuple[str, int], dict[str, float | None]] = {}
+    for row in result["three"]:
+        values = {f"{key}, {row['case']}": row[key] for key in ("appeal", *SATISFIED, "distance from the average")}
+        three.setdefault((row["method"], row["seed"]), {}).update(values)
+    return Document(LANDSCAPE, 0, (), [*rows, *(Row(*key, "", "", 1, 0, values) for key, values in three.items())])
+
+
+RATE = "rate, midpoint over minimum"
+SATISFIED = ("at least one satisfied", "at least one as good", "both of the first two satisfied")
+
+
+def _three(document: Document) -> list[str]:
+    """Shares of draws, by method and case."""
+    rows = [
+        (q, *(spread(list(document.by_seed(q, m).values())) for m in ("maxfl", "average", "first two")))
+        for q in document.quantities
+        if document.by_seed(q, "maxfl")
+    ]
+    head = ("share of draws", "MaxFL's optimum", "average", "average of the first two")
+    two = read_json(RESULTS / f"{LANDSCAPE}.json")["two"]
+    known = [(f"{row['g^2']:g}", str(row["minima"]), times(row[RATE])) for row in two]
+    return [
+        *table(("two clients, g²", "minima", RATE), known), "", *table(head, rows), "",
+        "Mean ± standard deviation over 5 seeds.",
+    ]  # fmt: skip
+
+
+def _landscape_claims() -> list[Claim]:
+    two, one = Place(LANDSCAPE, "minima, near", "two clients"), Place(LANDSCAPE, f"{SATISFIED[0]}, far", "maxfl")
+    both = Place(LANDSCAPE, f"{SATISFIED[2]}, two near", "maxfl")
+    exact: dict[str, Any] = {"direction": "alike", "margin": 0.01, "error": 0.0}
+    return [
+        Claim("landscape-peak", "A client's weight is largest where its gap is 0",
+              two._replace(quantity="gap of the largest weight"), 0.0, "Fig. 2", **exact),
+        Claim("landscape-near", "Two clients that are near: the objective has one minimum", two, 1.0, "Fig. 5b", **exact),
+        Claim("landscape-far", "Two clients that are far apart: the objective has two minima",
+              two._replace(quantity="minima, far"), 2.0, "Fig. 5b", **exact),
+        Claim("landscape-rate", "Two clients that are far apart: the server's rate 1 / sum q is larger on the flat ridge between them "
+              "than at a minimum", two._replace(quantity=RATE), 1.0, "Fig. 8", error=0.0),
+        Claim("landscape-same", "Three clients that are near: MaxFL's optimum is the average (within .1 deviations, mean over draws)",
+              one._replace(quantity="distance from the average, near"), 0.1, "Fig. 6a", "lower",
+              note="Empirical means scatter with variance 1 about true ones that are near."),
+        Claim("landscape-one", "Three clients that are far apart: MaxFL satisfies at least one more often than the average does", one,
+              one._replace(method="average"), "Fig. 6b",
+              note="Where all are far apart MaxFL's optimum is almost one client's own mean, which is not strictly better than itself; "
+              "the average satisfies the middle client, at whose true mean it lies here."),
+        Claim("landscape-ensured", f"Three clients that are far apart: MaxFL serves at least one as well as its own mean (within "
+              f"{TOLERANCE:g}) more often than the average does", one._replace(quantity=f"{SATISFIED[1]}, far"),
+              Place(LANDSCAPE, f"{SATISFIED[1]}, far", "average"), "Fig. 6b"),
+        Claim("landscape-both", "Two near clients and a far one: MaxFL satisfies both more often than the average of all does", both,
+              both._replace(method="average"), "Fig. 6c"),
+        Claim("landscape-most", "Two near clients and a far one: MaxFL satisfies both as often as the average of the two (within .02)",
+              both, both._replace(method="first two"), "Fig. 6c", "alike", margin=0.02),
+    ]  # fmt: skip
 
 
 def _table_1() -> list[Claim]:
@@ -200,6 +268,16 @@ SECTION = Section(
             "(200,000 draws) within .01.",
             _toy_claims(),
             shown=_curves,
+        ),
+        Study(
+            LANDSCAPE,
+            "MaxFL: its objective for two and three clients",
+            "The clients' true means lie at 0, .1 and .2 (near), 0, 5 and 10 (far), or 0, .1 and 10 (two near); empirical means are "
+            "drawn with variance 1, 1,000 draws a seed. A client is satisfied if the model's loss at its true mean is below that "
+            "of its own empirical mean. For two clients all follows from a grid; their midpoint is a minimum below g² = 1.044, and "
+            "from 1.03 to there two more lie beside it.",
+            _landscape_claims(),
+            shown=_three,
         ),
         Study(
             LEAVE,
