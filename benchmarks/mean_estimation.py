@@ -2,7 +2,8 @@
 
 150 clients with 1,000 samples each: 5 have the target's distribution, 95 one whose mean lies mu away, 50 one at distance 1.
 5,000 rounds of one gradient on 100 samples, server rate .01; MeritFed takes 10 mirror-descent steps on 1,000 more samples of
-the target. The plateau is the mean over the last fifth of the rounds. Whole seeds run while the time lasts.
+the target, or in the stochastic variant each on 100 of them, or asks for losses alone. The plateau is the mean over the last
+fifth of the rounds. Whole seeds run while the time lasts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -29,15 +31,54 @@ REFERENCE: Mapping[str, Mapping[float, float]] = {
 }
 """Plateaus of the authors' code."""
 
-GROUPS = {"MeritFed": (5, 95, 50), "SGD Full": (5, 95, 50), "SGD Ideal": (5, 0, 0), "target only": (1, 0, 0)}
-"""Clients of the target's distribution, of the one close by and of the one far away that take part."""
-
-ROUNDS = {"MeritFed": 5000, "SGD Full": 3000, "SGD Ideal": 5000, "target only": 5000}
-"""A round brings x closer to its limit by a factor .998, so 3,000 rounds leave 1/400 of the way: nothing against .1."""
-
 LOCAL = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=100)
 LR = 0.01
 MOST_SEEDS = 10
+EVERYBODY = (5, 95, 50)
+
+
+class Contestant(NamedTuple):
+    """How a method is run.
+
+    Attributes:
+        groups: clients of the target's distribution, of the one close by and of the one far away that take part.
+        rounds: a round brings x closer to its limit by a factor .998, so 3,000 leave 1/400 of the way: nothing against .1.
+        drawn: clients of each round; None: all.
+    """
+
+    groups: tuple[int, int, int] = EVERYBODY
+    rounds: int = 5000
+    drawn: int | None = None
+
+
+CONTESTANTS: Mapping[str, Contestant] = {
+    "MeritFed": Contestant(),
+    "SGD Full": Contestant(rounds=3000),
+    "SGD Ideal": Contestant((5, 0, 0)),
+    "target only": Contestant((1, 0, 0)),
+    "FedAvg of 5": Contestant(rounds=3000, drawn=5),
+    "FedAvg of 10": Contestant(rounds=3000, drawn=10),
+    "FedAdp": Contestant(),
+    "TAWT": Contestant(),
+    "MeritFed, stochastic": Contestant(),
+    "MeritFed, losses alone": Contestant(),
+}
+AVERAGING = ct.FedAvg(LOCAL, lr=LR)  # equal sizes: the plain mean
+FEDADP = ct.FedAdp(local=LOCAL, lr=LR, reference=TARGET, running_mean=False)
+TAWT = ct.TAWT(targets=TARGET, local=LOCAL, lr=LR, every=2)
+MERITFED = ct.MeritFed(targets=TARGET, local=LOCAL, lr=LR, md_steps=10)
+
+
+def method_of(label: str, mu: float) -> Any:
+    """A contestant's method; the step of mirror descent follows mu."""
+    variants = {
+        "MeritFed": {},
+        "MeritFed, stochastic": {"oracle_batch_size": 100},
+        "MeritFed, losses alone": {"oracle": "loss"},
+    }
+    if label in variants:
+        return replace(MERITFED, md_step=MD_STEP[mu], **variants[label])
+    return {"FedAdp": FEDADP, "TAWT": TAWT}.get(label, AVERAGING)
 
 
 class Job(NamedTuple):
@@ -76,8 +117,8 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
 
     def jobs(seed: int) -> list[Job]:
         if settings.quick:
-            return [Job(m, 0.01, seed, 3, 100) for m in GROUPS]
-        return [Job(m, mu, seed, ROUNDS[m]) for m in GROUPS for mu in MD_STEP]  # the longest first
+            return [Job(m, 0.01, seed, 3, 100) for m in CONTESTANTS]
+        return [Job(m, mu, seed, one.rounds) for m, one in CONTESTANTS.items() for mu in MD_STEP]
 
     for found in over_seeds(jobs, plateau, settings, 2 if settings.quick else MOST_SEEDS):
         yield {**found, "summary": summary(found["runs"])}
@@ -86,13 +127,11 @@ def run(settings: Settings) -> Iterator[dict[str, Any]]:
 def plateau(job: Job) -> dict[str, Any]:
     """The plateau of one run, and for MeritFed the weight of each group at the end."""
     started = time.perf_counter()
+    one = CONTESTANTS[job.method]
     clients = ct.data.load(
-        "mean-estimation", seed=job.seed, mu=job.mu, groups=list(GROUPS[job.method]), samples=job.samples, test=0
+        "mean-estimation", seed=job.seed, mu=job.mu, groups=list(one.groups), samples=job.samples, test=0
     )
-    method: Any = ct.FedAvg(LOCAL, lr=LR)  # equal sizes: the plain mean
-    if job.method == "MeritFed":
-        method = ct.MeritFed(targets=TARGET, local=LOCAL, lr=LR, md_steps=10, md_step=MD_STEP[job.mu])
-    value, weights = settle(method, clients, job.rounds, job.seed)
+    value, weights = settle(method_of(job.method, job.mu), clients, job.rounds, job.seed, drawn=one.drawn)
     return {
         **job._asdict(),
         "plateau": value,
@@ -102,13 +141,15 @@ def plateau(job: Job) -> dict[str, Any]:
 
 
 def settle(
-    method: Any, clients: ct.Clients, rounds: int, seed: int, attack: Any = None
+    method: Any, clients: ct.Clients, rounds: int, seed: int, attack: Any = None, drawn: int | None = None
 ) -> tuple[float, Mapping[str, float]]:
     """Mean of ||x - x*||^2 over the last fifth of the rounds, and the weights of the last one."""
     watched = Watched(method, rounds - max(1, rounds // 5))
     done = ct.fit(
         watched, clients, ct.models.Mean(), rounds, seed, attack=attack,
-        settings=ct.RunSettings(evaluate=rounds, metrics=(), merge_validation=False, strict_wire=False),
+        settings=ct.RunSettings(
+            clients_per_round=drawn, evaluate=rounds, metrics=(), merge_validation=False, strict_wire=False
+        ),
     )  # fmt: skip
     return statistics.fmean(watched.distances), next(iter(done.weights.values()))
 
@@ -116,8 +157,8 @@ def settle(
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and standard deviation over seeds for each method and mu, beside the authors' numbers."""
     lines = []
-    for method in GROUPS:
-        for mu in sorted({r["mu"] for r in results}):
+    for method in CONTESTANTS:
+        for mu in sorted({r["mu"] for r in results if r["method"] == method}):
             values = [r["plateau"] for r in results if (r["method"], r["mu"]) == (method, mu)]
             spread = statistics.stdev(values) if len(values) > 1 else None
             reference = REFERENCE.get(method, {}).get(mu)
