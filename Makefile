@@ -80,10 +80,12 @@ results: $(VENV)/.dev  ## write docs/results.md from experiments/results and ben
 sessions: $(VENV)/.dev  ## run the commands of the tutorials and how-to pages again, and write what they print
 	$(BIN)/python docs/console.py docs/tutorials/*.md docs/howto/*.md
 
-lint: $(VENV)/.dev  ## style and types, as pre-commit runs them
+lint: $(VENV)/.dev  ## style, types and spelling, as pre-commit runs them, and wording
 	$(BIN)/ruff check src tests examples benchmarks experiments docs
 	$(BIN)/ruff format --check src tests examples benchmarks experiments docs
 	$(BIN)/mypy
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs src examples benchmarks experiments
+	$(BIN)/python -m pytest tests/test_prose.py -q
 
 format: $(VENV)/.dev  ## format the code
 	$(BIN)/ruff check --fix --quiet src tests examples benchmarks experiments docs

@@ -117,8 +117,8 @@ SECTION = Section(
                 fashion(key),
                 f"ISFL: Fashion-MNIST, {split}",
                 f"6,000 images over ten clients, {split}; 500 rows at the server; `mlp [64]`, Adam .001 anew in each round, batches "
-                "of 128, 6 rounds of 3 epochs (with 12,000 images and 8 rounds one run of ISFL takes 34 s of a core, and five "
-                "seeds of all methods and splits an hour and a half). "
+                "of 128, 6 rounds of 3 epochs. With 12,000 images and 8 rounds one run of ISFL takes 34 s of a core, and five "
+                "seeds of all methods and splits an hour and a half. "
                 "D_S are the other 9,500 images of Fashion-MNIST's test set, D_G the union of the "
                 "clients' training rows.",
                 [*_fashion_claims(key), *(_theory_claims() if key == "98" else [])],

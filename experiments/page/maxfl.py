@@ -283,7 +283,7 @@ SECTION = Section(
             LEAVE,
             "MaxFL: clients leave (Table 1)",
             "Dirichlet(.5), 40 clients that train and 10 that never do, labels turned round at 30 % of them, 5 a round, "
-            "30 rounds (with 60 clients and 60 rounds one run takes 46 s of a core, and all methods and seeds half an hour). "
+            "30 rounds. With 60 clients and 60 rounds one run takes 46 s of a core, and all methods and seeds half an hour. "
             "After 3 mandatory rounds (there 10 of 200) only clients to whom the model appeals are drawn, under every method. "
             "GM-appeal is the mean of the evaluations, every 5 rounds, in the second half.",
             _leaving(),

@@ -137,8 +137,8 @@ SECTION = Section(
             Study(
                 shards(key),
                 f"VaRSeL: Fashion-MNIST, {about} (Table 2)",
-                f"60 clients with two shards of 500 rows, logistic regression, K = 10, {about} of 32 rows, 100 rounds (300 take "
-                "15 minutes of a core for five seeds of all methods). client-00 and "
+                f"60 clients with two shards of 500 rows, logistic regression, K = 10, {about} of 32 rows, 100 rounds. 300 rounds "
+                "take 15 minutes of a core for five seeds of all methods. client-00 and "
                 "client-01 are internal and are tested on the rows of Fashion-MNIST's test set that have their classes, in their "
                 "shares; `local` is not here: each alone on its own two classes is an easier problem.",
                 _table_2(key),

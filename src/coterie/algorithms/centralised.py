@@ -1,4 +1,4 @@
-r"""Centralised: all rows in one place, the reference that nobody in a federation can have.
+r"""Centralised: trained on all rows pooled, for comparison only: partners cannot share rows.
 
 Optimises: the mean loss over all rows.
 Sends: nothing: the rows of all clients lie at the server.

@@ -17,7 +17,7 @@ EPILOG = """examples:
   coterie compare my-clients/ --label outcome       the same for a folder with one CSV per client
   coterie check my-clients/ --label outcome         what is wrong with these files? nothing is trained
   coterie compare heart-disease --methods local,fedavg,meritfed --seeds 5 --out runs/heart
-  coterie run experiment.toml --resume              full control; goes on where it was stopped
+  coterie run experiment.toml --resume              full control; resumes where it stopped
   coterie predict runs/heart --client switzerland new.csv
 
 exit status: 0 done, 1 the run failed (what was saved stays), 2 bad input, 130 stopped with Ctrl-C"""
@@ -106,7 +106,7 @@ def _add_set(parser: argparse.ArgumentParser, about: str) -> None:
 
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--resume", action="store_true", help="go on where this run was stopped")
+    parser.add_argument("--resume", action="store_true", help="resume where this run stopped")
 
 
 def _add_printing(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +145,7 @@ def _add_listings(commands: Any) -> None:
 def _add_site_commands(commands: Any) -> None:
     deploy = _add(commands, "deploy", "make the kits with which sites elsewhere join a plan (NVIDIA FLARE)")
     deploy.add_argument("plan", help="an experiment's TOML file with a [deploy] table")
-    deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; left out: as [deploy] kits says")
+    deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; default: as [deploy] kits says")
     deploy.add_argument(
         "--keys-at-sites",
         action="store_true",
@@ -161,8 +161,8 @@ def _add_site_commands(commands: Any) -> None:
 
     submit = _add(commands, "submit", "run a plan on its sites and bring the run directory back")
     submit.add_argument("plan")
-    submit.add_argument("--kits", metavar="FOLDER", help="left out: as [deploy] kits says")
-    submit.add_argument("--out", help="run directory; left out: runs/NAME")
+    submit.add_argument("--kits", metavar="FOLDER", help="default: as [deploy] kits says")
+    submit.add_argument("--out", help="run directory; default: runs/NAME")
     _add_resume(submit)
     _add_printing(submit)
 
@@ -183,16 +183,16 @@ def _add_results(commands: Any) -> None:
     )
     finalise.add_argument("folder", help="the run directory")
     finalise.add_argument("--client", required=True, help="whose model")
-    finalise.add_argument("--method", help="whose label; left out: what the run recommends to this client")
-    finalise.add_argument("--out", metavar="FOLDER", help="left out: final/RUN-CLIENT")
+    finalise.add_argument("--method", help="whose label; default: what the run recommends to this client")
+    finalise.add_argument("--out", metavar="FOLDER", help="default: final/RUN-CLIENT")
     _add_threshold(finalise)
 
     predict = _add(commands, "predict", "predict new rows with a client's model of a finished run, or a finalised one")
     predict.add_argument("folder", help="the run directory, or what finalise wrote")
     predict.add_argument("file", help="CSV, Excel, Parquet or npz file with the client's columns")
     predict.add_argument("--client", help="whose model of a run")
-    predict.add_argument("--method", help="whose label; left out: what the run recommends to this client")
-    predict.add_argument("--seed", type=int, help="of the model; left out: the first")
+    predict.add_argument("--method", help="whose label; default: what the run recommends to this client")
+    predict.add_argument("--seed", type=int, help="of the model; default: the first")
     predict.add_argument(
         "--trust",
         metavar="FILE",
@@ -206,7 +206,7 @@ def _add_track(commands: Any) -> None:
     track = _add(commands, "track", "send what a finished run measured to MLflow or TensorBoard")
     track.add_argument("folder", help="the run directory")
     track.add_argument("--to", required=True, metavar="LOGGER", help="mlflow or tensorboard")
-    track.add_argument("--at", metavar="WHERE", help="tracking URI or folder; left out: the logger's default")
+    track.add_argument("--at", metavar="WHERE", help="tracking URI or folder; default: the logger's default")
 
 
 def _add_threshold(parser: argparse.ArgumentParser) -> None:

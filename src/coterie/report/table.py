@@ -179,7 +179,9 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
     trees = [m for m in results.references if results.algorithms[m] in YARDSTICKS]
     pooled = [m for m in results.references if m not in trees]
     if pooled:
-        lines.append(f"{listing(pooled)}: all rows in one place, a reference that nobody can have.")
+        lines.append(
+            f"{listing(pooled)}: all rows in one place, for comparison only, since partners cannot share rows."
+        )
     if trees:
         lines.append(
             f"{listing(trees)}: gradient-boosted trees of each client, and of all rows; a yardstick, no method."

@@ -42,7 +42,7 @@ class Tuning:
         part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone.
         steps: numbers of steps to choose from; 0, the model as it is, is among them.
         lr: learning rates to choose from, each > 0.
-        batch_size: rows of a step; left out: all training rows.
+        batch_size: rows of a step; default: all training rows.
     """
 
     part: Annotated[str, one_of(*PARTS)] = "bias"

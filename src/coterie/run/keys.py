@@ -64,8 +64,8 @@ class Key(NamedTuple):
 
     @property
     def help(self) -> str:
-        """One line about it for the command line, where whatever is None in Python is left out."""
-        text = re.sub(r"\bNone\b(?=:)", "left out", self.about.replace("`", "").rstrip("."))
+        """One line about it for the command line, where a key that is None in Python has its default."""
+        text = re.sub(r"\bNone\b(?=:)", "default", self.about.replace("`", "").rstrip("."))
         return f"{text} ({self.table} {', '.join(self.entries)})" if self.entries else text
 
     def parse(self, text: str) -> Any:

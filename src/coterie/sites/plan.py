@@ -47,7 +47,7 @@ class Deployment:
         organisation: of the operator and the server.
         kits: folder for the kits, one per site, one for the server and one for the operator.
         timeout: seconds that a site has to answer an ask.
-        columns: columns that every site must have; left out: those that all share are used.
+        columns: columns that every site must have; default: those that all share.
         runs: how often the plan may be run from its beginning; sites count the requests.
         asks_per_round: requests to a site in a round of one method, at most.
     """

@@ -23,7 +23,7 @@ class SiteSettings:
 
     Attributes:
         data: the site's data file (CSV, TSV, Parquet).
-        label: the column that may be predicted; left out: whichever the approved plan names.
+        label: the column that may be predicted; default: whichever the approved plan names.
         minimum_rows: with fewer training rows the site refuses every request but the first, which finds that out.
         minimum_cell: a part, a class, a category or a column with fewer rows than this is not spoken of: its metrics are undefined,
             its name and sums stay at the site.

@@ -74,7 +74,7 @@ def compare(
         rounds: number of rounds.
         seeds: 5 means 0 to 4; a list names them.
         folder: the run directory; None: a temporary one, which goes with what is returned.
-        resume: go on where this run was stopped; methods and seeds may be added.
+        resume: resume where this run stopped; methods and seeds may be added.
         jobs: runs at once, each in a process of its own; no result depends on it.
         data: further keys of [data] for a data set or folder, such as {"label": "outcome"}.
         split: the [split] table, such as {"kind": "dirichlet", "alpha": 0.5}.
