@@ -28,7 +28,7 @@ def encode(array):
     return out.getvalue()
 
 
-def write(path, labels, *, image="img", size=32, raw=None):
+def write(path, labels, *, image="img", column="label", size=32, raw=None):
     """Images whose red is their number, green their label and blue 7."""
     rows = []
     for i, label in enumerate(labels):
@@ -36,7 +36,7 @@ def write(path, labels, *, image="img", size=32, raw=None):
         pixels[:] = (i % 256, max(label, 0), 7)
         rows.append({"bytes": encode(pixels) if raw is None else raw, "path": f"{i}.png"})
     path.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pyarrow.table({image: rows, "label": pyarrow.array(labels, pyarrow.int64())}), path)
+    parquet.write_table(pyarrow.table({image: rows, column: pyarrow.array(labels, pyarrow.int64())}), path)
 
 
 @pytest.fixture
@@ -72,6 +72,27 @@ def test_subfolders_several_files_and_another_column_name(tmp_path, monkeypatch)
     assert torch.equal(clients.train.labels, torch.tensor([0] * 30 + [1] * 30))
     with pytest.raises(InputError, match=r"has no test\.parquet; copy it there too"):
         load("cifar10", split=SPLIT, server=1)
+
+
+def test_a_hundred_classes_have_their_fine_labels(tmp_path, monkeypatch):
+    for part, rows in (("train", 300), ("test", 100)):
+        write(
+            tmp_path / "cifar100" / f"{part}-00000-of-00001.parquet",
+            [i % 100 for i in range(rows)],
+            column="fine_label",
+        )
+    monkeypatch.setenv("COTERIE_DATA", str(tmp_path))
+    clients = load("cifar100", split=SPLIT, server=100)
+    assert clients.name == "cifar100"
+    assert torch.equal(clients.train.inputs[:, 1, 5, 9].long(), clients.train.labels)
+    assert [clients.classes[i] for i in (0, 54, 99)] == ["apple", "orchid", "worm"]
+    assert torch.bincount(clients.server.labels).tolist() == [1] * 100
+    write(tmp_path / "cifar100" / "train-00000-of-00001.parquet", [100], column="fine_label")
+    with pytest.raises(InputError, match="labels must lie between 0 and 99"):
+        load("cifar100", split=SPLIT)
+    write(tmp_path / "cifar100" / "train-00000-of-00001.parquet", [0])
+    with pytest.raises(InputError, match=r"needs the columns img \(or image\) and fine_label, but has img, label"):
+        load("cifar100", split=SPLIT)
 
 
 def test_only_what_is_used_is_decoded(tiny, monkeypatch):

@@ -49,6 +49,7 @@ def test_every_entry_says_what_it_is():
         "digits",
         "fashion-mnist",
         "cifar10",
+        "cifar100",
         "emnist",
         "goemotions",
         "medmnist",

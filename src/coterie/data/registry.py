@@ -17,6 +17,7 @@ from coterie.core.rows import Clients
 from coterie.data import hub
 from coterie.data.sets import (
     cifar10,
+    cifar100,
     digits,
     emnist,
     fashion_mnist,
@@ -99,6 +100,15 @@ _ALL = (
         "none stated; free to use with citation",
         cifar10.cifar10,
         {"folder": None, "rows": None, "server": 0, "split": {**cifar10.DEFAULT_SPLIT, "parts": _PARTS}},
+    ),
+    Dataset(
+        "cifar100",
+        "CIFAR-100: 60,000 colour images of 32 x 32, from Parquet or the hub",
+        "10, Dirichlet(.5) shares of the classes",
+        "100 classes",
+        "none stated; free to use with citation",
+        cifar100.cifar100,
+        {"folder": None, "rows": None, "server": 0, "split": {**cifar100.DEFAULT_SPLIT, "parts": _PARTS}},
     ),
     Dataset(
         "emnist",
@@ -186,6 +196,7 @@ _DETAILS = {
     "digits": digits.__doc__ or "",
     "fashion-mnist": fashion_mnist.__doc__ or "",
     "cifar10": cifar10.__doc__ or "",
+    "cifar100": cifar100.__doc__ or "",
     "emnist": emnist.__doc__ or "",
     "goemotions": goemotions.__doc__ or "",
     "medmnist": medmnist.__doc__ or "",

@@ -11,7 +11,7 @@ import io
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,20 +26,44 @@ from coterie.data.split_table import Split
 from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 
-__all__ = ["CLASSES", "DEFAULT_SPLIT", "cifar10"]
+__all__ = ["CLASSES", "DEFAULT_SPLIT", "ImageSet", "cifar10", "load_images"]
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
-ON_THE_HUB = "uoft-cs/cifar10"
 _CURE = (
     "give a folder with train.parquet and test.parquet in the Hugging Face layout, or set the environment variable "
     "COTERIE_DATA to it"
 )
-_SUBFOLDERS = ("", "cifar10", "plain_text", "cifar10/plain_text")
 
 Index = NDArray[np.int64]
 Source = tuple[Index, Callable[[Index], Tensor]]
 """All labels of `train` or `test`, and a function that reads the images of the given rows."""
+
+
+class ImageSet(NamedTuple):
+    """A data set of this format.
+
+    Attributes:
+        name: what a user types, a subfolder of its files, and its name on the hub after the owner.
+        title: its name in sentences.
+        classes: their names.
+        label: column of the labels.
+        subfolder: where the files of the hub lie in the set's own folder.
+    """
+
+    name: str
+    title: str
+    classes: tuple[str, ...]
+    label: str
+    subfolder: str
+
+    @property
+    def on_the_hub(self) -> str:
+        """Owner and name."""
+        return f"uoft-cs/{self.name}"
+
+
+CIFAR10 = ImageSet("cifar10", "CIFAR-10", CLASSES, "label", "plain_text")
 
 
 def cifar10(
@@ -62,9 +86,22 @@ def cifar10(
         rows: only so many images, every class in its share.
         server: so many of the 10,000 test images for the server, every class in its share.
     """
+    return load_images(CIFAR10, seed=seed, split=split, folder=folder, rows=rows, server=server)
+
+
+def load_images(
+    images: ImageSet,
+    *,
+    seed: int,
+    split: Mapping[str, Any] | None,
+    folder: str | Path | None,
+    rows: int | None,
+    server: int,
+) -> Clients:
+    """The clients of a data set of this format. Arguments as for `cifar10`."""
     rule = Split.parse(split, **DEFAULT_SPLIT)
-    where = _find(folder)
-    labels, read = _source(where, "train")
+    where = _find(images, folder)
+    labels, read = _source(images, where, "train")
     require(
         rows is None or (SIZE.test(rows) and rows <= len(labels)),
         f"rows = {rows!r} must lie between 1 and {len(labels)}",
@@ -74,7 +111,7 @@ def cifar10(
     chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=at)
     held = standard = None
     if server or rule.test != "own":
-        test_labels, read_test = _source(where, "test")
+        test_labels, read_test = _source(images, where, "test")
         require(server <= len(test_labels), f"server = {server} must lie between 0 and {len(test_labels)}")
         own = subset(test_labels, server, seed=at) if server else np.zeros(0, dtype=np.int64)
         if server:
@@ -86,23 +123,25 @@ def cifar10(
         labels[chosen],
         rule,
         seed=seed,
-        name="cifar10",
-        classes=CLASSES,
+        name=images.name,
+        classes=images.classes,
         server=held,
         standard=standard,
     )
 
 
-def _find(folder: str | Path | None) -> Path | None:
+def _find(images: ImageSet, folder: str | Path | None) -> Path | None:
     """The folder with the files; None for the hub."""
     own = os.environ.get("COTERIE_DATA") if folder is None else str(folder)
-    for place in [Path(own) / sub for sub in _SUBFOLDERS] if own else []:
+    subfolders = ("", images.name, images.subfolder, f"{images.name}/{images.subfolder}")
+    for place in [Path(own) / sub for sub in subfolders] if own else []:
         if _files(place, "train"):
             return place
     if folder is None and hub.installed():
         return None
     looked = f"the folder {folder}" if folder is not None else _variable()
-    raise InputError(f'CIFAR-10 was not found in {looked}; {_CURE}, or let the hub send it: pip install "coterie[hub]"')
+    hub_cure = 'or let the hub send it: pip install "coterie[hub]"'
+    raise InputError(f"{images.title} was not found in {looked}; {_CURE}, {hub_cure}")
 
 
 def _variable() -> str:
@@ -114,21 +153,21 @@ def _files(folder: Path, part: str) -> list[Path]:
     return sorted(folder.glob(f"{part}.parquet")) or sorted(folder.glob(f"{part}-*.parquet"))
 
 
-def _source(folder: Path | None, part: str) -> Source:
+def _source(images: ImageSet, folder: Path | None, part: str) -> Source:
     if folder is None:
         try:
-            found = hub.columns(hub.open_hub(ON_THE_HUB, part=part), "img", "label")
+            found = hub.columns(hub.open_hub(images.on_the_hub, part=part), "img", images.label)
         except InputError as error:
             raise InputError(
-                f"CIFAR-10 was not found in {_variable()}; {_CURE} (the hub was tried: {error})"
+                f"{images.title} was not found in {_variable()}; {_CURE} (the hub was tried: {error})"
             ) from error
         return found.labels, found.read_tensor
     files = _files(folder, part)
     require(bool(files), f"{folder} has no {part}.parquet; copy it there too")
-    return _parquet(files)
+    return _parquet(images, files)
 
 
-def _parquet(files: list[Path]) -> Source:
+def _parquet(images: ImageSet, files: list[Path]) -> Source:
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -139,10 +178,10 @@ def _parquet(files: list[Path]) -> Source:
         columns = parquet.read_schema(files[0]).names
         image = next((c for c in ("img", "image") if c in columns), "")
         require(
-            bool(image) and "label" in columns,
-            f"{name} needs the columns img (or image) and label, but has {', '.join(columns)}",
+            bool(image) and images.label in columns,
+            f"{name} needs the columns img (or image) and {images.label}, but has {', '.join(columns)}",
         )
-        table = pyarrow.concat_tables([parquet.read_table(f, columns=[image, "label"]) for f in files])
+        table = pyarrow.concat_tables([parquet.read_table(f, columns=[image, images.label]) for f in files])
     except (pyarrow.ArrowException, OSError) as error:
         raise InputError(f"{name} cannot be read ({error}); copy it again") from error
     kind = table.schema.field(image).type
@@ -150,13 +189,13 @@ def _parquet(files: list[Path]) -> Source:
         pyarrow.types.is_struct(kind) and kind.get_field_index("bytes") >= 0,
         f"{name}: column {image!r} is {kind}, not encoded images (a struct with bytes); save it with datasets.Image",
     )
-    label = table.schema.field("label").type
-    good = pyarrow.types.is_integer(label) and table["label"].null_count == 0
-    require(good, f"{name}: column 'label' must hold whole numbers without gaps, not {label}")
-    labels = table["label"].to_numpy().astype(np.int64)
+    label = table.schema.field(images.label).type
+    good = pyarrow.types.is_integer(label) and table[images.label].null_count == 0
+    require(good, f"{name}: column {images.label!r} must hold whole numbers without gaps, not {label}")
+    labels = table[images.label].to_numpy().astype(np.int64)
     require(
-        len(labels) > 0 and int(labels.min()) >= 0 and int(labels.max()) < 10,
-        f"{name}: labels must lie between 0 and 9",
+        len(labels) > 0 and int(labels.min()) >= 0 and int(labels.max()) < len(images.classes),
+        f"{name}: labels must lie between 0 and {len(images.classes) - 1}",
     )
     encoded = table[image].combine_chunks().field("bytes")
     return labels, lambda index: _decode(encoded.take(pyarrow.array(index)).to_pylist(), index, str(name))
