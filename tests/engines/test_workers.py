@@ -321,3 +321,13 @@ def test_a_round_that_does_not_fit_into_memory_is_refused():
     assert check_free_memory(1000, 10**6, 4, available=10**10).endswith("1000000 numbers: 4.00 GB")
     with pytest.raises(RunError, match=r"4.00 GB, but only 2.00 GB are free; ask fewer clients a round"):
         check_free_memory(1000, 10**6, 4, available=2 * 10**9)
+
+
+def test_a_message_of_any_size_fits_a_pipe_that_nobody_reads():
+    arena = Arena(1 << 22)
+    values = {"names": tuple(f"client-{i}" for i in range(10_000)), "x": torch.arange(9000.0)}
+    message = arena.pack(values)
+    assert len(message) < 1 << 12
+    unpacked = arena.unpack(message)
+    assert unpacked["names"] == values["names"]
+    assert torch.equal(unpacked["x"], values["x"])

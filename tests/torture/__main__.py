@@ -1,4 +1,4 @@
-"""`make torture`: all campaigns within MINUTES, counted into docs/reliability.md.
+"""`make torture`: all campaigns within MINUTES. Each is a row of benchmarks/results/torture.json, which docs/reliability.md sums.
 
 python -m torture [--minutes 30] [--seed YYYYMMDD] [--only WORD] [--no-page]
 """
@@ -6,6 +6,7 @@ python -m torture [--minutes 30] [--seed YYYYMMDD] [--only WORD] [--no-page]
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import random
 import sys
@@ -15,13 +16,14 @@ import warnings
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from torture.campaigns import CAMPAIGNS
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+ROOT = Path(__file__).parents[2]
+PAGE, RESULTS = ROOT / "docs" / "reliability.md", ROOT / "benchmarks" / "results" / "torture.json"
 NEVER = ("traceback", "silently different", "hang", "orphan", "memory above 2 GB")
 """What must not happen; a column each. Whatever else is wrong is counted as `other`."""
 
@@ -47,26 +49,49 @@ def counted(name: str, seed: int, seconds: float, most: int | None = None) -> Co
     return Counted(tries, kinds, wrong)
 
 
-def page(results: dict[str, Counted], seed: int, minutes: float) -> str:
+def row_of(name: str, seed: int, found: Counted) -> dict[str, Any]:
+    """What is kept of a campaign."""
+    machine = f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    versions = f"torch {torch.__version__.partition('+')[0]}"
+    day = str(datetime.now(UTC).date())
+    wrong = {kind: found.kinds[kind] for kind in (*NEVER, "other")}
+    return {
+        "campaign": name,
+        "seed": seed,
+        "day": day,
+        "machine": f"{machine}, {versions}",
+        "tries": found.tries,
+        **wrong,
+    }
+
+
+def kept(rows: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows with a new one, which takes the place of one of the same campaign and seed."""
+    same = ("campaign", "seed")
+    return [row for row in rows if any(row[key] != new[key] for key in same)] + [new]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
     """docs/reliability.md."""
-    head = "| campaign | tries | " + " | ".join(NEVER) + " | other |"
-    rows = [
-        f"| {name} | {found.tries} | " + " | ".join(str(found.kinds[kind]) for kind in (*NEVER, "other")) + " |"
-        for name, found in results.items()
-    ]
-    machine = (
-        f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__.partition('+')[0]}"
-    )
+    counts = ("tries", *NEVER, "other")
+    head = "| campaign | seeds | tries | " + " | ".join(counts[1:]) + " |"
+    lines = []
+    for name in CAMPAIGNS:
+        of = [row for row in rows if row["campaign"] == name]
+        sums = " | ".join(str(sum(row[count] for row in of)) for count in counts)
+        lines.append(f"| {name} | {len(of)} | {sums} |")
+    days, machines = sorted({row["day"] for row in rows}), sorted({row["machine"] for row in rows})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"""# Reliability
 
 For whoever wants to know what coterie does when something goes wrong. `make torture` kills runs, damages files, mangles settings,
-tables and arguments, and lets a client's code fail, and writes this page.
+tables and arguments, and lets a client's code fail, and writes this page. Each seed draws other tries; the table sums all seeds.
 
-Seed {seed}, {minutes:g} minutes, {datetime.now(UTC).date()}, {machine}.
+{when}; {"; ".join(machines)}.
 
 {head}
-| --- |{" ---: |" * (len(NEVER) + 2)}
-{chr(10).join(rows)}
+| --- |{" ---: |" * (len(counts) + 1)}
+{chr(10).join(lines)}
 
 - **kills**: SIGKILL to all processes of a run with two workers, at a random moment. `--resume` must end with the same bytes.
 - **damaged files**: each file of a finished run is deleted, cut, flipped or replaced. `report`, `predict` and `--resume` must give the
@@ -74,7 +99,8 @@ Seed {seed}, {minutes:g} minutes, {datetime.now(UTC).date()}, {machine}.
 - **mutated TOML** and **mangled CSV folders**: each is read, or refused in one sentence.
 - **Python calls**: one argument is a value that it cannot take. The call works, or is refused in one sentence.
 - **faults of a client's task**: errors of any kind, replies of any kind, and processes that end. The run must have the bits of one in
-  which that client raised an error, and blame nobody else.
+  which that client raised an error, and blame nobody else. With one worker a client's task runs in the process of the command
+  itself, so that `os._exit` in it would end the command: give `--workers 2` to code that may do so.
 
 "The same bytes" holds on machines of one kind: another instruction set rounds other bits. `environment.json` says which one it was.
 """
@@ -90,17 +116,26 @@ def main() -> int:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     sys.stdout.write(f"seed {args.seed}\n")
-    results: dict[str, Counted] = {}
+    wrong = False
     for name, campaign in CAMPAIGNS.items():
         if args.only in name:
-            results[name] = found = counted(name, args.seed, 60 * args.minutes * campaign.share)
+            found = counted(name, args.seed, 60 * args.minutes * campaign.share)
             sys.stdout.write(f"{name}: {found.tries} tries, {len(found.wrong)} wrong\n")
             for one, why in found.wrong[:20]:
                 sys.stdout.write(f"  {one}: {why}\n")
             sys.stdout.flush()
-    if not args.no_page:
-        PAGE.write_text(page(results, args.seed, args.minutes), encoding="utf-8")
-    return int(any(found.wrong for found in results.values()))
+            wrong |= bool(found.wrong)
+            if not args.no_page:
+                write(row_of(name, args.seed, found))
+    return int(wrong)
+
+
+def write(row: dict[str, Any]) -> None:
+    """Keep a row, and write the page from all."""
+    rows = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
+    rows = kept(rows, row)
+    RESULTS.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -50,15 +50,23 @@ class Arena:
         self._placed = {}
 
     def pack(self, values: Mapping[str, Any]) -> bytes:
-        """A message for `unpack` in another process. Until `clear`, a tensor that was packed before is not copied again."""
+        """A message for `unpack` in another process. Until `clear`, a tensor that was packed before is not copied again.
+
+        The message is short as long as there is room here: a pipe takes it even if nobody reads.
+        """
         text, tensors = take_apart(values)
         places = {number: place for number, t in enumerate(tensors) if (place := self._put(t)) is not None}
         rest = {str(number): tensor for number, tensor in enumerate(tensors) if number not in places}
-        return encode({"text": text, "places": json.dumps(places), **rest})
+        message = encode({"text": text, "places": json.dumps(places), **rest})
+        place = self._put(torch.frombuffer(bytearray(message), dtype=torch.uint8))
+        return message if place is None else encode({"message": json.dumps(place)})
 
     def unpack(self, message: bytes, *, keep: bool = False) -> dict[str, Any]:
         """The values. Unless the caller may `keep` them, large tensors are views of this memory until it is written again."""
         parts = decode(message)
+        if "message" in parts:
+            low, high, *_ = json.loads(parts["message"])
+            parts = decode(self._bytes[low:high].numpy().tobytes())
         text, places = parts.pop("text"), json.loads(parts.pop("places"))
         tensors: dict[int, Tensor] = {int(number): tensor for number, tensor in parts.items()}
         for number, (low, high, dtype, shape) in places.items():
