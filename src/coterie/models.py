@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import InputError, require
+from coterie.core.inputs import Inputs, sample, take
 from coterie.core.loss import IGNORED, is_multi_hot
 from coterie.core.noise import forked
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients, Inputs, take
+from coterie.core.rows import Clients
 from coterie.core.schema import BELOW_ONE, SIZE, Flag, Registry, Rule, list_of, one_of, options
 
 __all__ = [
@@ -383,7 +384,7 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     """
     if isinstance(model, nn.Module):
         return _materialised(model, clients, seed)
-    inputs = clients.train.inputs
+    inputs = sample(clients.train.inputs)
     shape: Any = (
         {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
     )

@@ -10,22 +10,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core import layers, local_training, own_rows
 from coterie.core.errors import require
+from coterie.core.inputs import Inputs, take
 from coterie.core.local_training import of_client
 from coterie.core.loss import Kind
 from coterie.core.memory import ClientState, MemoryView
 from coterie.core.method import Sampler
 from coterie.core.own_rows import count_of, part_of, row_chunks, size_of
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients, Inputs, take
+from coterie.core.rows import Clients
 from coterie.core.training import GradientRule, LocalSGD, Penalty
 from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace
@@ -299,18 +300,13 @@ class Cohort:
         return result
 
     @torch.no_grad()
-    def outputs(self, x: Tensor, *, part: str = "test") -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs and labels of all rows of the cohort, flat [R, ...], and the offsets [n + 1] of the clients in them."""
-        found: list[Tensor] = []
-        labels: list[Tensor] = []
-        sizes = [0] * len(self.names)
-        for i, inputs, some in row_chunks(self, x, part, None, "round", "eval"):
-            found.append(self.workspace.model(inputs))
-            labels.append(some)
-            sizes[i] += len(some)
-            self.spent["row_losses"] += len(some)
-        offsets = torch.tensor([0, *np.cumsum(sizes)])
-        return torch.cat(found), torch.cat(labels), offsets
+    def outputs(self, x: Tensor, *, part: str = "test") -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs and labels of all rows of each client in turn, [rows, ...]; every client must have some."""
+        for _, chunks in groupby(row_chunks(self, x, part, None, "round", "eval"), itemgetter(0)):
+            pairs = [(self.workspace.model(inputs), labels) for _, inputs, labels in chunks]
+            outputs, labels = (torch.cat(several) for several in zip(*pairs, strict=True))
+            self.spent["row_losses"] += len(labels)
+            yield outputs, labels
 
     def evaluate(
         self, x: Tensor, metrics: Mapping[str, Callable[[Tensor, Tensor, Kind], float | None]], *, part: str = "test"
@@ -332,21 +328,18 @@ class Cohort:
         result["n"] = torch.tensor([size_of(self, i, part) for i in range(len(self.names))], dtype=torch.float64)
         if not has:
             return result
-        within = self.only(has)
-        outputs, labels, offsets = within.outputs(x if x.ndim == 1 else x[has], part=part)
+        loss, scale = self.workspace.loss, self.clients.label_scale
         # Per client: the vector units of a CPU round a row otherwise than the few left over at the end, so that a loss of all rows
-        # at once would depend on who shares the cohort.
-        spans = [slice(int(low), int(high)) for low, high in pairwise(offsets.tolist())]
-        for i, span in zip(has, spans, strict=True):
-            values = self.workspace.loss.rows(outputs[span], labels[span]).double().cpu()
+        # at once would depend on who shares the cohort; and no memory grows with the rows of all.
+        for i, (outputs, labels) in zip(
+            has, self.only(has).outputs(x if x.ndim == 1 else x[has], part=part), strict=True
+        ):
+            values = loss.rows(outputs, labels).double().cpu()
             result["loss"][i] = values.sum() / len(values)
-        if self.workspace.loss.kind == "regression":
-            scale = self.clients.label_scale
-            outputs, labels = scale.undo(outputs), scale.undo(labels)
-        outputs = self.workspace.loss.ordered(outputs)
-        for name, metric in metrics.items():
-            for j, i in enumerate(has):
-                value = metric(outputs[spans[j]], labels[spans[j]], self.workspace.loss.kind)
+            if loss.kind == "regression":
+                outputs, labels = scale.undo(outputs), scale.undo(labels)
+            for name, metric in metrics.items():
+                value = metric(loss.ordered(outputs), labels, loss.kind)
                 if value is not None:
                     result[name][i] = value
         return result

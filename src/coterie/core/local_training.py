@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.core import layers, own_rows
 from coterie.core.errors import InputError
+from coterie.core.inputs import named, sample, take
 from coterie.core.kernels import Batched, RowSource, StepRule, chunks
 from coterie.core.method import Sampler, as_sampler, overrides
 from coterie.core.noise import Generators
@@ -136,9 +137,9 @@ def _train_batched(
         at = where[i]
         return own + at.start if isinstance(at, slice) else at[own]
 
-    inputs, labels = cast("Tensor", part.inputs), part.labels  # a kernel is found for no other inputs
+    inputs, labels = part.inputs, part.labels
     source = RowSource(
-        lambda numbers: cast("Tensor", cohort.workspace.prepare(inputs.index_select(0, numbers.to(inputs.device)))),
+        lambda numbers: cast("Tensor", cohort.workspace.prepare(take(inputs, numbers))),  # no kernel takes a dict
         lambda numbers: labels.index_select(0, numbers.to(labels.device)).to(cohort.workspace.device),
     )
     chosen = [_chosen(cohort, i, own, sampler, purpose) for i, own in enumerate(settings)]
@@ -206,8 +207,7 @@ def _chosen(cohort: Cohort, i: int, local: LocalSGD, sampler: Sampler | None, pu
 def step_batches(cohort: Cohort, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> Iterator[Batch]:
     """The batches of all steps of the client at position `i`."""
     part, chosen = cohort.clients.train, _chosen(cohort, i, local, sampler, purpose)
-    tensors = part.inputs.values() if isinstance(part.inputs, dict) else [part.inputs]
-    per_row = max(1, sum(v.shape[1:].numel() for v in tensors))
+    per_row = max(1, sum(v.shape[1:].numel() for v in named(sample(part.inputs)).values()))
     group = max(1, own_rows.BLOCK // (per_row * max(len(c) for c in chosen)))
     read = 0
     for low in range(0, len(chosen), group):

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from coterie.core import layers
 from coterie.core.errors import InputError, require
+from coterie.core.inputs import Inputs, rows
 from coterie.core.noise import forked
 from coterie.core.rng import Rng
-from coterie.core.rows import Inputs, Part, Rows, rows, take
+from coterie.core.rows import Part, Rows
 
 if TYPE_CHECKING:
     from coterie.core.cohort import Cohort
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "count_of", "gather", "part_of", "require_enough", "row_chunks", "size_of", "split", "transformed"]
 
 Batch = tuple[Inputs, Tensor]
-CHUNK = 4096
-"""Rows of one forward pass; bounds memory, and is fixed so that results do not depend on what is free."""
 BLOCK = 1 << 24
 """Elements gathered at once for several local steps."""
 
@@ -56,17 +55,17 @@ def count_of(cohort: Cohort, client: int, part: str, batch_size: int | None) -> 
 
 def gather(cohort: Cohort, part: Rows, i: int, chosen: NDArray[np.int64] | None) -> Batch:
     """The client's rows of these numbers among its own; None: all."""
+    return _ready(cohort, _chosen(cohort, part, i, chosen))
+
+
+def _chosen(cohort: Cohort, part: Rows, i: int, chosen: NDArray[np.int64] | None) -> Part:
     where = part.positions(cohort.index[i])
     at = where if chosen is None else chosen + where.start if isinstance(where, slice) else where[chosen]
-    if isinstance(at, slice):
-        return cohort.workspace.prepare(take(part.inputs, at)), part.labels[at].to(cohort.workspace.device)
-    return _gather_at(cohort, part, torch.from_numpy(at))
+    return Part(part.inputs, part.labels).select(at if isinstance(at, slice) else torch.from_numpy(at))
 
 
-def _gather_at(cohort: Cohort, part: Rows, numbers: Tensor) -> Batch:
-    numbers = numbers.to(part.labels.device)
-    inputs, labels = _select(part.inputs, numbers), part.labels.index_select(0, numbers)
-    return cohort.workspace.prepare(inputs), labels.to(cohort.workspace.device)
+def _ready(cohort: Cohort, part: Part) -> Batch:
+    return cohort.workspace.prepare(part.read()), part.labels.to(cohort.workspace.device)
 
 
 def transformed(cohort: Cohort, i: int, inputs: Inputs, purpose: str, first: int = 0) -> Inputs:
@@ -114,7 +113,7 @@ def row_chunks(
     *,
     load: bool = True,
 ) -> Iterator[tuple[int, Inputs, Tensor]]:
-    """Position, inputs and labels of at most `CHUNK` rows at once of every client's batch, with the client's model loaded.
+    """Position, inputs and labels of some rows at once (`Part.chunks`) of every client's batch, with the client's model loaded.
 
     Args:
         cohort: its clients in order.
@@ -139,25 +138,25 @@ def row_chunks(
                 cohort.workspace.load(x[i])
             if mode == "train" or noisy:
                 layers.restart(cohort, i, purpose if share is None else f"{purpose}/{share.start}")
-            inputs, labels = _batch(cohort, i, part, batch_size, purpose, share)
-            if mode == "train" and part == "train":
-                inputs = transformed(cohort, i, inputs, purpose, 0 if share is None else share.start or 0)
-            for low in range(0, len(labels), CHUNK):
-                some = slice(low, low + CHUNK)
-                yield i, (inputs if rows(inputs) <= CHUNK else take(inputs, some)), labels[some]
+            first = 0 if share is None else share.start or 0
+            for some in _batch(cohort, i, part, batch_size, purpose, share).chunks():
+                inputs, labels = _ready(cohort, some)
+                if mode == "train" and part == "train":
+                    inputs = transformed(cohort, i, inputs, purpose, first)
+                first += len(labels)
+                yield i, inputs, labels
 
 
-def _batch(cohort: Cohort, i: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Batch:
+def _batch(cohort: Cohort, i: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Part:
     if part == "fresh":
         drawn = _fresh(cohort, i, batch_size, cohort.rng(i, purpose).child(part))
-        drawn = drawn if share is None else drawn.select(share)
-        return cohort.workspace.prepare(drawn.inputs), drawn.labels.to(cohort.workspace.device)
+        return drawn if share is None else drawn.select(share)
     where, chosen = part_of(cohort, part, i), None
     if share is not None or (batch_size is not None and batch_size < size_of(cohort, i, part)):
         chosen = cohort.rng(i, purpose).child(part).permutation(size_of(cohort, i, part), batch_size)
         chosen = chosen if share is None else chosen[share]
     require_enough(cohort, i, chosen, part)
-    return gather(cohort, where, i, chosen)
+    return _chosen(cohort, where, i, chosen)
 
 
 def _fresh(cohort: Cohort, i: int, batch_size: int | None, rng: Rng) -> Part:
@@ -174,13 +173,6 @@ def require_enough(cohort: Cohort, i: int, numbers: NDArray[np.int64] | None, pa
     fewest = cohort.workspace.fewest_rows
     if fewest > 1 and (size_of(cohort, i, part) if numbers is None else len(np.unique(numbers))) < fewest:
         raise InputError(f"client {cohort.names[i]!r} computes nothing of fewer than {fewest} different rows")
-
-
-def _select(inputs: Inputs, at: Tensor) -> Inputs:
-    # `inputs[at]` takes up to fifteen times as long.
-    if isinstance(inputs, dict):
-        return {k: v.index_select(0, at) for k, v in inputs.items()}
-    return inputs.index_select(0, at)
 
 
 def split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, cut, nearest, require
+from coterie.core.inputs import Held, Inputs, LazyInputs, check_plain, joined, named, rows, sample, take
 from coterie.core.loss import is_multi_hot
 from coterie.core.rng import Rng
 from coterie.core.schema import code_hash
@@ -23,52 +24,17 @@ from coterie.core.schema import code_hash
 __all__ = [
     "Client",
     "Clients",
-    "Inputs",
     "LabelScale",
     "Part",
     "Rows",
     "Transform",
-    "check_plain",
     "joint_fingerprint",
-    "rows",
-    "take",
 ]
 
 Array = NDArray[np.int64]
 
-Inputs = Tensor | dict[str, Tensor]
-"""A tensor [rows, ...], or a dict of tensors with a common first dimension."""
 Transform = Callable[[Any, Rng], Any]
 """(inputs of one row, rng) -> inputs of one row: a tensor [...], or a dict of tensors."""
-
-
-def rows(inputs: Inputs) -> int:
-    """Number of rows of `inputs`."""
-    return int(next(iter(inputs.values())).shape[0] if isinstance(inputs, dict) else inputs.shape[0])
-
-
-def take(inputs: Inputs, index: Tensor | slice) -> Inputs:
-    """The rows `index` of `inputs`."""
-    return {k: v[index] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[index]
-
-
-def check_plain(value: object, where: str) -> None:
-    """Raise `InputError` that begins with `where` unless `value` is a dense tensor of real numbers with rows."""
-    if not isinstance(value, Tensor):
-        raise InputError(f"{where} is a {type(value).__name__}; give a tensor [rows, ...]")
-    kinds = {
-        "nested": value.is_nested,
-        "without values (device meta)": value.is_meta,
-        "sparse": not value.is_nested and value.layout != torch.strided,
-        "complex": value.is_complex(),
-        "quantised": value.is_quantized,
-        f"{value.dtype}": value.is_floating_point() and value.dtype.itemsize == 1,
-        "without rows": not value.is_nested and value.ndim == 0,
-    }
-    for kind in (k for k, holds in kinds.items() if holds):
-        raise InputError(
-            f"{where} is a tensor that is {kind}; give a dense one [rows, ...] of real numbers, e.g. float32"
-        )
 
 
 class LabelScale(NamedTuple):
@@ -85,21 +51,39 @@ class LabelScale(NamedTuple):
         return values if self == LabelScale() else values.double() * self.scale + self.mean
 
 
-class Part(NamedTuple):
-    """Some rows of one client: inputs [rows, ...] and labels [rows, ...]."""
+CHUNK = 4096
+"""Rows of one forward pass; bounds memory, and is fixed so that results do not depend on what is free."""
+LOOKED_AT = 64
+"""Rows that a fingerprint of unread inputs looks at."""
 
-    inputs: Inputs
+
+class Part(NamedTuple):
+    """Some rows of one client: inputs [rows, ...], which may be unread, and labels [rows, ...]."""
+
+    inputs: Held
     labels: Tensor
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
     def select(self, index: Tensor | slice) -> Part:
-        """The rows `index` of this part."""
-        return Part(take(self.inputs, index), self.labels[index])
+        """The rows `index` of this part; unread ones stay so."""
+        inputs = self.inputs.at(index) if isinstance(self.inputs, LazyInputs) else take(self.inputs, index)
+        return Part(inputs, self.labels[index])
+
+    def read(self) -> Inputs:
+        """The inputs, read if they are not in memory."""
+        return take(self.inputs, slice(None))
+
+    def chunks(self) -> Iterator[Part]:
+        """The rows in pieces of at most `CHUNK`, in order."""
+        for low in range(0, len(self), CHUNK):
+            yield self.select(slice(low, low + CHUNK))
 
     def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
-        """The same rows with other tensors; `change` as for `Clients.changed`."""
+        """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""
+        if isinstance(self.inputs, LazyInputs):
+            return Part(self.inputs, change(self.labels, None))
         if isinstance(self.inputs, dict):
             return Part({k: change(v, k) for k, v in self.inputs.items()}, change(self.labels, None))
         return Part(change(self.inputs, "inputs"), change(self.labels, None))
@@ -130,14 +114,16 @@ class Client:
         )
         for part_name, part in self.parts():
             where = f"client {self.name!r}, {part_name} rows"
-            for key, value in {**_named(part.inputs), "labels": part.labels}.items():
+            tensors = _tensors(part)
+            for key, value in tensors.items():
                 check_plain(value, f"{where}: {key}")
-            counts = {k: rows(v) for k, v in _named(part.inputs).items()}
+            counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
+            counts = {"inputs": rows(part.inputs)} if isinstance(part.inputs, LazyInputs) else counts
             require(
                 all(n == len(part) for n in counts.values()),
                 f"{where}: inputs have {counts} rows but there are {len(part)} labels; give one label per row",
             )
-            for key, value in {**_named(part.inputs), "labels": part.labels}.items():
+            for key, value in tensors.items():
                 if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                     raise InputError(f"{where}: {key} contain NaN or Inf; impute or drop those rows first")
         require(len(self.train) > 0, f"client {self.name!r} has no training rows; remove it or give it rows")
@@ -158,7 +144,7 @@ class Client:
 
 
 def _shapes(part: Part) -> dict[str, tuple[int, ...]]:
-    return {k: tuple(v.shape[1:]) for k, v in _named(part.inputs).items()}
+    return {k: tuple(v.shape[1:]) for k, v in named(sample(part.inputs)).items()}
 
 
 def _labels_of(part: Part) -> str:
@@ -166,8 +152,9 @@ def _labels_of(part: Part) -> str:
     return f"[rows{''.join(f', {n}' for n in part.labels.shape[1:])}] ({kind})"
 
 
-def _named(inputs: Inputs) -> Mapping[str, Tensor]:
-    return inputs if isinstance(inputs, dict) else {"inputs": inputs}
+def _tensors(part: Part) -> dict[str, Tensor]:
+    """What the part holds in memory, by name."""
+    return {**({} if isinstance(part.inputs, LazyInputs) else named(part.inputs)), "labels": part.labels}
 
 
 @dataclass(frozen=True)
@@ -175,12 +162,12 @@ class Rows:
     """One part (say `train`) of n clients, stored flat so that a client costs an offset and not an object.
 
     Attributes:
-        inputs, labels: the rows of all clients, [R, ...] each.
+        inputs, labels: the rows of all clients, [R, ...] each; inputs may be unread.
         offsets: int64 array [n + 1]; client i has the positions offsets[i]:offsets[i + 1].
         index: int64 array of row numbers, one per position; None where positions are row numbers.
     """
 
-    inputs: Inputs
+    inputs: Held
     labels: Tensor
     offsets: Array
     index: Array | None = None
@@ -191,19 +178,14 @@ class Rows:
         present = [p for p in parts if p is not None]
         if not present:
             return None
-        first = present[0].inputs
-        inputs: Inputs = (
-            {k: torch.cat([p.inputs[k] for p in present]) for k in first}  # type: ignore[index]
-            if isinstance(first, dict)
-            else torch.cat([p.inputs for p in present])  # type: ignore[misc]
-        )
+        inputs = joined([p.inputs for p in present])
         sizes = [0 if p is None else len(p) for p in parts]
         return cls(
             inputs, torch.cat([p.labels for p in present]), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         )
 
     @classmethod
-    def indexed(cls, inputs: Inputs, labels: Tensor, lists: Sequence[Sequence[int] | Array]) -> Rows:
+    def indexed(cls, inputs: Held, labels: Tensor, lists: Sequence[Sequence[int] | Array]) -> Rows:
         """Client i has the rows `lists[i]` of a data set that all clients share in memory."""
         sizes = np.array([len(part) for part in lists], dtype=np.int64)
         index = (
@@ -231,17 +213,36 @@ class Rows:
         return np.arange(where.start, where.stop, dtype=np.int64) if isinstance(where, slice) else where
 
     def part(self, client: int) -> Part:
-        """The rows of client number `client` (a view where they lie together, else a copy)."""
+        """The rows of client number `client` (a view where they lie together, else a copy; unread ones stay so)."""
         where = self.positions(client)
-        at = where if isinstance(where, slice) else torch.from_numpy(where)
-        return Part(take(self.inputs, at), self.labels[at])
+        return Part(self.inputs, self.labels).select(where if isinstance(where, slice) else torch.from_numpy(where))
 
     def subset(self, clients: Sequence[int]) -> Rows:
         """Copies of the rows of some clients, by number, and nobody else's."""
         lists = [self.numbers(i) for i in clients]
         at = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
         offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
-        return Rows(take(self.inputs, at), self.labels[at], offsets)
+        return Rows(*Part(self.inputs, self.labels).select(at), offsets)
+
+    def evidence(self) -> Callable[[int], dict[str, Tensor]]:
+        """A function (client number) -> the tensors by name that a fingerprint of its rows is made of; {} without rows.
+
+        They are all that is in memory. Of unread inputs they are the numbers of the rows, the mark of their source, and those rows of
+        the client that are among `LOOKED_AT` of all clients, chosen by name.
+        """
+        total = int(self.offsets[-1]) if isinstance(self.inputs, LazyInputs) else 0
+        looked = np.sort(Rng.named(0, "fingerprint").permutation(total, LOOKED_AT))
+
+        def of_client(client: int) -> dict[str, Tensor]:
+            part = self.part(client)
+            if not len(part) or not isinstance(part.inputs, LazyInputs):
+                return _tensors(part) if len(part) else {}
+            own = looked[(looked >= self.offsets[client]) & (looked < self.offsets[client + 1])] - self.offsets[client]
+            numbers = torch.from_numpy(part.inputs.chosen())
+            mark = {f"numbers of {part.inputs.source.mark}": numbers}
+            return {**mark, **_tensors(part), **named(part.inputs.read(torch.from_numpy(own)))}
+
+        return of_client
 
 
 class Clients(Sequence[Client]):
@@ -509,24 +510,22 @@ class Clients(Sequence[Client]):
         return found
 
     def fingerprints(self) -> dict[str, str]:
-        """A short hash of every row of each client, unseen ones behind the others."""
+        """A short hash of the rows of each client, unseen ones behind the others; of unread inputs as `Rows.evidence` says."""
         found: dict[str, str] = {}
-        for group in (self, self.unseen):
-            for i, name in enumerate(() if group is None else group.names):
+        for group in [self] if self.unseen is None else [self, self.unseen]:
+            held = {kind: getattr(group, kind) for kind in ("train", "validation", "test")}
+            evidence = [(kind, rows.evidence()) for kind, rows in held.items() if rows is not None]
+            for i, name in enumerate(group.names):
                 digest = hashlib.blake2b(digest_size=16)
-                for kind in ("train", "validation", "test"):
-                    rows: Rows | None = getattr(group, kind)
-                    if rows is None or rows.offsets[i] == rows.offsets[i + 1]:
-                        continue
-                    part = rows.part(i)
-                    for key, value in {**_named(part.inputs), "labels": part.labels}.items():
+                for kind, of_client in evidence:
+                    for key, value in of_client(i).items():
                         digest.update(f"{kind}/{key}{tuple(value.shape)}{value.dtype}".encode())
                         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
                 found[name] = digest.hexdigest()
         return found
 
     def fingerprint(self) -> str:
-        """A short hash of every row and name: a checkpoint refuses to go on with other data."""
+        """A short hash of rows and names: a checkpoint refuses to go on with other data."""
         changed = {} if self.transform is None else {"transform": code_hash(self.transform)}
         return joint_fingerprint({**self.fingerprints(), **changed})
 

@@ -12,9 +12,10 @@ from coterie.core.cohort import Cohort
 from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError, plain
 from coterie.core.filters import filtered
+from coterie.core.inputs import check_plain
 from coterie.core.interrupts import is_interrupt
 from coterie.core.memory import Memory, MemoryView
-from coterie.core.rows import Clients, check_plain
+from coterie.core.rows import Clients
 from coterie.core.wire import to_json
 from coterie.core.workspace import Workspace
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from coterie.core.bits import is_aligned
 from coterie.core.errors import InputError, require
+from coterie.core.inputs import Inputs, rows, sample, take
 from coterie.core.kernels import Batched
 from coterie.core.known_models import recognise
 from coterie.core.loss import IGNORED, Kind, RowLoss, choose_loss
 from coterie.core.noise import Generators, forked
-from coterie.core.rows import Client, Clients, Inputs, rows, take
+from coterie.core.rows import Client, Clients
 from coterie.core.vector import Layout, flatten, keeps_statistics, unflatten
 
 __all__ = ["Workspace"]
@@ -85,10 +86,10 @@ class Workspace:
 
     def _known(self, example: Client) -> Batched | None:
         """The batched kernel, if it knows this model and this loss and gives the same bits in any company here."""
-        inputs = example.train.inputs
+        inputs = sample(example.train.inputs)
         if isinstance(inputs, dict) or self.loss.own is not None:
             return None
-        layers = recognise(self.model, self.layout, inputs[:1])
+        layers = recognise(self.model, self.layout, inputs)
         if layers is None:
             return None
         # Several labels of a row are as many outputs with a binary cross-entropy each.
@@ -114,7 +115,7 @@ class Workspace:
 
     def _probe(self, loss: str | RowLoss, example: Client) -> None:
         few = example.train.select(slice(0, 2))
-        inputs = self.prepare(few.inputs)
+        inputs = self.prepare(few.read())
         kept = self.x.clone()
         with forked():
             outputs = self._tried(inputs, example.name)

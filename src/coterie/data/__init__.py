@@ -4,7 +4,7 @@ Everything returns `coterie.core.rows.Clients`. Importing this needs torch and n
 scikit-learn and datasets are imported by the functions that need them.
 """
 
-from coterie.data.dataset import from_arrays, from_dataset
+from coterie.data.dataset import by_group, from_arrays, from_dataset
 from coterie.data.registry import DATASETS, Dataset, load
 from coterie.data.split_table import Split
 from coterie.data.splits import clusters, dirichlet, generator, iid, mixed, shards, stratified, target_groups
@@ -16,6 +16,7 @@ __all__ = [
     "Dataset",
     "Split",
     "apply_recipe",
+    "by_group",
     "clusters",
     "dirichlet",
     "from_arrays",

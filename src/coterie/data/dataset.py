@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Clients, Inputs, rows
+from coterie.core.inputs import Held, Inputs, rows
+from coterie.core.rows import CHUNK, Clients
+from coterie.data.lazy import files_of, mapped, mark
+from coterie.data.lazy import lazy as lazily
 from coterie.data.split_table import Split
 from coterie.data.splits import numbered
 from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients
 
-__all__ = ["from_arrays", "from_dataset", "names_of_columns", "read_columns"]
+__all__ = ["by_group", "from_arrays", "from_dataset", "names_of_columns", "read_columns"]
 
 LABELS = ("label", "labels", "target", "y", "fine_label")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
@@ -30,21 +35,30 @@ def from_dataset(
     *,
     input: str | Sequence[str] | None = None,
     label: str | None = None,
+    lazy: bool = False,
+    labels: Any = None,
+    files: Sequence[str | os.PathLike[str]] = (),
     seed: int = 0,
     split: Mapping[str, Any] | None = None,
     name: str = "dataset",
     classes: Sequence[str] = (),
 ) -> Clients:
-    """Clients with the rows `index_lists` of `dataset`, which is read once and shared.
+    """Clients with the rows `index_lists` of `dataset`, which is read once and shared, or lazily.
 
     Args:
-        dataset: a torch data set with items (x, y), or a Hugging Face one with named columns. Only rows that a client
-            has are read, once each: a random transform is frozen.
+        dataset: a torch data set with items (x, y), or a Hugging Face one with named columns; or a function () -> data set. Only rows
+            that a client has are read, once each: a random transform is frozen.
         index_lists: row numbers per client, a list (client-0, ...) or {name: rows}. A client's rows are a list, which
             is split here, or {"train": ..., "validation": ..., "test": ...}. Clients may share rows.
         input: column or columns of a Hugging Face data set; None takes input_ids (with attention_mask and
             token_type_ids), else the only image, else the only column of numbers. Several become a dict of tensors.
         label: its column of labels; None takes label, labels, target or y.
+        lazy: read inputs whenever they are asked for, so that they need not fit in memory. Every row must be the same each time:
+            random changes belong to `Clients.with_transform`. A data set that keeps a file open (HDF5, LMDB) is given as a function,
+            which each process calls once, so that no open file is shared.
+        labels: of all rows [rows, ...], so that a lazy data set with items need not be read through for them; they are in memory.
+        files: whose sizes and modification times tell these data from others when a lazy run is resumed. The fingerprint has them, the
+            row numbers, all labels and 64 rows; the files of a Hugging Face data set belong to it by themselves.
         seed: of the split of clients that come unsplit.
         split: of the same; keys `seed` and `parts`.
         name: of the data set.
@@ -56,22 +70,70 @@ def from_dataset(
         InputError: that names the column or the row that cannot become a tensor.
     """
     rule = Split.parse(split, natural="data with index lists")
+    given = dataset
+    dataset = _opened(given)
     require(
         hasattr(dataset, "__len__") and not isinstance(dataset, Mapping),
         f"{type(dataset).__name__} is not a data set with numbered rows; choose one of its splits, and no streaming",
     )
+    require(lazy or not (len(files) or labels is not None), "labels and files belong to lazy data; give lazy=True")
     lists = _named_lists(index_lists, len(dataset))
     used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
     require(len(used) > 0, "no index list names a row; give each client row numbers")
     place = np.zeros(len(dataset), dtype=np.int64)
     place[used] = np.arange(len(used))
     lists = {key: {part: place[at] for part, at in parts.items()} for key, parts in lists.items()}
-    if hasattr(dataset, "column_names") and hasattr(dataset, "features"):
-        inputs, labels, found = _from_columns(dataset, used, input, label)
-    else:
-        require(input is None and label is None, "input and label name columns, which this data set does not have")
-        inputs, labels, found = _from_items(dataset, used)
-    return _clients(inputs, labels, lists, rule, seed, name=name, classes=classes or found)
+    columned = hasattr(dataset, "column_names") and hasattr(dataset, "features")
+    require(
+        columned or (input is None and label is None),
+        "input and label name columns, which this data set does not have",
+    )
+
+    def read(dataset: Any, at: NDArray[np.int64]) -> Read:
+        return _from_columns(dataset, at, input, label) if columned else _from_items(dataset, at)
+
+    if not lazy:
+        inputs, targets, found = read(dataset, used)
+        return _clients(inputs, targets, lists, rule, seed, name=name, classes=classes or found)
+    words, own = files_of(dataset)
+
+    def reader() -> Callable[[NDArray[np.int64]], Inputs]:
+        opened = _opened(given)
+        return lambda at: read(opened, at)[0]
+
+    unread = lazily(len(dataset), reader, mark([*words, *map(str, np.atleast_1d(input or ""))], [*own, *files]), used)
+    found = read(dataset, used[:1])[2]
+    targets = _labels(dataset, labels, used, names_of_columns(dataset, input, label)[0] if columned else None)
+    return _clients(unread, targets, lists, rule, seed, name=name, classes=classes or found)
+
+
+def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
+    """Index lists of the rows of each group: a client for each value of `groups` [rows], say the hospital of each row.
+
+    >>> {name: at.tolist() for name, at in by_group(["b", "a", "b"]).items()}
+    {'a': [1], 'b': [0, 2]}
+    """
+    values = np.asarray(groups)
+    require(values.ndim == 1, f"groups has shape {list(values.shape)}; give one value per row")
+    names, numbers = np.unique(values, return_inverse=True)
+    return {str(name): np.flatnonzero(numbers == k) for k, name in enumerate(names)}
+
+
+def _opened(dataset: Any) -> Any:
+    return dataset() if callable(dataset) and not hasattr(dataset, "__getitem__") else dataset
+
+
+def _labels(dataset: Any, given: Any, used: NDArray[np.int64], column: str | None) -> Tensor:
+    """Labels of the rows `used`, read in blocks of rows where nobody gives them."""
+    if given is not None:
+        labels = as_labels(given, "labels")
+        require(len(labels) == len(dataset), f"there are {len(labels)} labels for {len(dataset)} rows")
+        return labels[torch.from_numpy(used)]
+    blocks = [used[low : low + CHUNK] for low in range(0, len(used), CHUNK)]
+    if column is not None:
+        return as_labels(torch.cat([_column(dataset, at, column) for at in blocks]), f"column {column!r}")
+    items = (_item(dataset, int(i))[1] for i in used)
+    return as_labels(torch.cat([_stack([*islice(items, len(at))], at, "labels") for at in blocks]), "the data set")
 
 
 def from_arrays(
@@ -88,7 +150,8 @@ def from_arrays(
 
     Args:
         inputs: array or tensor [rows, ...], or a dict of them. Memory-mapped ones (`np.load(file, mmap_mode="r")`) are read batch by
-            batch; float64 alone is copied, to float32.
+            batch, and their fingerprint has names, sizes and modification times of the files and 64 rows; of others float64 alone is
+            copied, to float32.
         labels: array or tensor [rows, ...].
         index_lists: as for `from_dataset`.
         seed: as for `from_dataset`.
@@ -102,7 +165,8 @@ def from_arrays(
     >>> from_arrays(np.eye(8, dtype=np.float32), np.arange(8) % 2, {"a": range(5), "b": range(5, 8)})
     <2 clients of 'arrays', 5 training rows>
     """
-    held, targets = as_inputs(inputs, "the arrays"), as_labels(labels, "the arrays")
+    unread, targets = mapped(inputs), as_labels(labels, "the arrays")
+    held = as_inputs(inputs, "the arrays") if unread is None else unread
     require(rows(held) == len(targets), f"there are {rows(held)} rows of inputs but {len(targets)} labels")
     lists = _named_lists(index_lists, len(targets))
     rule = Split.parse(split, natural="data with index lists")
@@ -120,7 +184,7 @@ def _named_lists(index_lists: Mapping[str, Any] | Sequence[Any], total: int) -> 
 
 
 def _clients(
-    inputs: Inputs, labels: Tensor, lists: Mapping[str, Mapping[str, Any]], rule: Split, seed: int, **about: Any
+    inputs: Held, labels: Tensor, lists: Mapping[str, Mapping[str, Any]], rule: Split, seed: int, **about: Any
 ) -> Clients:
     if all("rows" in parts for parts in lists.values()):
         return over_clients(inputs, labels, {k: parts["rows"] for k, parts in lists.items()}, rule, seed=seed, **about)
@@ -144,7 +208,7 @@ def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
             at.ndim == 1 and (at.size == 0 or np.issubdtype(at.dtype, np.integer)),
             f"client {name!r}: give row numbers as a list of whole numbers, not {at.dtype} of shape {list(at.shape)}",
         )
-        at = at.astype(np.int64)
+        at = at.astype(np.int64, copy=False)
         bad = at[(at < 0) | (at >= total)]
         require(len(bad) == 0, f"client {name!r} has row {bad[0] if len(bad) else 0} of a data set with {total} rows")
         out[key] = at
@@ -157,10 +221,7 @@ def _from_items(dataset: Any, used: NDArray[np.int64]) -> Read:
     if isinstance(tensors, tuple) and len(tensors) == 2:  # TensorDataset: no loop over rows
         at = torch.from_numpy(used)
         return as_inputs(tensors[0][at], "the data set"), as_labels(tensors[1][at], "the data set"), _names(dataset)
-    items = [dataset[int(i)] for i in used]
-    for i, item in zip(used, items, strict=True):
-        if not (isinstance(item, tuple | list) and len(item) == 2):
-            raise InputError(f"row {i} of the data set is {type(item).__name__}; items must be (inputs, label)")
+    items = [_item(dataset, int(i)) for i in used]
     xs = [item[0] for item in items]
     inputs: Inputs
     if isinstance(xs[0], Mapping):
@@ -168,6 +229,13 @@ def _from_items(dataset: Any, used: NDArray[np.int64]) -> Read:
     else:
         inputs = _stack(xs, used, "inputs")
     return inputs, as_labels(_stack([item[1] for item in items], used, "labels"), "the data set"), _names(dataset)
+
+
+def _item(dataset: Any, i: int) -> Any:
+    item = dataset[i]
+    if not (isinstance(item, tuple | list) and len(item) == 2):
+        raise InputError(f"row {i} of the data set is {type(item).__name__}; items must be (inputs, label)")
+    return item
 
 
 def _names(dataset: Any) -> Sequence[str]:
@@ -236,8 +304,8 @@ def read_columns(dataset: Any, used: NDArray[np.int64], chosen: Sequence[str]) -
 
 
 def _column(dataset: Any, used: NDArray[np.int64], column: str) -> Tensor:
-    part = (dataset.select(used) if len(used) < len(dataset) else dataset).with_format(None)
-    return _stack(list(part[column]), used, f"column {column!r}")
+    values = dataset.with_format(None, columns=[column])[used.tolist()][column]
+    return _stack(values, used, f"column {column!r}")
 
 
 def _inputs(dataset: Any, columns: Sequence[str], target: str) -> list[str]:

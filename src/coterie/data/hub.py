@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Clients, Inputs
+from coterie.core.inputs import Inputs
+from coterie.core.rows import Clients
 from coterie.core.schema import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
 from coterie.data.split_table import ReadColumn, Split

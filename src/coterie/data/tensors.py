@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.rows import Client, Clients, Inputs, Part, Rows, check_plain, rows, take
+from coterie.core.inputs import Held, Inputs, LazyInputs, check_plain, named, rows, take
+from coterie.core.rows import Client, Clients, Part, Rows
 from coterie.data.split_table import Dealt, ReadColumn, Split
 from coterie.data.splits import numbered, stratified
 
@@ -80,9 +81,12 @@ def standardise(clients: Clients) -> Clients:
         InputError: labels that are the same in all training rows, or clients that are standardised already, such as those of tables.
     """
     require(clients.recipe is None, f"the clients of {clients.name!r} are standardised already; use them as they are")
+    require(
+        not isinstance(clients.train.inputs, LazyInputs),
+        f"the inputs of {clients.name!r} are read lazily; scale each row where it is read",
+    )
     pooled = clients.pooled()
-    inputs = pooled.inputs if isinstance(pooled.inputs, dict) else {"inputs": pooled.inputs}
-    scales = {k: _pooled_scale(v) for k, v in inputs.items() if v.is_floating_point() and v.ndim <= 2}
+    scales = {k: _pooled_scale(v) for k, v in named(pooled.read()).items() if v.is_floating_point() and v.ndim <= 2}
     label = pooled.labels
     quantity = label.is_floating_point() and label.numel() == len(label)
     mean, scale = _pooled_scale(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
@@ -200,7 +204,7 @@ def strata(labels: Tensor) -> NDArray[np.int64] | None:
 
 
 def over_clients(
-    inputs: Inputs,
+    inputs: Held,
     labels: Tensor,
     lists: Mapping[str, NDArray[np.int64]],
     split: Split,
@@ -221,7 +225,7 @@ def over_clients(
 
 
 def split_over(
-    inputs: Inputs | Callable[[NDArray[np.int64]], Inputs],
+    inputs: Held | Callable[[NDArray[np.int64]], Held],
     labels: NDArray[np.int64],
     split: Split,
     *,
@@ -256,7 +260,7 @@ def split_over(
     for name in dealt.flipped:
         own = place[{**dealt.clients, **dealt.unseen}[name]]
         flipped[own] = count - 1 - labels[own]
-    shared: tuple[Inputs, Tensor] = inputs, torch.from_numpy(flipped)
+    shared: tuple[Held, Tensor] = inputs, torch.from_numpy(flipped)
     behind = len(labels)
     if held is not None:
         both = Rows.concatenate([Part(*shared), held.part])
@@ -310,7 +314,7 @@ def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: A
 
 
 def indexed(
-    inputs: Inputs, labels: Tensor, names: Sequence[str], parts: Sequence[Mapping[str, Any]], **about: Any
+    inputs: Held, labels: Tensor, names: Sequence[str], parts: Sequence[Mapping[str, Any]], **about: Any
 ) -> Clients:
     """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""
     nothing = np.zeros(0, dtype=np.int64)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from coterie.core.inputs import Inputs
 from coterie.core.loss import Kind, probabilities
-from coterie.core.rows import Inputs, LabelScale
+from coterie.core.rows import LabelScale
 from coterie.run.files import escaped
 
 __all__ = ["Answers", "Prediction"]

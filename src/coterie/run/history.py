@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.inputs import Inputs
 from coterie.core.loss import Kind
 from coterie.core.method import Log
 from coterie.core.reading import opened_tensors
-from coterie.core.rows import Inputs, LabelScale
+from coterie.core.rows import LabelScale
 from coterie.core.session import AskRecord
 from coterie.core.state import write_atomically
 from coterie.core.vector import Layout, export

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from coterie.core.inputs import sample
 from coterie.core.reading import opened_tensors
 from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
@@ -32,7 +33,7 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients) -> list[Pa
 
 def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
     """What the file of a model says of it."""
-    inputs = clients.train.inputs
+    inputs = sample(clients.train.inputs)
     return {
         "method": label,
         "seed": run.seed,

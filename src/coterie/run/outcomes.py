@@ -22,15 +22,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.core.inputs import named
 from coterie.core.loss import Kind, RowLoss
-from coterie.core.rows import Clients, LabelScale, Part, take
+from coterie.core.rows import Clients, LabelScale, Part
 from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
 from coterie.run.history import Run
 
 __all__ = ["of_rows", "outcomes", "write_outcomes"]
-
-CHUNK = 4096
 
 
 def write_outcomes(path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto") -> None:
@@ -75,8 +74,7 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
 
 
 def _outputs(workspace: Workspace, part: Part) -> Tensor:
-    spans = [slice(low, low + CHUNK) for low in range(0, len(part), CHUNK)]
-    return torch.cat([workspace.model(workspace.prepare(take(part.inputs, span))) for span in spans])
+    return torch.cat([workspace.model(workspace.prepare(some.read())) for some in part.chunks()])
 
 
 def _threshold(workspace: Workspace, part: Part) -> float:
@@ -131,7 +129,11 @@ def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
 
 def _content_numbers(part: Part) -> NDArray[np.int64]:
     """A number for each row made from what is in it: equal rows have equal numbers."""
-    tensors = part.inputs if isinstance(part.inputs, dict) else {"inputs": part.inputs}
-    columns = [np.ascontiguousarray(t.cpu().reshape(len(part), -1).numpy()) for t in (*tensors.values(), part.labels)]
+    return np.array([number for some in part.chunks() for number in _numbers_of(some)], dtype=np.int64)
+
+
+def _numbers_of(part: Part) -> list[int]:
+    tensors = (*named(part.read()).values(), part.labels)
+    columns = [np.ascontiguousarray(t.cpu().reshape(len(part), -1).numpy()) for t in tensors]
     digests = [hashlib.blake2b(b"".join(c[i].tobytes() for c in columns), digest_size=8) for i in range(len(part))]
-    return np.array([int.from_bytes(d.digest(), "little", signed=True) for d in digests], dtype=np.int64)
+    return [int.from_bytes(d.digest(), "little", signed=True) for d in digests]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, require
+from coterie.core.inputs import sample
 from coterie.core.loss import Loss
 from coterie.core.metrics import find_metrics
 from coterie.core.rows import Client, Clients, Part
@@ -38,7 +39,7 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
         return
     taken = set(experiment.labels) & set(YARDSTICKS)
     require(not taken, f"the label {min(taken, default='')} is that of a yardstick; give the method another one")
-    inputs, labels = clients.train.inputs, clients.train.labels
+    inputs, labels = sample(clients.train.inputs), clients.train.labels
     require(
         isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1,
         "--yardstick trees reads tables: inputs [rows, columns] and one label per row; leave it out",
@@ -127,5 +128,5 @@ class _Trees:
 
 
 def _table(part: Part) -> NDArray[Any]:
-    table: NDArray[Any] = cast("Tensor", part.inputs).numpy()  # as `check_yardstick` has found
+    table: NDArray[Any] = cast("Tensor", part.read()).numpy()  # as `check_yardstick` has found
     return table

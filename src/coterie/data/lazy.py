@@ -1,0 +1,111 @@
+"""Rows that stay where they are: memory maps, and data sets that are read row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from coterie.core.errors import InputError, require
+from coterie.core.inputs import Inputs, LazyInputs, Read, Source, check_plain, named
+from coterie.core.noise import Generators, forked
+from coterie.data.tensors import from_array
+
+__all__ = ["files_of", "lazy", "mapped", "mark"]
+
+Numbers = NDArray[np.int64]
+
+
+def lazy(count: int, open: Callable[[], Read], marked: str, used: Numbers | None = None) -> LazyInputs:
+    """The rows `used` (None: all) of a source of `count` rows, unread; `open` and `marked` are `open` and `mark` of a `Source`.
+
+    Raises `InputError` if the first of them is not the same whenever it is read.
+    """
+    inputs = LazyInputs(Source(count, open, marked), used)
+    with forked():
+        before = Generators.now()
+        first = inputs.read(slice(0, 1))
+        drawn = before.moved()
+        again = named(inputs.read(slice(0, 1)))
+    for key, value in named(first).items():
+        check_plain(value, f"the data set: {key}")
+        require(
+            not drawn and torch.equal(value, again[key]),
+            f"row {inputs.chosen()[0]} of the data set is another one whenever it is read; take random transforms out of the "
+            "data set and give them to clients.with_transform",
+        )
+    return inputs
+
+
+def mapped(inputs: Any) -> LazyInputs | None:
+    """Memory-mapped arrays, or a dict of arrays of which some are, as inputs that are read when they are asked for; else None.
+
+    Raises `InputError` for arrays of different length.
+    """
+    arrays = {str(k): v for k, v in inputs.items()} if isinstance(inputs, Mapping) else {"inputs": inputs}
+    files = [file for file in map(_file_behind, arrays.values()) if file is not None]
+    if not files:
+        return None
+    counts = {key: len(array) for key, array in arrays.items()}
+    require(len(set(counts.values())) == 1, f"the arrays have different lengths: {counts}")
+    about = [f"{key} {np.asarray(array[:0]).dtype} {np.shape(array)}" for key, array in arrays.items()]
+    opens = {key: _opener(array) for key, array in arrays.items()}
+    count = next(iter(counts.values()))
+    require(count > 0, "the arrays have no rows")
+    return lazy(count, partial(_open_arrays, opens, isinstance(inputs, Mapping)), mark(about, files))
+
+
+def _file_behind(value: Any) -> str | None:
+    """The file of the map that an array shows a part of."""
+    while isinstance(value, np.ndarray):
+        if isinstance(value, np.memmap) and value.filename is not None:
+            return str(value.filename)
+        value = value.base
+    return None
+
+
+def _opener(array: Any) -> Callable[[], Any]:
+    """How a process gets at an array: a map of a whole file is mapped anew, so that it can be sent to another process."""
+    behind: Any = array.base if isinstance(array, np.memmap) else None  # a stub says that it is an array
+    if not isinstance(behind, mmap.mmap):
+        return lambda: array
+    order = "C" if array.flags.c_contiguous else "F"
+    return partial(np.memmap, array.filename, array.dtype, "r", array.offset, array.shape, order)
+
+
+def _open_arrays(opens: Mapping[str, Callable[[], Any]], named: bool) -> Read:
+    arrays = {key: np.asarray(opened()) for key, opened in opens.items()}
+
+    def read(numbers: Numbers) -> Inputs:
+        made = {key: from_array(array[numbers]) for key, array in arrays.items()}
+        return made if named else made["inputs"]
+
+    return read
+
+
+def mark(about: Iterable[str], files: Iterable[str | os.PathLike[str]]) -> str:
+    """A short hash of words, and of the names, sizes and modification times of files. Raises `InputError` for a missing file."""
+    digest = hashlib.blake2b(digest_size=16)
+    for word in about:
+        digest.update(f"{word}\n".encode())
+    for file in files:
+        try:
+            seen = os.stat(file)
+        except OSError as error:
+            raise InputError(f"the file {os.fspath(file)} of the data set cannot be read: {error.strerror}") from error
+        digest.update(f"{Path(file).name} {seen.st_size} {seen.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def files_of(dataset: Any) -> tuple[list[str], list[str]]:
+    """Words and files that tell a data set from others: its kind and length, and what a Hugging Face one says of itself."""
+    cached = [str(entry["filename"]) for entry in getattr(dataset, "cache_files", None) or ()]
+    return [type(dataset).__qualname__, str(len(dataset)), str(getattr(dataset, "_fingerprint", ""))], cached

@@ -1,0 +1,166 @@
+"""Rows that are read whenever they are asked for: the bits of the same rows in memory, whatever they are read from."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset
+
+import coterie as ct
+from coterie.core import rows as core_rows
+from federations import assert_same_bits
+
+ROWS = 72
+
+
+class Items(Dataset):
+    """Items (x, y) of a file that is mapped, and the rows that were read."""
+
+    def __init__(self, path, change=lambda x, i: x):
+        self.inputs, self.change, self.read = np.load(path, mmap_mode="r"), change, []
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return self.change(torch.from_numpy(self.inputs[i].copy()), i), int(self.inputs[i, 0] > 0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(ROWS, 4)).astype(np.float32))
+    return tmp_path / "x.npy"
+
+
+LISTS = {"a": range(30), "b": range(30, 50), "c": range(40, ROWS)}
+
+
+def kinds(path):
+    """The same clients in memory, of a map, and read item by item from a file that each process opens."""
+    inputs = np.load(path)
+    labels = (inputs[:, 0] > 0).astype(np.int64)
+    about = {"name": "rows", "seed": 1}
+    return {
+        "memory": ct.data.from_arrays(inputs, labels, LISTS, **about),
+        "map": ct.data.from_arrays(np.load(path, mmap_mode="r"), labels, LISTS, **about),
+        "items": ct.data.from_dataset(lambda: Items(path), LISTS, lazy=True, files=[path], **about),
+    }
+
+
+LOCAL = ct.LocalSGD(steps=ct.Steps(3), batch_size=5)
+METHODS = {
+    "kernel": (ct.FedAvg(LOCAL), {}),
+    "loop": (ct.MeritFed(targets="all"), {"engine": ct.InProcess(kernel="loop")}),
+    "pooled": (ct.Centralised(LOCAL), {}),
+    "workers": (ct.FedAvg(LOCAL), {"engine": ct.InProcess(workers=2)}),
+}
+
+
+@pytest.mark.parametrize("how", METHODS)
+def test_a_run_has_the_bits_of_rows_in_memory(path, how, monkeypatch):
+    monkeypatch.setattr(core_rows, "CHUNK", 8)
+    method, options = METHODS[how]
+    runs = {kind: ct.fit(method, data, "logistic", 2, **options) for kind, data in kinds(path).items()}
+    assert_same_bits(runs["memory"], runs["map"])
+    assert_same_bits(runs["memory"], runs["items"])
+
+
+@pytest.mark.parametrize("kind", ["map", "items"])
+def test_it_resumes_unless_the_file_was_written_again(path, kind, tmp_path):
+    whole = ct.fit("fedavg", kinds(path)[kind], rounds=3)
+    ct.fit("fedavg", kinds(path)[kind], rounds=2, checkpoint=tmp_path / "run")
+    again = {"checkpoint": tmp_path / "run", "settings": ct.RunSettings(resume=True)}
+    assert_same_bits(whole, ct.fit("fedavg", kinds(path)[kind], rounds=3, **again))
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(ct.InputError, match="was written with other data"):
+        ct.fit("fedavg", kinds(path)[kind], rounds=4, **again)
+
+
+def test_a_fingerprint_reads_few_rows_and_all_labels(path, monkeypatch):
+    monkeypatch.setattr(core_rows, "LOOKED_AT", 6)
+    labels = (np.load(path)[:, 0] > 0).astype(np.int64)
+
+    def clients(items, labels=labels, lists=LISTS):
+        return ct.data.from_dataset(items, lists, lazy=True, labels=labels)
+
+    items = Items(path)
+    data = clients(items)
+    items.read.clear()
+    mark = data.fingerprint()
+    assert len(items.read) == 3 * 6
+    assert mark == clients(Items(path)).fingerprint()
+    seen = items.read[0]
+    for other in [
+        clients(Items(path), labels=1 - labels),
+        clients(Items(path), lists={**LISTS, "a": range(1, 31)}),
+        clients(Items(path, lambda x, i: x + (i == seen))),
+    ]:
+        assert other.fingerprint() != mark
+
+
+def test_training_evaluation_and_outcomes_read_in_blocks(path, monkeypatch, tmp_path):
+    monkeypatch.setattr(core_rows, "CHUNK", 8)
+    monkeypatch.setattr(core_rows, "LOOKED_AT", 6)
+    monkeypatch.setattr("coterie.core.own_rows.BLOCK", 4 * 10)
+    counts = []
+    data = kinds(path)["items"]
+    source = data.train.inputs.source
+    read = source.read
+    monkeypatch.setattr(source, "read", lambda numbers: counts.append(len(numbers)) or read(numbers))
+    loop = ct.InProcess(kernel="loop")
+    ct.compare(["local", "fedavg"], data, rounds=1, seeds=1, local=LOCAL, engine=loop, folder=tmp_path / "run")
+    assert max(counts) <= 10
+
+
+def test_each_process_opens_the_data_set_itself(path, tmp_path):
+    def opened():
+        with (tmp_path / "opened").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return Items(path)
+
+    data = ct.data.from_dataset(opened, LISTS, lazy=True)
+    ct.fit("fedavg", data, rounds=1, engine=ct.InProcess(workers=2))
+    assert len(set((tmp_path / "opened").read_text().split())) == 3
+
+
+def test_groups_of_a_subset_are_clients(path):
+    some = Subset(Items(path), range(10, 40))
+    groups = np.array(["b", "a", "b"])[np.arange(30) % 3]
+    data = ct.data.from_dataset(some, ct.data.by_group(groups), lazy=True)
+    assert data.names == ("a", "b")
+    assert torch.equal(
+        data["a"].train.read()[0], torch.from_numpy(np.load(path)[10 + data["a"].train.inputs.chosen()[0]])
+    )
+    with pytest.raises(ct.InputError, match="scale each row where it is read"):
+        ct.data.standardise(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda x, i: x + torch.rand(4),
+            "row 0 of the data set is another one whenever it is read; take random transforms",
+        ),
+        (lambda x, i: x / (i != 17), "row 17 of the data set: inputs contain NaN or Inf"),
+        (lambda x, i: x[: 4 - (i == 17)], r"row 17: inputs have shape \[3\]"),
+        (lambda x, i: x.double() if i else x, "every row must have the shape of row 0"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(path, change, sentence):
+    with pytest.raises(ct.CoterieError, match=sentence):
+        ct.fit(
+            "fedavg", ct.data.from_dataset(Items(path, change), {"a": range(36), "b": range(36)}, lazy=True), rounds=2
+        )
+
+
+def test_columns_are_read_lazily(path):
+    datasets = pytest.importorskip("datasets")
+    inputs = np.load(path)
+    table = datasets.Dataset.from_dict({"x": inputs, "label": (inputs[:, 0] > 0).astype(np.int64)})
+    lazy = ct.data.from_dataset(table, LISTS, lazy=True, name="rows", seed=1)
+    assert_same_bits(ct.fit("fedavg", lazy, rounds=1), ct.fit("fedavg", kinds(path)["memory"], rounds=1))
