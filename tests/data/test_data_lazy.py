@@ -158,9 +158,67 @@ def test_rows_that_cannot_be_used_are_named(path, change, sentence):
         )
 
 
-def test_columns_are_read_lazily(path):
+def test_large_rows_are_evaluated_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(core_rows, "ELEMENTS", 10)
+    part = ct.Part(torch.arange(8.0).reshape(4, 2), torch.zeros(4))
+    assert [len(some) for some in ct.Part(part.inputs.repeat(1, 2), part.labels).chunks()] == [2, 2]
+    assert [len(some) for some in part.chunks()] == [4]
+
+
+# ---- images
+
+
+def save_images(folder, names, size=6):
+    image = pytest.importorskip("PIL.Image")
+    for k, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(k).integers(0, 255, (size, size, 3), dtype=np.uint8)
+        image.fromarray(pixels).save(folder / name)
+
+
+def test_a_folder_of_images_for_each_client(tmp_path):
+    save_images(tmp_path, [f"{c}/{y}/{k}.png" for c in ("north", "south") for y in ("cat", "dog") for k in range(6)])
+    clients = ct.data.from_images(tmp_path)
+    assert (clients.names, clients.classes) == (("north", "south"), ("cat", "dog"))
+    assert tuple(clients["north"].train.read().shape[1:]) == (3, 6, 6)
+    assert clients["north"].train.labels.bincount().tolist() == [3, 3]
+    parts = {c.name: {k: (part.read(), part.labels) for k, part in c.parts()} for c in clients}
+    copies = ct.data.from_tensors(parts, name=clients.name, classes=clients.classes)
+    options = {"rounds": 1, "engine": ct.InProcess(workers=2)}
+    assert_same_bits(
+        ct.fit("fedavg", clients, ct.models.CNN(), **options), ct.fit("fedavg", copies, ct.models.CNN(), **options)
+    )
+
+
+def test_images_by_class_are_dealt_out(tmp_path):
+    save_images(tmp_path, [f"{y}/{k}.jpg" for y in ("cat", "dog") for k in range(12)])
+    clients = ct.data.from_images(tmp_path, grey=True, size=4, split={"kind": "iid", "clients": 3})
+    assert len(clients) == 3
+    assert tuple(clients[0].train.read().shape[1:]) == (4, 4)
+
+
+def test_images_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(ct.InputError, match="must hold images either as CLIENT/CLASS/image or as CLASS/image"):
+        ct.data.from_images(tmp_path)
+    save_images(tmp_path, [f"a/{y}/{k}.png" for y in ("cat", "dog") for k in range(6)])
+    (tmp_path / "a" / "dog" / "3.png").write_text("no image")
+    with pytest.raises(ct.CoterieError, match=r"3\.png cannot be read as an image"):
+        ct.fit("fedavg", ct.data.from_images(tmp_path), ct.models.CNN(), 1)
+    save_images(tmp_path, ["a/dog/3.png"], size=7)
+    with pytest.raises(ct.CoterieError, match=r"7 x 7 pixels.*give size=|shape of row 0"):
+        ct.fit("fedavg", ct.data.from_images(tmp_path), ct.models.CNN(), 1)
+
+
+# ---- the hub
+
+
+def test_columns_are_read_lazily(path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     inputs = np.load(path)
     table = datasets.Dataset.from_dict({"x": inputs, "label": (inputs[:, 0] > 0).astype(np.int64)})
     lazy = ct.data.from_dataset(table, LISTS, lazy=True, name="rows", seed=1)
     assert_same_bits(ct.fit("fedavg", lazy, rounds=1), ct.fit("fedavg", kinds(path)["memory"], rounds=1))
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, subset: {"train": table})
+    split = {"kind": "iid", "clients": 3}
+    unread, read = (ct.data.load("hf:own/rows", split=split, lazy=lazy) for lazy in (True, False))
+    assert_same_bits(ct.fit("fedavg", unread, rounds=1), ct.fit("fedavg", read, rounds=1))

@@ -52,7 +52,9 @@ class LabelScale(NamedTuple):
 
 
 CHUNK = 4096
-"""Rows of one forward pass; bounds memory, and is fixed so that results do not depend on what is free."""
+"""Rows of one forward pass at most; bounds memory, and is fixed so that results do not depend on what is free."""
+ELEMENTS = 1 << 24
+"""Numbers in the inputs of one forward pass at most."""
 LOOKED_AT = 64
 """Rows that a fingerprint of unread inputs looks at."""
 
@@ -76,9 +78,11 @@ class Part(NamedTuple):
         return take(self.inputs, slice(None))
 
     def chunks(self) -> Iterator[Part]:
-        """The rows in pieces of at most `CHUNK`, in order."""
-        for low in range(0, len(self), CHUNK):
-            yield self.select(slice(low, low + CHUNK))
+        """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
+        of_row = max(1, sum(v.shape[1:].numel() for v in named(sample(self.inputs)).values()))
+        many = max(1, min(CHUNK, ELEMENTS // of_row))
+        for low in range(0, len(self), many):
+            yield self.select(slice(low, low + many))
 
     def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
         """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""

@@ -5,6 +5,7 @@ scikit-learn and datasets are imported by the functions that need them.
 """
 
 from coterie.data.dataset import by_group, from_arrays, from_dataset
+from coterie.data.images import from_images
 from coterie.data.registry import DATASETS, Dataset, load
 from coterie.data.split_table import Split
 from coterie.data.splits import clusters, dirichlet, generator, iid, mixed, shards, stratified, target_groups
@@ -23,6 +24,7 @@ __all__ = [
     "from_dataset",
     "from_folder",
     "from_frames",
+    "from_images",
     "from_tensors",
     "generator",
     "iid",

@@ -15,8 +15,8 @@ from torch import Tensor
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.inputs import Held, Inputs, rows
 from coterie.core.rows import CHUNK, Clients
-from coterie.data.lazy import files_of, mapped, mark
 from coterie.data.lazy import lazy as lazily
+from coterie.data.lazy import mapped, mark_of
 from coterie.data.split_table import Split
 from coterie.data.splits import numbered
 from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients
@@ -95,13 +95,12 @@ def from_dataset(
     if not lazy:
         inputs, targets, found = read(dataset, used)
         return _clients(inputs, targets, lists, rule, seed, name=name, classes=classes or found)
-    words, own = files_of(dataset)
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
         opened = _opened(given)
         return lambda at: read(opened, at)[0]
 
-    unread = lazily(len(dataset), reader, mark([*words, *map(str, np.atleast_1d(input or ""))], [*own, *files]), used)
+    unread = lazily(len(dataset), reader, mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files), used)
     found = read(dataset, used[:1])[2]
     targets = _labels(dataset, labels, used, names_of_columns(dataset, input, label)[0] if columned else None)
     return _clients(unread, targets, lists, rule, seed, name=name, classes=classes or found)

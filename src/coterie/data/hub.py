@@ -16,6 +16,8 @@ from coterie.core.inputs import Inputs
 from coterie.core.rows import Clients
 from coterie.core.schema import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
+from coterie.data.lazy import lazy as lazily
+from coterie.data.lazy import mark_of
 from coterie.data.split_table import ReadColumn, Split
 from coterie.data.splits import subset
 from coterie.data.tensors import as_labels, split_over
@@ -58,6 +60,7 @@ def from_hub(
     subset_name: str | None = None,
     part: str = "train",
     rows: int | None = None,
+    lazy: bool = False,
 ) -> Clients:
     """Clients from a data set of the hub; by default 10 with Dirichlet(.5) shares of its classes.
 
@@ -70,17 +73,21 @@ def from_hub(
         subset_name: configuration of the data set, where it has several.
         part: whose rows are used: train, test, ...
         rows: only so many, every class in its share.
+        lazy: read inputs from the files of the data set whenever they are asked for, so that they need not fit in memory.
 
     Raises:
         InputError: that says what `datasets` said, or which column or option is wrong.
     """
     rule = Split.parse(split, **DEFAULT_SPLIT)
-    found = columns(open_hub(name, subset_name=subset_name, part=part), input, label)
+    dataset = open_hub(name, subset_name=subset_name, part=part)
+    found = columns(dataset, input, label)
     count = len(found.labels)
     require(rows is None or (SIZE.test(rows) and rows <= count), f"rows = {rows!r} must lie between 1 and {count}")
     chosen = np.arange(count) if rows is None else subset(found.labels, rows, seed=rule.seeded(seed))
     return split_over(
-        lambda index: found.read(chosen[index]),
+        lazily(count, lambda: found.read, mark_of(dataset), chosen)
+        if lazy
+        else lambda index: found.read(chosen[index]),
         found.labels[chosen],
         rule,
         seed=seed,

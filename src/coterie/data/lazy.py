@@ -19,7 +19,7 @@ from coterie.core.inputs import Inputs, LazyInputs, Read, Source, check_plain, n
 from coterie.core.noise import Generators, forked
 from coterie.data.tensors import from_array
 
-__all__ = ["files_of", "lazy", "mapped", "mark"]
+__all__ = ["lazy", "mapped", "mark", "mark_of"]
 
 Numbers = NDArray[np.int64]
 
@@ -105,7 +105,8 @@ def mark(about: Iterable[str], files: Iterable[str | os.PathLike[str]]) -> str:
     return digest.hexdigest()
 
 
-def files_of(dataset: Any) -> tuple[list[str], list[str]]:
-    """Words and files that tell a data set from others: its kind and length, and what a Hugging Face one says of itself."""
+def mark_of(dataset: Any, about: Iterable[str] = (), files: Iterable[str | os.PathLike[str]] = ()) -> str:
+    """The mark of a data set: of its kind and length, what a Hugging Face one says of itself, further words, and files."""
     cached = [str(entry["filename"]) for entry in getattr(dataset, "cache_files", None) or ()]
-    return [type(dataset).__qualname__, str(len(dataset)), str(getattr(dataset, "_fingerprint", ""))], cached
+    words = type(dataset).__qualname__, str(len(dataset)), str(getattr(dataset, "_fingerprint", ""))
+    return mark([*words, *about], [*cached, *files])

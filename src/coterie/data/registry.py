@@ -206,7 +206,7 @@ _DETAILS = {
 }
 
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_HUB_OPTIONS = ("input", "subset_name", "part", "rows")
+_HUB_OPTIONS = ("input", "subset_name", "part", "rows", "lazy")
 _TABLE_OPTIONS = (
     "task", "above", "classes", "categorical", "drop", "missing", "rename", "rare", "meaning", "unit",
     "unlabelled", "split_column", "server_file", "arrays",
