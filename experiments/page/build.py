@@ -26,6 +26,7 @@ ORDER = (
     ("varsel-small-shards-twins", "varsel-small-shards-ceiling", "varsel-small-shards"),
     tuple(map(meritfed.comments, meritfed.ALPHAS)),
     (meritfed.X_RAYS,),
+    (varsel.CIFAR,),
 )
 """Experiments in order of worth; those of one step take turns, seed by seed."""
 OTHERS = {
