@@ -55,7 +55,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "isfedavg": [{}, {"sample_ratio": 0.5}],
     "isfl": [{}, {"exact": True, "sample_ratio": 0.5}, {"where": "client", "floor": 0.5}],
     "maxfl": [
-        {},
+        {"warmup_steps": 5},
         {"requirements": "validation", "warmup_steps": 3, "tuning_steps": 2},
         {"warmup_steps": 3, "surrogate": "log"},
         {"warmup_steps": 1, "flexible": True},
@@ -64,7 +64,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
         {},
         {"targets": "b", "oracle": "delegated", "oracle_batch_size": 4, "damping": True},
         {"targets": ("a", "c"), "oracle": "loss", "directions": 2},
-        {"targets": ("a", "c"), "md_step": "line-search"},
+        {"targets": ("a", "c"), "md_step": "line-search", "md_steps": 2},
         {"validation": "server"},
         {"targets": ("a", "c"), "server_optimiser": "adam", "lr": 0.1, "shared_uploads": True},
     ],
@@ -116,6 +116,8 @@ EVERY_PROBLEM = [
     for problem in ((PROBLEMS if case[0] in LOOK_AT_ROWS else FEW_PROBLEMS) if case in FIRST else ("batch-norm",))
 ]
 """A method meets kinds of problems in its first setting, all if it looks at rows, and batch norm in the others."""
+LOOKING = [case for case in FIRST if case[0] in LOOK_AT_ROWS]
+"""Cases that meet a client's every way to fail; the others use the same tasks, whose replies the engine judges."""
 ON_WORKERS = ("fedavg", "scaffold", "meritfed")
 """Methods that meet every problem on two workers too, the others batch norm: replies are computed alike, whatever the method. They
 also resume from the start, and meet clients that fail on two workers."""
@@ -202,15 +204,15 @@ def mean_loss(found: Run, round: int, split: str = "train") -> float:
 
 @each_method
 def test_lowers_the_loss_of_a_convex_problem(case):
-    found = quick(case, rounds=12, local=LocalSGD(lr=0.3, steps=Steps(4), batch_size=4))
+    found = quick(case, rounds=8, local=LocalSGD(lr=0.3, steps=Steps(4), batch_size=4))
     for split in ("train", "test"):
-        assert mean_loss(found, 12, split) < 0.9 * mean_loss(found, 0, split)
+        assert mean_loss(found, 8, split) < 0.9 * mean_loss(found, 0, split)
 
 
 @each_method
-def test_same_seed_gives_the_same_bits_and_another_seed_others(case):
+def test_same_seed_gives_the_same_bits_encoded_or_not_and_another_seed_others(case):
     first = plain(case)
-    assert_same_bits(first, run(case))
+    assert_same_bits(first, run(case, strict_wire=False))
     other = quick(case, seed=1)
     assert any(not torch.equal(x, other.models[k]) for k, x in first.models.items())
 
@@ -229,10 +231,11 @@ def test_any_problem_is_trained_and_gives_the_same_bits_on_any_number_of_workers
     before = {k: v.clone() for k, v in made.model.state_dict().items()}
     rows_before = made.clients.fingerprint()
     train = run if case[0] == "fedavg" else quick
-    one = train(case, made, rounds=2)
-    if case[0] in ON_WORKERS or (problem == "batch-norm" and case in FIRST):
-        assert_same_bits(one, train(case, made, rounds=2, workers=2))
-    assert mean_loss(one, 2) != mean_loss(one, 0)
+    rounds = 2 if problem == "batch-norm" else 1  # what is kept from round to round does not depend on the rows
+    one = train(case, made, rounds=rounds)
+    if case in FIRST and (case[0] in ON_WORKERS or problem == "batch-norm"):
+        assert_same_bits(one, train(case, made, rounds=rounds, workers=2))
+    assert mean_loss(one, rounds) != mean_loss(one, 0)
 
     # Nothing that was given has changed, and what was trained is a state dict of the same model.
     assert made.clients.fingerprint() == rows_before
@@ -247,11 +250,6 @@ def test_any_problem_is_trained_and_gives_the_same_bits_on_any_number_of_workers
             else:  # frozen parameters and counters of batches
                 assert torch.equal(value, before[key])
     assert any(not torch.equal(v, before[k]) for k, v in one.state_dict(next(iter(one.models))).items())
-
-
-@each_first
-def test_encoding_everything_changes_no_bit(case):
-    assert_same_bits(run(case, strict_wire=False), plain(case))
 
 
 @each_first
@@ -287,14 +285,14 @@ def legacy_numpy_state() -> np.ndarray:
 @pytest.mark.parametrize("case", [c for c in CASES if c in FIRST or c[0] in ("meritfed", "varsel")], ids=label)
 def test_global_generators_and_threads_are_neither_used_nor_changed(case):
     states = torch.get_rng_state(), legacy_numpy_state(), random.getstate()
-    first = run(case, PROBLEMS["dropout"](), rounds=2)
+    first = quick(case, PROBLEMS["dropout"](), rounds=2)
     assert torch.equal(states[0], torch.get_rng_state())
     assert np.array_equal(states[1], legacy_numpy_state())
     assert states[2] == random.getstate()
     torch.default_generator.manual_seed(12345)
     torch.set_num_threads(2)
     try:
-        assert_same_bits(first, run(case, PROBLEMS["dropout"](), rounds=2))
+        assert_same_bits(first, quick(case, PROBLEMS["dropout"](), rounds=2))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
@@ -347,7 +345,7 @@ class StoppedError(Exception):
 def test_resuming_gives_the_bits_of_an_undisturbed_run(case, tmp_path):
     options = {"rounds": 3, "evaluate": 2, "clients_per_round": 3, "problem": PROBLEMS["batch-norm"]()}
     whole = quick(case, **options)
-    for stop, workers in ((0, 1), (2, 2)) if case[0] in ON_WORKERS else ((2, 1),):
+    for stop, workers in ((0, 1), (2, 2)) if case in FIRST and case[0] in ON_WORKERS else ((2, 1),):
         resumed = cut_and_resumed(case, tmp_path / str(stop), stop, workers, options)
         assert_same_bits(resumed, whole)
         assert [clock.round for clock in resumed.seconds] == [1, 2, 3]
@@ -414,7 +412,7 @@ REASONS = {
 
 @pytest.mark.parametrize(
     ("case", "how"),
-    [(case, how) for case in CASES for how in (REASONS if case in FIRST else ("raise",))],
+    [(case, how) for case in CASES for how in (REASONS if case in LOOKING else ("raise",))],
     ids=lambda v: v if isinstance(v, str) else label(v),
 )
 def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how, monkeypatch):
@@ -431,7 +429,7 @@ def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how
                 quick(case)
         return
     one = quick(case, rounds=2)
-    if how == "raise" and case[0] in ON_WORKERS:
+    if how == "raise" and case in FIRST and case[0] in ON_WORKERS:
         assert_same_bits(one, quick(case, rounds=2, workers=2))
     assert list(one.failures) == ["c"]
     assert REASONS[how] in one.failures["c"]
@@ -453,7 +451,7 @@ def test_a_client_that_does_not_fail_would_have_had_an_effect(case, monkeypatch)
     assert any(not torch.equal(x, damaged.models[k]) for k, x in whole.models.items())
 
 
-@each_method
+@each_first
 def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(case, monkeypatch):
     if is_pooled(case) or is_selfish(case):
         return
@@ -475,7 +473,7 @@ def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(case, mo
 def test_one_client_is_enough(case):
     problem = logistic()
     alone = dict.fromkeys(SIZES, "b")
-    workers = 2 if case[0] in ON_WORKERS else 1
+    workers = 2 if case in FIRST and case[0] in ON_WORKERS else 1
     options = {"clients": subset(problem.clients, "b"), "method": method_of(case, LOCAL, alone), "workers": workers}
     if getattr(options["method"], "internal_splits", 2) == 1:
         with pytest.raises(InputError, match="set internal_splits = 2"):
@@ -592,7 +590,7 @@ def test_summary_has_a_row_per_client_and_split_with_the_models_own_numbers(case
             assert (row["n"], row["own_model"]) == (HELD, row["client"] in found.models)
 
 
-@each_method
+@each_first
 def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp_path):
     if samples_by_class(case):
         pytest.skip("its own test in tests/methods: this problem has no classes")

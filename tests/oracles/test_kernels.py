@@ -97,7 +97,8 @@ def test_the_kernel_equals_the_loop(model, kind):
         (xs, {"penalty": Quadratic(0.3)}),
         (xs, {"correction": correction[0], "steps": [1 + i % 4 for i in range(count)]}),
     ]
-    for local, start, hook in [*((LOCALS[0], *hook) for hook in hooks), *((local, x, everything) for local in LOCALS)]:
+    locals_ = LOCALS if kind == "regression" else LOCALS[-1:]  # batches are planned alike for any labels
+    for local, start, hook in [*((LOCALS[0], *hook) for hook in hooks), *((local, x, everything) for local in locals_)]:
         trained = loop.train(start, local, **hook)
         assert_close(fast.train(start, local, **hook), trained)
     updates = loop.updates(start, local, **hook)
@@ -143,7 +144,7 @@ def test_slices_of_odd_sizes_begin_where_they_would_alone(sizes, batch, dtype):
     """Products round by where their operands begin, rarely seen: one of fifteen clients here if slopes lay behind each other."""
     inputs, *hidden, outputs = sizes
     net = seeded(lambda: MLP(tuple(hidden)).build((inputs,), outputs), dtype)
-    rows = [(randoms(40, inputs, dtype=dtype, seed=i), torch.arange(40) % outputs) for i in range(90)]
+    rows = [(randoms(40, inputs, dtype=dtype, seed=i), torch.arange(40) % outputs) for i in range(45)]
     given = Problem(Clients([Client(f"{i:02d}", Part(*part)) for i, part in enumerate(rows)]), net)
     local, everybody = LocalSGD(lr=0.3, steps=Steps(4), batch_size=batch), cohort(given)
     x = everybody.workspace.x.clone()

@@ -47,19 +47,23 @@ def test_the_story(tmp_path: Path) -> None:
     assert "! clearly worse than local" in text
 
 
+@pytest.fixture(scope="module")
+def seven(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return Results.load(fake_run.heart(tmp_path_factory.mktemp("seven"), truth=SEVEN))
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
 @pytest.mark.parametrize("colour", [False, True])
-def test_no_line_is_longer_than_the_terminal_and_no_number_is_cut(tmp_path: Path, width: int, colour: bool) -> None:
-    results = Results.load(fake_run.heart(tmp_path, truth=SEVEN))
-    text = table.render(results, width=width, colour=colour)
+def test_no_line_is_longer_than_the_terminal_and_no_number_is_cut(seven: Results, width: int, colour: bool) -> None:
+    text = table.render(seven, width=width, colour=colour)
     assert widest(text) <= width
     numbers = re.findall(r"\.\d+ ?± ?\.\d+", re.sub(r"\x1b\[[0-9;]*m", "", text))
     assert len(numbers) == 4 * 7 * 5
     assert all(re.fullmatch(r"\.\d{3} ?± ?\.\d{3}", n) for n in numbers)
 
 
-def test_seven_methods_are_turned_at_80_columns(tmp_path: Path) -> None:
-    text = table.plain(Results.load(fake_run.heart(tmp_path, truth=SEVEN)), width=80)
+def test_seven_methods_are_turned_at_80_columns(seven: Results) -> None:
+    text = table.plain(seven, width=80)
     assert "continued" not in text
     assert re.search(r"^ +Cleveland +Hungary +Switzerland +Long Beach +mean$", text, re.MULTILINE)
     assert "fedavg = 1: local × 1.00" in text.replace("\n", " ")

@@ -20,7 +20,7 @@ TREES = ("trees-alone", "trees-pooled")
 @pytest.fixture(scope="module")
 def hearts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hearts") / "run"
-    return ct.compare(["local", "fedavg"], "heart-disease", rounds=1, seeds=3, yardstick="trees", folder=folder)
+    return ct.compare(["local", "fedavg"], "heart-disease", rounds=1, seeds=2, yardstick="trees", folder=folder)
 
 
 def value(comparison, method, client, metric, split="test"):
@@ -60,7 +60,7 @@ def test_trees_are_no_methods(hearts):
 
 
 def test_trees_change_no_method_and_may_be_added(hearts, tmp_path, capsys):
-    flags = ("--rounds", "1", "--seeds", "3", "--no-report", "--json")
+    flags = ("--rounds", "1", "--seeds", "2", "--no-report", "--json")
     plain = ["compare", "heart-disease", "--methods", "local,fedavg", *flags, "--out", str(tmp_path / "run")]
     assert main(plain) == 0
     before = contents(tmp_path / "run")
