@@ -31,7 +31,7 @@ def same_random_numbers_in_any_order():
 
 @pytest.fixture(scope="session", autouse=True)
 def strict_wire():
-    from coterie.run.experiment import RunTable
+    from coterie.run.entries import RunTable
     from coterie.run.fit import fit
     from coterie.run.settings import RunSettings
 

@@ -23,7 +23,8 @@ from coterie.report.statistics import (
 )
 
 if TYPE_CHECKING:
-    from coterie.report.results import Results, Vector
+    from coterie.report.results import Results
+    from coterie.report.series import Vector
 
 __all__ = ["Comparisons", "Family"]
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from coterie.report.groups import order_of
 from coterie.report.operating import GRID, Reliability, Roc, reliability, roc
-from coterie.report.results import Curve, Results, Vector
+from coterie.report.results import Results
+from coterie.report.series import Curve, Vector
 from coterie.report.text import printable
 
 __all__ = ["data", "thinned"]

@@ -7,22 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.reading import json_rows, read_json, read_toml
 from coterie.report.comparisons import Comparisons
-from coterie.report.files import Columns, csv_columns, number_or_nan, summary_rows
+from coterie.report.files import summary_rows
+from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, printable, shortened
 from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, require_readable
 
-__all__ = ["THRESHOLD", "Curve", "Results", "Vector", "Weights", "threshold_of"]
-
-Vector = NDArray[np.float64]
+__all__ = ["THRESHOLD", "Results", "threshold_of"]
 
 FILES = (
     "summary.json",
@@ -46,31 +44,6 @@ METRIC_NAMES = {
     "ece": "calibration error",
 }
 REFERENCES = ("centralised", "centralized", *YARDSTICKS)
-
-
-class Curve(NamedTuple):
-    """A metric over rounds: `rounds` [k] and `values` [seeds, k] (NaN where a seed has no value)."""
-
-    rounds: NDArray[np.int64]
-    values: Vector
-
-
-class Weights(NamedTuple):
-    """Weights of one method, mean over seeds: `values` [rounds, targets, clients]; target `*` serves everybody."""
-
-    rounds: NDArray[np.int64]
-    targets: tuple[str, ...]
-    clients: tuple[str, ...]
-    values: Vector
-
-    def __repr__(self) -> str:
-        return f"<weights of {len(self.clients)} clients for {len(self.targets)} targets, {len(self.rounds)} rounds>"
-
-    def late(self) -> Vector:
-        """Mean over the second half of the rounds, [targets, clients]."""
-        middle = (self.rounds[0] + self.rounds[-1]) / 2
-        mean: Vector = self.values[self.rounds >= middle].mean(axis=0)
-        return mean
 
 
 @dataclass(frozen=True)
@@ -390,67 +363,19 @@ class Results:
     # Over rounds
 
     @cached_property
-    def history(self) -> dict[tuple[str, str, str, str], dict[int, dict[int, float]]]:
+    def history(self) -> History:
         """`history.csv`: (method, client, split, metric) -> seed -> round -> value."""
-        table: dict[tuple[str, str, str, str], dict[int, dict[int, float]]] = {}
-        columns: Columns = {"method": str, "seed": int, "round": int, "client": str, "split": str, "metric": str}
-        columns_read = csv_columns(self.folder / "history.csv", {**columns, "value": number_or_nan})
-        for method, seed, at, client, split, metric, value in zip(*columns_read, strict=True):
-            if math.isfinite(value):
-                table.setdefault((method, client, split, metric), {}).setdefault(seed, {})[at] = value
-        return table
+        return history_of(self.folder)
 
     def curve(self, method: str, client: str, metric: str, split: str | None = None) -> Curve | None:
         """A metric of one client over rounds; None if the history does not have it."""
         series = self.history.get((method, client, split or self.split, metric))
-        if not series:
-            return None
-        rounds = sorted({at for one in series.values() for at in one})
-        values = [[one.get(at, math.nan) for at in rounds] for _, one in sorted(series.items())]
-        table = np.array(values, dtype=float)
-        return Curve(np.array(rounds, dtype=np.int64), np.where(np.isfinite(table), table, math.nan))
+        return Curve.of(series) if series else None
 
     @cached_property
     def weights(self) -> dict[str, Weights]:
         """`weights.csv` per method, mean over seeds; methods without weights are left out."""
-        columns: Columns = {
-            "method": str,
-            "seed": int,
-            "round": int,
-            "target": str,
-            "client": str,
-            "weight": number_or_nan,
-        }
-        columns_read = csv_columns(self.folder / "weights.csv", columns)
-        rows: dict[str, list[tuple[int, int, str, str, float]]] = {}
-        for method, *row in zip(*columns_read, strict=True):
-            rows.setdefault(method, []).append(tuple(row))
-        return {m: self._weights(rows[m]) for m in self.methods if m in rows}
-
-    def _weights(self, rows: list[tuple[int, int, str, str, float]]) -> Weights:
-        seeds, rounds, targets, clients, weights = zip(*rows, strict=True)
-        axes = (
-            sorted(set(seeds)),
-            sorted(set(rounds)),
-            self._ordered(set(targets)),
-            self._ordered({*clients, *self.clients}),
-        )
-        places = [{key: i for i, key in enumerate(axis)} for axis in axes]
-        s, r, t, c = (
-            np.array([place[k] for k in keys])
-            for place, keys in zip(places, (seeds, rounds, targets, clients), strict=True)
-        )
-        total, seen = np.zeros([len(axis) for axis in axes[1:]]), np.zeros([len(axis) for axis in axes[:3]], dtype=bool)
-        value = np.nan_to_num(np.array(weights, dtype=float), nan=0.0, posinf=0.0, neginf=0.0)
-        np.add.at(total, (r, t, c), value)  # a client that did not take part has weight 0
-        seen[s, r, t] = True
-        mean = total / np.maximum(seen.sum(axis=0), 1)[:, :, None]
-        return Weights(np.array(axes[1], dtype=np.int64), tuple(axes[2]), tuple(axes[3]), mean)
-
-    def _ordered(self, names: set[str]) -> list[str]:
-        """`*`, then clients in their order, then names that are no clients."""
-        order = {c: i for i, c in enumerate(("*", *self.clients))}
-        return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+        return weights_of(self.folder, self.methods, self.clients)
 
     @cached_property
     def failures(self) -> list[str]:
@@ -465,22 +390,14 @@ class Results:
     @cached_property
     def seconds(self) -> dict[str, Vector]:
         """Seconds of a whole run, one value per seed that has any."""
-        return self._clock("seconds")
+        return clock_of(self.folder, "seconds", self.methods)
 
     @cached_property
     def own_seconds(self) -> dict[str, Vector]:
         """Those of them that the methods themselves took, outside of asks; empty for runs that did not tell them apart."""
         with (self.folder / "timing.csv").open(encoding="utf-8") as file:
             known = "own" in file.readline().strip().split(",")
-        return self._clock("own") if known else {}
-
-    def _clock(self, column: str) -> dict[str, Vector]:
-        total: dict[str, dict[int, float]] = {}
-        columns: Columns = {"method": str, "seed": int, column: lambda text: float(text or "nan")}
-        for method, seed, seconds in zip(*csv_columns(self.folder / "timing.csv", columns), strict=True):
-            runs = total.setdefault(method, {})
-            runs[seed] = runs.get(seed, 0.0) + seconds
-        return {m: np.array([v for _, v in sorted(total[m].items())]) for m in self.methods if m in total}
+        return clock_of(self.folder, "own", self.methods) if known else {}
 
 
 def threshold_of(said: object) -> float | str:

@@ -12,7 +12,7 @@ from coterie.core.errors import InputError, require
 from coterie.core.reading import read_toml
 from coterie.core.state import read_checkpoint
 from coterie.run.checkpoint import history_lines
-from coterie.run.experiment import MethodEntry
+from coterie.run.entries import MethodEntry
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
 from coterie.run.folder import CHECKPOINTS, Pair, is_run
 from coterie.run.history import Timing

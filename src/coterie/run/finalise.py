@@ -18,7 +18,8 @@ from coterie.core.state import write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
 from coterie.models import build_model
-from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.entries import MethodEntry
+from coterie.run.experiment import Experiment
 from coterie.run.files import FILES, hash_of, require_readable, write_json
 from coterie.run.fit import fit, personalise
 from coterie.run.history import Run

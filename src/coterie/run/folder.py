@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import InputError, require
-from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.entries import MethodEntry
+from coterie.run.experiment import Experiment
 from coterie.run.files import refuse_links
 from coterie.run.seals import damaged, sealed
 

@@ -18,7 +18,7 @@ from coterie.data.split_table import Split
 from coterie.data.tables.settings import FileSettings, TableSettings
 from coterie.engines import ENGINES
 from coterie.models import MODELS
-from coterie.run.experiment import ModelTable, ReportTable, RunTable
+from coterie.run.entries import ModelTable, ReportTable, RunTable
 
 __all__ = ["DECLARED", "Key", "keys", "keys_of"]
 

@@ -18,7 +18,8 @@ from coterie.core.modules import load_object
 from coterie.core.rows import Clients
 from coterie.core.workspace import Workspace
 from coterie.models import build_model
-from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.entries import MethodEntry
+from coterie.run.experiment import Experiment
 from coterie.run.files import METRICS, SUMMARY
 from coterie.run.finetune import tunable
 from coterie.run.fit import start_from

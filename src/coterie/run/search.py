@@ -12,7 +12,8 @@ from typing import Any
 
 from coterie.core.errors import InputError, RunError, nearest, require
 from coterie.models import build_model
-from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.entries import MethodEntry
+from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.preparing import add_metrics, check_everything, freeze, initial, run_settings

@@ -24,7 +24,8 @@ from coterie.engines.spec import EngineSpec
 from coterie.filters import FILTERS
 from coterie.models import MODELS
 from coterie.run.callbacks import CALLBACKS, Callback
-from coterie.run.experiment import Experiment, RunTable, method_table
+from coterie.run.entries import RunTable
+from coterie.run.experiment import Experiment, method_table
 from coterie.run.files import OBJECT
 from coterie.run.settings import RunSettings
 

@@ -15,8 +15,9 @@ from coterie.core.errors import RunError, require
 from coterie.core.rows import Clients
 from coterie.models import build_model
 from coterie.run.collect import seal_tables, write_tables
+from coterie.run.entries import MethodEntry
 from coterie.run.environment import environment, said_of_other_machine
-from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.experiment import Experiment
 from coterie.run.files import (
     FILES,
     PAIRED,

@@ -19,7 +19,8 @@ from coterie.core.inputs import sample
 from coterie.core.loss import Loss
 from coterie.core.metrics import find_metrics
 from coterie.core.rows import Client, Clients, Part
-from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.entries import MethodEntry
+from coterie.run.experiment import Experiment
 from coterie.run.files import YARDSTICKS, SummaryRow
 
 __all__ = ["check_yardstick", "entries_of", "measured"]

@@ -13,8 +13,9 @@ from torch import nn
 from coterie.core.federation import Federation, QuorumError
 from coterie.core.method import as_method
 from coterie.core.rows import Clients
+from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import served
-from coterie.run.experiment import Experiment, MethodEntry
+from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
 from coterie.run.history import Run
 from coterie.run.loop import run_method

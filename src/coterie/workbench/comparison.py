@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from coterie.report.results import Results, Weights
+    from coterie.report.results import Results
+    from coterie.report.series import Weights
     from coterie.report.verdicts import Verdict
 
 __all__ = ["Comparison", "compare"]
