@@ -77,8 +77,8 @@ papers: $(VENV)/.dev  ## run what is missing of the papers' experiments, two at 
 results: $(VENV)/.dev  ## write docs/results.md from experiments/results and benchmarks/results
 	$(BIN)/python -m experiments --page
 
-sessions: $(VENV)/.dev  ## run the commands of the tutorials and how-to pages again, and write what they print
-	$(BIN)/python docs/console.py docs/tutorials/*.md docs/howto/*.md
+sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print
+	$(ENGINES)/bin/python docs/console.py docs/tutorials/*.md docs/howto/*.md
 
 lint: $(VENV)/.dev  ## style, types and spelling, as pre-commit runs them, and wording
 	$(BIN)/ruff check src tests examples benchmarks experiments docs

@@ -39,7 +39,7 @@ copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 
 html_theme = "furo"
-html_title = f"coterie {version}"
+html_title = f"coterie {version}"  # the version on every page
 html_static_path = ["static"]
 html_css_files = ["coterie.css"]
 html_copy_source = False

@@ -113,3 +113,18 @@ def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
         assert [part for part in parts if part not in page] == [], name
         assert [o.name for o in options_of(find(name)) if f"| `{o.name}` |" not in page] == []
     assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]
+
+
+def test_what_git_hosts_and_citation_tools_read_is_yaml_and_of_this_version():
+    import yaml
+
+    import coterie
+
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == coterie.__version__
+    assert citation["authors"] == [{"name": "The coterie developers"}]
+    assert f"## [{coterie.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    assert [step["run"] for step in workflow["jobs"]["all"]["steps"] if "run" in step] == [".ci/run"]
+    forms = [yaml.safe_load(f.read_text(encoding="utf-8")) for f in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
+    assert sum("body" in form for form in forms) == 2

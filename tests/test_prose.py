@@ -44,11 +44,14 @@ ENTRY = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*>|:]|\d+\.|#)\s)|\n(?=\|)")
 
 def passages(markdown):
     """Paragraphs, entries of lists, headings and cells of tables as plain words; code and formulas are one letter."""
+    markdown = re.sub(r"^```\{glossary\}\n(.*?)^```$", r"\1", markdown, flags=re.M | re.S)
+    markdown = re.sub(r"\{term\}`([^`<]*)[^`]*`", r"\1", markdown)
     text = INDENTED.sub("\n\n", markdown)
     text = BLOCK.sub("\n\n", WRITTEN_BY_PROGRAMS.sub("\n\n", text))
     text = re.sub(r"<!--.*?-->", "", text, flags=re.S)
     text = re.sub(r"(`+)[^`].*?\1|\$[^$\n]+\$", "x", text, flags=re.S)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"^(#.*)$", r"\1\n", text, flags=re.M)
     for entry in ENTRY.split(text):
         words = " ".join(re.sub(r"^\s*(?:[-*>:]|\d+\.)\s", "", entry).split())
         yield from (

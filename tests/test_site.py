@@ -14,7 +14,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
-SESSIONS = [page for folder in ("tutorials", "howto") for page in sorted((DOCS / folder).glob("*.md"))]
+ENGINES = ("deployment", "ray")
+SESSIONS = [
+    pytest.param(page, marks=[pytest.mark.engines] * (page.stem in ENGINES), id=page.stem)
+    for folder in ("tutorials", "howto")
+    for page in sorted((DOCS / folder).glob("*.md"))
+]
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 pytestmark = pytest.mark.programs
@@ -90,7 +95,7 @@ def test_each_method_preset_and_command_is_found_on_its_page(site):
         assert f"usage: coterie {' '.join(words)}" in text[f"commands/{'-'.join(words)}"]
 
 
-@pytest.mark.parametrize("page", SESSIONS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", SESSIONS)
 def test_what_commands_print_on_a_page_is_what_they_print_now(page, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     text = page.read_text(encoding="utf-8")

@@ -4,7 +4,7 @@
 The names stand in `__init__.pyi`, where type checkers look for them as well.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES: dict[str, tuple[str, str]] = {}
 
