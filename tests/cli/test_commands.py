@@ -94,18 +94,6 @@ sys.stderr.write(f"{sorted(m for m in sys.modules if m in ('torch', 'numpy', 'ri
     assert "--methods" in ended.stdout
 
 
-def test_using_coterie_imports_nothing_heavy_beside_torch(tmp_path):
-    code = """
-import sys
-import coterie as ct
-ct.fit, ct.MeritFed, ct.data.load, ct.models.MLP, ct.metrics.auc
-print(sorted({"pandas", "sklearn", "scipy", "plotly", "jinja2", "rich", "pyarrow", "datasets"} & set(sys.modules)))
-"""
-    command = [sys.executable, "-c", code]
-    ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
-    assert ended.stdout == "[]\n"
-
-
 def test_no_command_prints_the_help(coterie):
     ended = done(coterie())
     for command in ("compare", "run", "methods", "data", "show", "report", "predict"):

@@ -468,21 +468,14 @@ def test_csv_and_the_table_need_no_extra(coterie, tmp_path, without, finished):
 # ---- as a process
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("compare", "haert-disease"), "did you mean 'heart-disease'?"),
-        ((*OWN, "--set", "split.seed=x"), "split.seed must be"),
-    ],
-)
-def test_as_a_process(tmp_path, argv, words):
+def test_as_a_process(tmp_path):
     write(tmp_path, FOLDER)
-    ended = subprocess_run(tmp_path, *argv)
+    ended = subprocess_run(tmp_path, *OWN, "--set", "split.seed=x")
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert ended.stderr.startswith("coterie: ")
     assert ended.stderr.count("\n") == 1
-    assert words in ended.stderr
+    assert "split.seed must be" in ended.stderr
 
 
 def test_a_closed_pipe_is_no_error(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_methods import CASES, run
+from test_methods import CASES, quick, run
 from torch import Tensor
 
 import coterie as ct
@@ -55,7 +55,7 @@ def sent(monkeypatch, case, width, tmp_path, **options):
 
     with monkeypatch.context() as patch:
         patch.setattr(InProcessEngine, "ask", ask)
-        found = run(case, wide(width), rounds=ROUND + 1, evaluate=ROUND + 1, checkpoint=tmp_path, metrics=(), **options)
+        found = quick(case, wide(width), rounds=ROUND + 1, evaluate=ROUND + 1, checkpoint=tmp_path, **options)
     asks = []
     for record in found.asks:
         names, down = payloads[record.ask]

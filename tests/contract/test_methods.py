@@ -157,7 +157,7 @@ def _plain(at: int) -> Run:
 
 @cache
 def _watched(at: int) -> Run:
-    return run(CASES[at], local=FULL, evaluate=1)
+    return run(CASES[at], local=FULL, evaluate=1, strict_wire=False)
 
 
 def plain(case: Case) -> Run:
@@ -254,7 +254,7 @@ def test_any_problem_is_trained_and_gives_the_same_bits_on_any_number_of_workers
 
 @each_first
 def test_order_of_the_given_clients_changes_no_bit(case):
-    assert_same_bits(plain(case), run(case, clients=Clients(shuffled(logistic().clients))))
+    assert_same_bits(plain(case), run(case, clients=Clients(shuffled(logistic().clients)), strict_wire=False))
 
 
 @each_method

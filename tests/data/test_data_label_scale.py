@@ -63,7 +63,7 @@ def runs(tmp_path_factory):
         base = tmp_path_factory.mktemp("unit")
         data = {"folder": str(write(base / "data", factor)), "label": "y", "task": "regression"}
         tables = {"data": data, "methods": [{"name": "local"}, {"name": "meritfed"}]}
-        tables |= {"run": {"rounds": 6, "seeds": 3, "evaluate": 3}, "local": {"lr": 0.2, "steps": 4}}
+        tables |= {"run": {"rounds": 4, "seeds": 3, "evaluate": 2}, "local": {"lr": 0.2, "steps": 4}}
         run_experiment(Experiment.from_tables(tables, "a test"), base / "run")
         made[factor] = base / "data", base / "run"
     return made
