@@ -159,6 +159,13 @@ def of_internal(run: Run) -> Measured:
     return looked.measured(values, curves)
 
 
+def of_sites(run: Run) -> Measured:
+    """VaRSeL on membranes: the three internal clients count, which have the same test tiles."""
+    looked = Looked(run, tuple({row.client: None for row in run.history if row.client.startswith("internal-")}))
+    dice = looked.over_rows("dice")
+    return looked.measured({"Dice": last(dice), "best Dice over rounds": best(dice)}, {"Dice": dice})
+
+
 def of_sampling(run: Run) -> Measured:
     """ISFL: D_S is the standard test set, which every client has whole, and D_G the union of the training rows."""
     looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
@@ -207,6 +214,7 @@ MEASURES: Mapping[str, Callable[[Run], Measured]] = {
     "groups": of_groups,
     "x-rays": of_x_rays,
     "internal": of_internal,
+    "sites": of_sites,
     "sampling": of_sampling,
     "appeal": of_appeal,
     "clients": of_clients,
@@ -215,6 +223,7 @@ SHARED = {
     "groups": ("accuracy of the target", "best accuracy over rounds", "loss of the target"),
     "x-rays": (),  # an official test set
     "internal": ("accuracy of the internal clients", "best accuracy over rounds"),
+    "sites": (),  # other sections
     "sampling": ("accuracy on D_S", "best accuracy on D_S over rounds"),
     "appeal": tuple(
         f"{word}, {who}"

@@ -6,9 +6,11 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from coterie.core.errors import InputError
 from coterie.core.reading import read_toml
 from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
@@ -24,11 +26,11 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from experiments import maxfl_landscape, running
+    from experiments import maxfl_landscape, membranes, running
     from experiments.documents import Document, Row, read, read_json, write
     from experiments.maxfl_toy import MONTE_CARLO
     from experiments.measures import MEASURES
-    from experiments.page import build, maxfl
+    from experiments.page import build, isfl, maxfl
     from experiments.page.claims import Claim, Place, judge
     from experiments.page.figures import svg
     from experiments.page.sections import Advice, Figure, HeatMap, Section, Study, advised
@@ -199,6 +201,17 @@ def test_one_seed_or_one_measurement_repeated_has_no_interval():
     assert (drawn.word, drawn.over, drawn.effect) == ("confirmed", "2 distances", "+0.02 [+0.0004, +0.0396]")
 
 
+def test_a_run_needs_the_rounds_until_it_has_fedavgs_last_accuracy():
+    curves = {"fedavg": [0.1, 0.52, 0.5], "isfl": [0.1, 0.5, 0.4], "moon": [0.1, 0.2, 0.49994]}
+    rows = [
+        Row(m, 0, "s", "c", 8, 2, {isfl.STANDARD: values[-1]}, {isfl.STANDARD: [[0, 1, 2], values]})
+        for m, values in curves.items()
+    ]
+    rounds = isfl.with_rounds(Document("e", 2, (), rows))
+    assert {m: rounds.by_seed(isfl.ROUNDS, m)[0] for m in curves} == {"fedavg": 1, "isfl": 1, "moon": 3}
+    assert rounds.by_seed(isfl.STANDARD, "isfl") == {0: 0.4}
+
+
 def test_seeds_are_paired_by_their_number_and_counted():
     documents = {"e": document({"q": {"one": HIGH}}), "f": document({"q": {"one": [*LOW[:2], 0.99]}}, name="f")}
     verdict = judge(Claim("k", "t", ONE, ONE._replace(experiment="f"), every_seed=True), documents)
@@ -221,7 +234,7 @@ def test_an_experiment_without_rows_says_why_once_and_all_its_claims_do():
     claims = [Claim("a", "first", ONE, TWO), Claim("b", "second", ONE, 0.0, missing="No data.")]
     section = Section("S", [], [], [Study("e", "Part", "", claims, unrun="A run takes an hour.")])
     text = build.page({}, [section])
-    assert "2 claims: 0 confirmed, 0 opposite, 2 cannot show here" in text
+    assert "1 claims: 0 confirmed, 0 opposite, 1 cannot show here, 0 not clear. 1 more were not run." in text
     assert text.count("A run takes an hour.") == 1
     assert "A run takes" not in build.page({"e": document({"q": {"one": HIGH, "two": LOW}})}, [section])
 
@@ -239,7 +252,7 @@ def test_the_summary_counts_every_claim_once():
     unrun = Claim("c", "third", missing="No data.")
     section = Section("Paper", [], [], [Study("e", "Part", "", claims)], [unrun])
     text = build.page({"e": document({"q": {"one": HIGH, "two": LOW}})}, [section])
-    assert "2 claims: 1 confirmed, 0 opposite, 1 cannot show here, 0 not clear. 1 more wait" in text
+    assert "2 claims: 1 confirmed, 0 opposite, 1 cannot show here, 0 not clear. 1 more were not run" in text
     assert "| first | Paper, ours | confirmed | +0.103 [+0.0873, +0.118] | 4 seeds | [Part](#part) |" in text
     with pytest.raises(ValueError, match="one key"):
         build.page({}, [replace(section, missing=[replace(unrun, key="a")])])
@@ -322,6 +335,29 @@ def test_a_killed_experiment_goes_on_and_writes_the_same_page(whole, tmp_path, m
     assert len(go_on(places)) == 6 - len(kept)
     assert page_of(tmp_path) == page_of(whole.results)
     assert read("tiny", tmp_path) == read("tiny", whole.results)
+
+
+def test_sites_are_sections_and_dice_counts_membranes(tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image")
+    for i in range(16):
+        inside = np.full((16, 16), 255, dtype=np.uint8)
+        inside[:, :4] = 0
+        for folder, pixels in (("image", np.full((16, 16), 16 * i, dtype=np.uint8)), ("label", inside)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            image.fromarray(pixels).save(tmp_path / folder / f"{i}.png")
+    clients = membranes.sites(seed=1, folder=str(tmp_path), size=16, tile=8)
+    assert [len(c.train) for c in clients] == [4] * 9 + [2, 2]  # chunks of 4 tiles
+    internal = clients[-1]
+    assert internal.test.inputs.shape == (6 * 4, 1, 8, 8)
+    assert internal.test.labels.double().mean() == 0.25
+    assert membranes.UNet().build((1, 8, 8), 2)(internal.test.inputs).shape == (24, 2, 8, 8)
+    truth = internal.test.labels
+    scores = torch.nn.functional.one_hot(truth, 2).permute(0, 3, 1, 2).float()
+    with_membrane = float((truth.flatten(1).sum(1) > 0).double().mean())  # elsewhere there is nothing to find
+    assert membranes.dice(scores, truth, "classes") == with_membrane == 0.5
+    monkeypatch.setattr(membranes, "TESTED", 7)
+    with pytest.raises(InputError, match="has 16 sections; 17 are needed"):
+        membranes.sites(seed=1, folder=str(tmp_path))
 
 
 def test_committed_rows_count_as_done_and_rows_of_other_settings_do_not(whole, tmp_path):

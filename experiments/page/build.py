@@ -27,6 +27,7 @@ ORDER = (
     tuple(map(meritfed.comments, meritfed.ALPHAS)),
     (meritfed.X_RAYS,),
     (varsel.CIFAR,),
+    (varsel.MEMBRANES,),
 )
 """Experiments in order of worth; those of one step take turns, seed by seed."""
 OTHERS = {
@@ -51,9 +52,10 @@ A verdict follows from the 95 % interval of a difference, paired over seeds:
   "As good as" is confirmed if the whole interval lies within the margin.
 - **opposite**: it lies on the other side.
 - **cannot show here**: it holds 0, and perfect help (the ceiling) would gain less than the paper
-  reports; or there are no runs, because data are missing or a run takes longer than we had. The
-  sentence beside the verdict says which.
+  reports; or the data, or a machine that is fast enough, are missing.
 - **not clear**: it holds 0 otherwise.
+
+What was **not run** could be: the section says how many runs it takes, and how long each.
 
 "Ours" stands at every claim, method, setting or test set that no paper has. An effect is the first
 minus the second of what a claim compares, or how many times as large it is. Where test sets are
@@ -70,7 +72,9 @@ def documents() -> dict[str, Document]:
     for name, (path, document_of) in OTHERS.items():
         saved = read_json(path)
         named[name] = None if saved is None else document_of(saved)
-    return {name: document for name, document in named.items() if document is not None}
+    known = {name: document for name, document in named.items() if document is not None}
+    sampled = {name for name, kind in kinds().items() if kind == "sampling"}
+    return {name: isfl.with_rounds(document) if name in sampled else document for name, document in known.items()}
 
 
 def kinds() -> dict[str, str]:
@@ -83,7 +87,7 @@ def page(measured: Documents | None = None, sections: Sequence[Section] = SECTIO
     known = documents() if measured is None else measured
     placed = [(claim, study.heading, study.unrun) for s in sections for study in s.studies for claim in study.claims]
     placed += [(claim, section.heading, "") for section in sections for claim in section.missing]
-    verdicts = {claim.key: judge(replace(claim, missing=claim.missing or unrun), known) for claim, _, unrun in placed}
+    verdicts = {claim.key: judge(replace(claim, unrun=claim.unrun or unrun), known) for claim, _, unrun in placed}
     if len(verdicts) < len(placed):
         raise ValueError("two claims have one key")
     papers = {claim.key: s.heading for s in sections for c in (s.studies, [s]) for claim in _claims(c)}
@@ -131,7 +135,7 @@ def _summary(placed: Sequence[tuple[Claim, str, str]], papers: dict[str, str], v
     counted = Counter(v.word for v in verdicts.values())
     intervals = sum(v.has_interval for v in verdicts.values())
     said = ", ".join(f"{counted[word]} {word}" for word in WORDS)
-    waiting = f" {counted['']} more wait for their runs." if counted[""] else ""
+    waiting = f" {counted['']} more were not run." if counted[""] else ""
     rows = [
         (claim.text, f"{papers[claim.key]}, {claim.where}", v.word or "not run", v.effect, v.over or "-",
          f"[{heading}](#{anchor(heading)})")

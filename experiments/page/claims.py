@@ -4,7 +4,7 @@ Every verdict is one of four words, from the 95 % interval of the paired differe
 
 - confirmed: it lies on the claimed side of 0 (of the margin, if the claim has one);
 - opposite: it lies on the other side;
-- cannot show here: it holds 0, and the ceiling lies below the paper's effect; or there are no runs, and a reason why;
+- cannot show here: it holds 0, and the ceiling lies below the paper's effect; or data or machines are missing;
 - not clear: it holds 0 otherwise.
 """
 
@@ -57,6 +57,7 @@ class Claim:
         error: standard error of a, where it comes from draws and not from seeds: then the value nearest to the bar counts.
         note: a sentence that must stand beside the verdict.
         missing: why it cannot be run here; it stands only as long as there are no rows.
+        unrun: why it was not run, though it could be.
     """
 
     key: str
@@ -73,6 +74,7 @@ class Claim:
     error: float | None = None
     note: str = ""
     missing: str = ""
+    unrun: str = ""
 
     def __post_init__(self) -> None:
         if self.where != OURS and not FIGURE.search(self.where):
@@ -105,7 +107,9 @@ def judge(claim: Claim, documents: Documents) -> Verdict:
     """The verdict on a claim."""
     pairs = _pairs(claim, documents)
     if pairs is None:
-        return Verdict("cannot show here" if claim.missing else "", "-", "", claim.missing or "Not run yet.")
+        return Verdict(
+            "cannot show here" if claim.missing else "", "-", "", claim.missing or claim.unrun or "Not run yet."
+        )
     a, b = pairs
     interval = _interval(claim, a, b, documents)
     room = _room(claim, b, documents)

@@ -7,7 +7,7 @@ from typing import Any
 from experiments.documents import RESULTS, Document, Row, read_json
 from experiments.maxfl_landscape import TOLERANCE
 from experiments.page.claims import Claim, Place, spread
-from experiments.page.sections import Advice, Figure, Section, Study
+from experiments.page.sections import Advice, Figure, Section, Study, no_time
 from experiments.page.text import table, times
 
 TOY, LANDSCAPE, TABLE_1 = "maxfl_toy", "maxfl_landscape", "maxfl-fashion-mnist"
@@ -296,6 +296,7 @@ SECTION = Section(
             "GM-appeal is the mean of the evaluations, every 5 rounds, in the second half.",
             _leaving(),
             kind="appeal",
+            unrun=no_time(LEAVE, 15),
             paper="maxfl-fashion-mnist",
             figures=[
                 Figure("pool", "clients in the pool", {"maxfl": "MaxFL", **NAMES}),
@@ -310,6 +311,7 @@ SECTION = Section(
                 "answer that they do.",
                 _leaving_liars(name),
                 kind="appeal",
+                unrun=no_time(name, 15),
                 paper="maxfl-fashion-mnist",
             )
             for name, (about, where, _) in LIARS.items()
@@ -320,6 +322,7 @@ SECTION = Section(
             "30 clients that train and 10 that never do, in 5 clusters of 2 labels each, 9,000 images, 30 rounds; all stay.",
             _in_clusters(),
             kind="appeal",
+            unrun=no_time(CLUSTERS, 12),
             paper="maxfl-fashion-mnist",
         ),
         Study(TABLE_1, "MaxFL: an earlier run of Fashion-MNIST, Dirichlet(.5)", _FLIP + " 10 mandatory rounds where clients may leave.",
@@ -335,7 +338,7 @@ SECTION = Section(
         Claim("maxfl-emnist", "EMNIST: GM-appeal is higher under MaxFL than under its rivals", where="Table 1",
               missing="No package was found that brings EMNIST; the loader `emnist` reads it from disk."),
         Claim("maxfl-warm-up", "Warm-up of 50, 100 or 150 steps: GM-appeal is the same", where="Table 4",
-              missing="One run in clusters takes about 12 s of a core, and three warm-ups of two methods need 30. `coterie run "
+              unrun="Not run: one run in clusters takes about 12 s of a core, and three warm-ups of two methods need 30. `coterie run "
               "experiments/maxfl-clusters.toml --set appeal.warmup_steps=50` runs one of them."),
         Claim("maxfl-sent140", "Sent140: GM-appeal is higher under MaxFL than under its rivals", where="Table 1",
               missing="No package brings the tweets; the loader `sent140` reads them from disk."),

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.documents import BENCHMARKS, Document, Row, read_json
 from experiments.page.claims import OURS, Claim, Place
-from experiments.page.sections import Advice, Figure, HeatMap, Section, Study, by_method
+from experiments.page.sections import Advice, Figure, HeatMap, Section, Study, by_method, no_time
 
 MEAN, ATTACKS = "mean-estimation", "byzantine"
 IDEAL, FULL = "SGD Ideal", "SGD Full"
@@ -82,11 +82,11 @@ def _mean_claims() -> list[Claim]:
             key = f"mean-ideal-{mu}" if method == "MeritFed" else f"mean-ideal-{mu}-{method}"
             claims.append(
                 Claim(key, f"mu = {mu}: {method} {words} SGD Ideal", mine._replace(method=method), ideal, "Figs. 1-3",
-                      ratio=True, missing=dear, **how)
+                      ratio=True, unrun=dear, **how)
             )  # fmt: skip
         claims += [
             Claim(f"mean-{rival}-{mu}", f"mu = {mu}: MeritFed settles lower than {rival}", mine, mine._replace(method=rival),
-                  "Figs. 1-3" if rival in ("FedAdp", "TAWT") else OURS, "lower", ratio=True, every_seed=True, missing=dear)
+                  "Figs. 1-3" if rival in ("FedAdp", "TAWT") else OURS, "lower", ratio=True, every_seed=True, unrun=dear)
             for rival in ("FedAdp", "TAWT", "FedAvg of 5", "FedAvg of 10")
         ]  # fmt: skip
     return claims
@@ -103,7 +103,7 @@ def _attack_claims() -> list[Claim]:
         places = (Place(ATTACKS, plateau(attack), m) for m in (method, "ideal group"))
         how: dict[str, Any] = {"direction": "alike"} if alike else {}
         named = f"attack-{attack}-{method}"
-        return Claim(named, f"{attack}: {words}", *places, where=where, margin=2.0, ratio=True, missing=dear, **how)
+        return Claim(named, f"{attack}: {words}", *places, where=where, margin=2.0, ratio=True, unrun=dear, **how)
 
     claims = []
     for attack in ("IPM", "ALIE", MIRRORED, "bit flipping", "random noise", PRINTED_NOISE):
@@ -298,6 +298,7 @@ SECTION = Section(
                 [*_group_claims(number), *(_heat_claims() if number == "99" else [])],
                 kind="groups",
                 paper="meritfed-cifar10-target-groups",
+                unrun=no_time(groups(number), 6),
                 figures=[
                     Figure("accuracy", "accuracy of the target", DRAWN),
                     Figure("weight of near", "weight of the near group", {m: DRAWN[m] for m in ("meritfed", "tawt", "fedadp")}),
@@ -318,6 +319,7 @@ SECTION = Section(
                 "Licence of the data: CC BY 4.0 (Demszky et al., 2020).",
                 _comment_claims(number),
                 kind="groups",
+                unrun=no_time(comments(number), 20),
             )
             for number, alpha in ALPHAS.items()
         ),
@@ -330,6 +332,7 @@ SECTION = Section(
             _x_ray_claims(),
             kind="x-rays",
             paper="meritfed-medmnist",
+            unrun=no_time(X_RAYS, 60),
         ),
         *(
             Study(
@@ -344,6 +347,7 @@ SECTION = Section(
                 ],
                 kind="groups",
                 paper="meritfed-cifar10-target-groups",
+                unrun=no_time(f"meritfed-copies-{number}", 12),
             )
             for number in ("90", "50")
         ),

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from experiments.documents import Document
+from coterie.core.reading import read_toml
+from experiments.documents import ROOT, Document
 from experiments.measures import OF_CLIENT
 from experiments.page.claims import Claim, Verdict, spread
 from experiments.page.figures import heat_map, lines_of, svg
@@ -145,6 +146,16 @@ class Section:
     notes: Sequence[str]
     studies: Sequence[Study]
     missing: Sequence[Claim] = ()
+
+
+def no_time(name: str, seconds: float) -> str:
+    """Why an experiment has no rows: how many runs it has, and what one of them took of a core."""
+    tables = read_toml(ROOT / "experiments" / f"{name}.toml")
+    runs = len(tables["methods"]) * tables["run"]["seeds"]
+    return (
+        f"Not run: {runs} runs of about {seconds:g} s of a core each did not fit into the time that we had; "
+        f"`make papers ONLY={name}` makes them."
+    )
 
 
 Verdicts = Mapping[str, Verdict]
