@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Protocol
 
 import torch
@@ -391,6 +392,16 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     with forked(Rng.named(seed, "model").seed()):
         made = build_shape(model, shape, outputs_of(clients))
     return _materialised(made, clients, seed)
+
+
+def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") -> None:
+    """Let the parameters that `patterns` name, such as "0.*", stay as they are. Raises `InputError` for one that fits no parameter."""
+    names = [name for name, _ in module.named_parameters()]
+    for pattern in patterns:
+        hit = [name for name in names if fnmatchcase(name, pattern)]
+        require(bool(hit), f"{where} = {pattern!r} fits no parameter; there are {', '.join(names[:6])}")
+        for name in hit:
+            module.get_parameter(name).requires_grad_(False)
 
 
 def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+import coterie
 from coterie.core import own_rows
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng, batches
 from coterie.core.rows import Client, Clients, Part
+from coterie.core.schema import build, spell
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
 from coterie.core.vector import Layout
 from coterie.core.wire import wire_type
@@ -39,16 +41,21 @@ from federations import (
 SEED, ROUND = 3, 5
 
 
-OPTIMISERS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+TORCH_NAMES = {
+    "adadelta": "Adadelta", "adagrad": "Adagrad", "adam": "Adam", "adamax": "Adamax", "adamw": "AdamW", "asgd": "ASGD",
+    "nadam": "NAdam", "radam": "RAdam", "rmsprop": "RMSprop",
+}  # fmt: skip
 
 
 def plain_loop(problem, name, x, local, *, extra_loss=None, extra_gradient=None, rows=None):
     """What training of one client should do, as anybody would write it with torch."""
     model = model_at(problem, x).train()
     parameters = [p for p in model.parameters() if p.requires_grad]
-    options = {"momentum": local.momentum} if local.optimiser == "sgd" else {}
+    options = {"momentum": local.momentum} if local.momentum else {}
     rate = local.rate(ROUND)
-    optimiser = OPTIMISERS[local.optimiser](parameters, rate, weight_decay=local.weight_decay, **options)
+    optimiser = getattr(torch.optim, TORCH_NAMES.get(local.optimiser, "SGD"))(
+        parameters, rate, weight_decay=local.weight_decay, **options
+    )
     part = problem.clients[name].train
     if rows is None:
         smallest = 2 if any("BatchNorm" in type(m).__name__ for m in model.modules()) else 1
@@ -98,6 +105,13 @@ SETTINGS = {
     "adam": replace(BASE, optimiser="adam", lr=0.01),
     "adam with weight decay": replace(BASE, optimiser="adam", lr=0.01, weight_decay=0.3),
     "adamw": replace(BASE, optimiser="adamw", lr=0.01, weight_decay=0.3),
+    "adadelta": replace(BASE, optimiser=torch.optim.Adadelta),
+    "adagrad": replace(BASE, optimiser=torch.optim.Adagrad, weight_decay=0.3),
+    "adamax": replace(BASE, optimiser="torch.optim.Adamax", lr=0.01),
+    "asgd": replace(BASE, optimiser="asgd"),
+    "nadam": replace(BASE, optimiser="nadam", lr=0.01, clip=0.05),
+    "radam": replace(BASE, optimiser="radam", lr=0.01),
+    "rmsprop": replace(BASE, optimiser=torch.optim.RMSprop, lr=0.01, momentum=0.5),
     "schedule": replace(BASE, lr=Schedule(0.5, (2, 5, 6), 0.3)),
 }
 
@@ -111,6 +125,24 @@ def test_training_equals_a_plain_loop(name):
     assert spent == sum(seen for _, seen in expected)
     if name not in ("plain", "clip that is never reached"):
         assert (got - both(problem, BASE)[0]).abs().max() > 1e-6
+
+
+def test_an_optimiser_of_a_class_is_its_name_in_files():
+    assert (
+        LocalSGD(optimiser=torch.optim.NAdam) == LocalSGD(optimiser="nadam") == LocalSGD(optimiser="torch.optim.NAdam")
+    )
+    assert spell(LocalSGD(optimiser=torch.optim.NAdam))["optimiser"] == "nadam"
+    assert build(LocalSGD, {"optimiser": "torch.optim.Adam"}, "[local]").optimiser == "adam"
+
+
+def test_nothing_of_an_optimiser_is_kept_between_rounds():
+    problem, local = logistic(), SETTINGS["adam"]
+    x = start(problem)
+    alone = coterie.RunSettings(merge_validation=False)
+    run = coterie.fit(coterie.Local(local), problem.clients, problem.model, 2, SEED, settings=alone)
+    for number in (1, 2):
+        x = cohort_of(problem, "a", seed=SEED, round=number).train(x, local)[0]
+    assert_close(run.models["a"], x)
 
 
 @pytest.mark.parametrize("name", [n for n in PROBLEMS if n != "dropout"])
@@ -428,6 +460,10 @@ def test_settings_refuse_bad_values():
     }.items():  # fmt: skip
         with pytest.raises(InputError, match=f"LocalSGD.{field} must be .*; got {value!r}"):
             LocalSGD(**{field: value})
+    with pytest.raises(InputError, match=r"LocalSGD.optimiser must be sgd \| adam"):
+        LocalSGD(optimiser=torch.optim.LBFGS)
+    with pytest.raises(InputError, match="momentum belongs to sgd and rmsprop; leave it out with adam"):
+        LocalSGD(optimiser="adam", momentum=0.5)
     for kind in (Steps, Epochs):
         with pytest.raises(InputError, match="must be at least 1; got 0"):
             kind(0)

@@ -149,6 +149,56 @@ def test_lora_on_a_frozen_backbone():
     assert set(run.state_dict(trained_only=True)) == {"1.a", "1.b", "3.weight", "3.bias"}
 
 
+class Backbone(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(8, 6), nn.Linear(6, 1)
+
+    def forward(self, inputs):
+        return self.head(torch.relu(self.layer(inputs)))
+
+
+@pytest.mark.slow
+def test_lora_by_peft():
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(r=2, target_modules=["layer"], modules_to_save=["head"], init_lora_weights=True)
+    model = peft.get_peft_model(Backbone(), settings)
+    inputs = torch.randn(24, 8, generator=DRAW)
+    run = falls(model, [(inputs, (inputs[:, 0] > 0).long())] * 2, lr=0.3)
+    trained = run.state_dict(trained_only=True)
+    assert {name.partition(".default")[0].rpartition(".")[2] for name in trained} == {
+        "lora_A",
+        "lora_B",
+        "modules_to_save",
+    }
+    model.load_state_dict(run.state_dict())
+    torch.testing.assert_close(torch.sigmoid(model(inputs)[:, 0]).double(), run.predict(inputs).values[:, 1].double())
+
+
+def test_parameters_are_frozen_by_pattern():
+    model, (inputs, labels) = Backbone(), images(size=4)
+    clients = ct.data.from_tensors([(inputs.flatten(1)[:, :8], labels)] * 2)
+    run = ct.fit("fedavg", clients, model, 1, freeze=["layer.*"])
+    assert set(run.state_dict(trained_only=True)) == {"head.weight", "head.bias"}
+    assert torch.equal(run.state_dict()["layer.weight"], model.layer.weight)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    with pytest.raises(ct.InputError, match=r"freeze = 'lair' fits no parameter; there are layer\.weight, layer\.bias"):
+        ct.fit("fedavg", clients, model, 1, freeze=["lair"])
+    with pytest.raises(ct.InputError, match="freeze must be a list of patterns"):
+        ct.fit("fedavg", clients, model, 1, freeze="layer.*")
+
+
+def test_divergence_is_named_once_after_the_first_round_in_which_it_shows(caplog):
+    inputs = 3 * torch.randn(24, 8, generator=DRAW)
+    clients = ct.data.from_tensors({name: (inputs * k, inputs[:, 0] * k) for k, name in ((1, "a"), (2, "b"))})
+    local = ct.LocalSGD(lr=0.05, steps=ct.Steps(3))
+    ct.fit(ct.FedAvg(local), clients, "logistic", 4, settings=ct.RunSettings(evaluate=1))
+    (said,) = [record.getMessage() for record in caplog.records if "diverges" in record.getMessage()]
+    assert said.startswith("round 1: training diverges: the mean loss on training rows is ")
+    assert "largest for client 'b'" in said
+    assert said.endswith("lower the learning rate (local lr)")
+
+
 def test_several_labels_of_a_row():
     inputs = torch.randn(24, 5, generator=DRAW)
     run = falls("mlp", [(inputs, (inputs[:, :3] > 0).float())] * 2)

@@ -23,7 +23,6 @@ from coterie.core.schema import (
     Rule,
     Units,
     list_of,
-    one_of,
     optional,
     options,
 )
@@ -118,7 +117,30 @@ def rate_of(lr: float | Schedule, round: int) -> float:
 SAMPLERS = Registry("sampler")
 """What `[local] sampler = {name = ...}` can name."""
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
-_OPTIMISERS = ("sgd", "adam", "adamw")
+_CLASSES = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adadelta,
+    torch.optim.Adagrad,
+    torch.optim.Adamax,
+    torch.optim.ASGD,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+)
+OPTIMISERS = {cls.__name__.lower(): cls for cls in _CLASSES}
+"""Optimisers of torch by name: those that treat every number alike, so that one flat vector is trained as its tensors would be."""
+
+
+def _optimiser_name(value: Any) -> str | None:
+    """The name of an optimiser that is given as a name, `torch.optim.RMSprop`, or that class; None for anything else."""
+    known: dict[Any, str] = {cls: name for name, cls in OPTIMISERS.items()}
+    known |= {f"torch.optim.{cls.__name__}": name for name, cls in OPTIMISERS.items()} | {n: n for n in OPTIMISERS}
+    return known.get(value) if isinstance(value, str | type) else None
+
+
+_OPTIMISER = Rule(lambda v: _optimiser_name(v) is not None, " | ".join(OPTIMISERS), tuple(OPTIMISERS))
 
 
 @wire_type
@@ -130,10 +152,11 @@ class LocalSGD:
         lr: learning rate > 0, or a `Schedule` by round.
         steps: `Steps(n)` batches or `Epochs(n)` passes over the rows in a round.
         batch_size: rows per batch; None: all rows.
-        momentum: in [0, 1); its buffer starts at 0 in every round.
+        momentum: in [0, 1), of `sgd` and `rmsprop`; its buffer starts at 0 in every round.
         weight_decay: factor of the squared-norm penalty's gradient, >= 0.
         clip: largest norm of a step's gradient; None: no limit.
-        optimiser: `sgd`, `adam` or `adamw` (fresh in every round).
+        optimiser: `sgd`, `adam`, `adamw`, `adadelta`, `adagrad`, `adamax`, `asgd`, `nadam`, `radam` or `rmsprop`, or that class of
+            `torch.optim`, with torch's defaults. It is made anew in every round: nothing of it is kept or sent.
         sampler: chooses the rows of every step; None: epochs without replacement.
         minimum_batch: the short last batch of an epoch is left out if it has fewer rows; it never leaves out the only one.
 
@@ -153,9 +176,16 @@ class LocalSGD:
     momentum: Annotated[float, BELOW_ONE] = 0.0
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     clip: Annotated[float | None, optional(POSITIVE)] = None
-    optimiser: Annotated[str, one_of(*_OPTIMISERS)] = "sgd"
+    optimiser: Annotated[str | type[torch.optim.Optimizer], _OPTIMISER] = "sgd"
     sampler: Annotated[Any, SAMPLERS] = None
     minimum_batch: Annotated[int, SIZE] = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimiser", _optimiser_name(self.optimiser))
+        require(
+            not self.momentum or self.optimiser in ("sgd", "rmsprop"),
+            f"LocalSGD.momentum belongs to sgd and rmsprop; leave it out with {self.optimiser}",
+        )
 
     def rate(self, round: int) -> float:
         """The learning rate of round `round`."""
@@ -203,10 +233,8 @@ Random layers draw the same numbers in each call with the same k."""
 
 def make_optimiser(local: LocalSGD, head: Tensor, lr: float) -> torch.optim.Optimizer | None:
     """The optimiser of one local training; None for plain SGD, which needs no object."""
-    if local.optimiser == "adam":
-        return torch.optim.Adam([head], lr, weight_decay=local.weight_decay)
-    if local.optimiser == "adamw":
-        return torch.optim.AdamW([head], lr, weight_decay=local.weight_decay)
-    if local.momentum:
-        return torch.optim.SGD([head], lr, momentum=local.momentum, weight_decay=local.weight_decay)
-    return None
+    if local.optimiser == "sgd" and not local.momentum:
+        return None
+    further = {"momentum": local.momentum} if local.momentum else {}
+    made: Any = OPTIMISERS[cast("str", local.optimiser)]  # each takes these
+    return cast("torch.optim.Optimizer", made([head], lr, weight_decay=local.weight_decay, **further))

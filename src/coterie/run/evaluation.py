@@ -15,10 +15,31 @@ from coterie.core.wire import PerClient
 from coterie.run.files import SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Evaluator", "served"]
+__all__ = ["Evaluator", "divergence", "served"]
 
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
+
+
+GROWN = 10.0
+"""How many times the loss before training counts as divergence."""
+
+
+def divergence(history: Sequence[Row]) -> str:
+    """A sentence if the last evaluation is the first whose mean loss on training rows over clients shows divergence; else ""."""
+    curve: dict[int, dict[str, float]] = {}
+    for row in history:
+        if row.metric == "loss" and row.split == "train":
+            curve.setdefault(row.round, {})[row.client] = row.value
+    means = [sum(losses.values()) / len(losses) for losses in curve.values()]
+    if sum(mean > GROWN * means[0] > 0 for mean in means) != 1 or not means[-1] > GROWN * means[0]:
+        return ""
+    number, last = list(curve.items())[-1]
+    worst = max(last, key=lambda client: last[client])
+    return (
+        f"round {number}: training diverges: the mean loss on training rows is {means[-1] / means[0]:.3g} times that before training, "
+        f"largest for client {worst!r} ({last[worst]:.3g}); lower the learning rate (local lr)"
+    )
 
 
 class _Look(NamedTuple):

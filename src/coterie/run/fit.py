@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -26,6 +27,7 @@ from coterie.data import load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model
+from coterie.models import freeze as freeze_parameters
 from coterie.run.callbacks import keeps_validation
 from coterie.run.experiment import find_method
 from coterie.run.finetune import Tuning, finetune
@@ -78,6 +80,7 @@ def fit(
     filters: Sequence[Filter] = (),
     local: LocalSGD | None = None,
     init: Mapping[str, Tensor] | None = None,
+    freeze: Sequence[str] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     settings: RunSettings = _USUAL,
 ) -> Run:
@@ -98,6 +101,7 @@ def fit(
             order of their stages.
         local: local training, in place of the method's own.
         init: a state dict to start from.
+        freeze: patterns of the names of parameters that stay as they are, such as "0.*".
         checkpoint: folder where every complete round is saved; None: nothing is saved.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
@@ -105,7 +109,9 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    _check_types(engine=engine, local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
+    _check_types(
+        engine=engine, local=local, init=init, settings=settings, filters=filters, freeze=freeze, checkpoint=checkpoint
+    )
     rows = _clients(clients, seed)
     settings.check(rounds, seed, len(rows))
     if isinstance(method, str):
@@ -113,6 +119,9 @@ def fit(
     spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
     method = as_method(method if local is None else _with_local(method, local))
     module = build_model(spec, rows, seed)
+    if freeze:
+        module = deepcopy(module)  # the caller's stays as it is
+        freeze_parameters(module, freeze)
     if init is not None:
         start_from(module, init)
     wrong: tuple[str, ...] = ()
@@ -151,6 +160,7 @@ _TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "init": (Mapping, "None or a state dict"),
     "settings": (RunSettings, "RunSettings(...)"),
     "filters": (Sequence, "a list of filters such as [TopK(0.01)]"),
+    "freeze": ((list, tuple), 'a list of patterns such as ["0.*"]'),
 }
 
 

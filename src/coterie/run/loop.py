@@ -25,7 +25,7 @@ from coterie.core.rng import Rng
 from coterie.core.state import state_type
 from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles, fingerprint
-from coterie.run.evaluation import Evaluator
+from coterie.run.evaluation import Evaluator, divergence
 from coterie.run.history import Record, Run, Timing
 from coterie.run.settings import RunSettings
 
@@ -194,6 +194,9 @@ class _Loop:
     def _evaluate(self, state: Any, view: Federation) -> None:
         """Write down the metrics of everybody, and what the method itself measures in the round of this view."""
         self.record.history += self.evaluator.look(self._served(state, view.round), view.round)
+        diverges = divergence(self.record.history)
+        if diverges:
+            logger.warning("%s", diverges)
         log, appeal = self.method.measure(state, view), self.settings.appeal
         if appeal is not None and "gm_appeal" not in log:
             log = {**appeal.measure(self._model(state), self.engine.x, view, self.method), **log}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie import models
 from coterie.attacks import choose_attackers
 from coterie.core.errors import require
 from coterie.core.method import as_method
@@ -76,16 +76,7 @@ def initial(experiment: Experiment) -> dict[str, Tensor] | None:
 
 def freeze(module: torch.nn.Module, experiment: Experiment) -> None:
     """Let the parameters that `model.freeze` names (patterns such as "0.*") stay as they are."""
-    names = [n for n, _ in module.named_parameters()]
-    for pattern in experiment.model.get("freeze", []):
-        hit = [n for n in names if fnmatchcase(n, pattern)]
-        require(
-            bool(hit),
-            f"{experiment.where}, [model]: freeze = {pattern!r} fits no parameter; there are {', '.join(names)}",
-        )
-        for name, parameter in module.named_parameters():
-            if name in hit:
-                parameter.requires_grad_(False)
+    models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
 
 
 def metric_names(experiment: Experiment) -> tuple[str, ...]:
