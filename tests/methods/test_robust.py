@@ -117,7 +117,7 @@ def test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread(name
         return reply
 
     monkeypatch.setattr(Task, "__call__", lying)
-    x = run(method, problem, 60, max_norm=1e9).x
+    x = run(method, problem, 60, max_norm=1e9, evaluate=60).x
     assert 0.9 <= float(x[0]) <= 1.2
     assert -0.1 <= float(x[1]) <= 0.2
     assert float(run(SGDFull(method.local), problem, 10, max_norm=1e9).x.abs().max()) > 1e6
