@@ -15,6 +15,7 @@ import coterie as ct
 from cli.commands import contents
 from coterie.cli.main import main
 from coterie.core.tasks import local_update
+from coterie.run.search import tuned
 from coterie.run.sweep import run_experiment
 from coterie.run.tables import read_experiment
 
@@ -121,6 +122,33 @@ def test_python_and_toml_write_the_same_files(tmp_path):
     assert set(written) == set(expected)
     assert [name for name in expected if written[name] != expected[name]] == []
     assert {"experiment.toml", "history.csv", "weights.csv", "summary.json"} < set(written)
+
+
+PLAN = """
+[data]
+name = "heart-disease"
+[[methods]]
+name = "fedavg"
+[run]
+rounds = 1
+seeds = 1
+[tune]
+"local.lr" = [0.001, 0.1]
+"""
+
+
+def test_tuning_is_that_of_the_command(tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    given = tuned(read_experiment(tmp_path / "plan.toml"), tmp_path / "toml")
+    run_experiment(given[0], tmp_path / "toml")
+    arguments = {"rounds": 1, "seeds": 1, "tune": {"local.lr": [0.001, 0.1]}, "folder": tmp_path / "python"}
+    comparison = ct.compare(["fedavg"], "heart-disease", **arguments)
+    assert contents(tmp_path / "python") == contents(tmp_path / "toml")
+    assert len((tmp_path / "python" / "tuning.csv").read_text().splitlines()) == 3
+    again = ct.compare(["fedavg"], "heart-disease", **arguments, resume=True)
+    assert again.table() == comparison.table()
+    with pytest.raises(ct.InputError, match=r"\[tune\] names 'fedprox.mu'"):
+        ct.compare(["fedavg"], "heart-disease", rounds=1, seeds=1, tune={"fedprox.mu": [1]})
 
 
 @pytest.fixture(scope="module")

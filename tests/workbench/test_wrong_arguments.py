@@ -29,7 +29,11 @@ WRONG = {
     ),
     "sampler": (
         lambda: ct.fit("fedavg", PROBLEM.clients, local=ct.LocalSGD(lr=0.1, sampler=torch.eye(2))),
-        "a Tensor cannot travel",
+        "LocalSGD.sampler must be None or a sampler, which has a method rows; got tensor",
+    ),
+    "seed": (
+        lambda: data.from_tensors([(torch.eye(4), torch.arange(4) % 2)], seed="x"),
+        "seed must be an int >= 0; got 'x'",
     ),
     "name": (lambda: data.from_tensors({"a" * 5000: (torch.eye(4), torch.arange(4) % 2)}), "name of 5000 characters"),
     "clients": (lambda: ct.fit("fedavg", {"a": torch.eye(2)}), r"clients must be Clients, .*; got {'a': tensor"),

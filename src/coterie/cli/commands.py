@@ -119,17 +119,9 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
 
 
 def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
-    from coterie.run.folder import is_run
-    from coterie.run.search import tune, write_trials
-    from coterie.run.tables import read_saved
+    from coterie.run.search import tuned
 
-    if resume and is_run(folder):
-        saved = read_saved(folder, experiment).methods
-        same = [m.label for m in saved] == [m.label for m in experiment.methods]
-        require(same, f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods")
-        return experiment.with_methods(saved)
-    chosen, trials = tune(experiment, progress.tuning)
-    write_trials(folder, trials)
+    chosen, trials = tuned(experiment, folder, resume=resume, notify=progress.tuning)
     for trial in trials:
         if trial.chosen and trial.setting:
             progress.say(f"tuned {trial.label}: {', '.join(f'{k} = {v}' for k, v in trial.setting.items())}")

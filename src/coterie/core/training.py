@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from coterie.core.errors import require
+from coterie.core.errors import cut, require
 from coterie.core.schema import (
     BELOW_ONE,
     COUNT,
@@ -182,6 +182,10 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimiser", _optimiser_name(self.optimiser))
+        require(
+            self.sampler is None or callable(getattr(self.sampler, "rows", None)),
+            f"LocalSGD.sampler must be None or a sampler, which has a method rows; got {cut(self.sampler)}",
+        )
         require(
             not self.momentum or self.optimiser in ("sgd", "rmsprop"),
             f"LocalSGD.momentum belongs to sgd and rmsprop; leave it out with {self.optimiser}",

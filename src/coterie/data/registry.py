@@ -10,8 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.rows import Clients
 from coterie.data import hub
@@ -28,7 +26,7 @@ from coterie.data.sets import (
     sent140,
     shakespeare,
 )
-from coterie.data.splits import DEFAULT_PARTS
+from coterie.data.splits import DEFAULT_PARTS, check_seed
 from coterie.data.tables.folder import from_folder
 
 __all__ = ["DATASETS", "Dataset", "load"]
@@ -239,8 +237,7 @@ def load(
     >>> load("heart-disease").names
     ('cleveland', 'hungary', 'long-beach', 'switzerland')
     """
-    good = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
-    require(good, f"seed must be an int >= 0; got {cut(seed)}")
+    check_seed(seed)
     require(
         isinstance(name_or_folder, str | os.PathLike),
         f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}",

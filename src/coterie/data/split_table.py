@@ -165,7 +165,8 @@ class Split:
             )
 
     def seeded(self, seed: int) -> int:
-        """The seed to use in a run with `seed`."""
+        """The seed to use in a run with `seed`. Raises `InputError` for one that is none."""
+        splits.check_seed(seed)
         return seed if self.seed is None else self.seed
 
     def deal(self, labels: ArrayLike, *, seed: int, column: ReadColumn | None = None) -> Dealt:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError, cut, require
 
 __all__ = [
     "DEFAULT_PARTS",
@@ -40,6 +40,12 @@ DEFAULT_PARTS: Mapping[str, float] = MappingProxyType({"train": 8 / 15, "validat
 """One third test; a fifth of the rest is validation."""
 
 _ATTEMPTS = 200  # draws of Dirichlet shares before we say that the minimum cannot be met
+
+
+def check_seed(seed: object) -> None:
+    """Raise `InputError` unless `seed` is one."""
+    good = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
+    require(bool(good), f"seed must be an int >= 0; got {cut(seed)}")
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:

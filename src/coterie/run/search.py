@@ -16,9 +16,11 @@ from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
+from coterie.run.folder import is_run
 from coterie.run.preparing import add_metrics, check_everything, freeze, initial, run_settings
+from coterie.run.tables import read_saved
 
-__all__ = ["Trial", "tune"]
+__all__ = ["Trial", "tune", "tuned"]
 
 LOCAL_GRID: Mapping[str, list[Any]] = {"local.lr": [0.03, 0.1, 0.3]}
 METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
@@ -80,6 +82,20 @@ def tune(
         best.append(winner)
         methods.append(apply(entry, winner.setting))
     return experiment.with_methods(methods), [replace(t, chosen=t in best) for t in trials]
+
+
+def tuned(
+    experiment: Experiment, folder: Path, *, resume: bool = False, notify: Callable[[str, int, int], None] | None = None
+) -> tuple[Experiment, list[Trial]]:
+    """What `tune` gives, with its trials written to `folder`; on resume the settings that were chosen there, and no trials."""
+    if resume and is_run(folder):
+        saved = read_saved(folder, experiment).methods
+        same = [m.label for m in saved] == [m.label for m in experiment.methods]
+        require(same, f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods")
+        return experiment.with_methods(saved), []
+    chosen, trials = tune(experiment, notify)
+    write_trials(folder, trials)
+    return chosen, trials
 
 
 def write_trials(folder: Path, trials: list[Trial]) -> None:

@@ -50,6 +50,7 @@ def experiment_of(
     local: LocalSGD | None,
     init: Any,
     freeze: Sequence[str],
+    tune: Mapping[str, Sequence[Any]],
     yardstick: str | None,
     settings: RunSettings,
 ) -> Experiment:
@@ -64,6 +65,7 @@ def experiment_of(
     tables = {
         "data": {**spelling.data(clients), **data},
         "split": dict(split),
+        "tune": {key: list(values) for key, values in tune.items()},
         "model": {**spelling.table(MODELS, model), **start, **({"freeze": list(freeze)} if freeze else {})},
         "local": spell(local or LocalSGD()),
         "methods": spelling.methods(methods, local),

@@ -22,6 +22,7 @@ from coterie.core.training import LocalSGD
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.run.plots import draw
+from coterie.run.search import tuned
 from coterie.run.settings import RunSettings
 from coterie.run.spelling import experiment_of
 from coterie.run.status import Event
@@ -61,6 +62,7 @@ def compare(
     local: LocalSGD | None = None,
     init: Any = None,
     freeze: Sequence[str] = (),
+    tune: bool | Mapping[str, Sequence[Any]] = False,
     yardstick: str | None = None,
     settings: RunSettings = _USUAL,
     progress: Callable[[Event], None] | None = None,
@@ -85,6 +87,8 @@ def compare(
         local: local training of every method that has some, in place of its own.
         init: a state dict or a safetensors file to start from.
         freeze: patterns of the names of parameters that stay as they are, such as "0.*".
+        tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
+            {"local.lr": [0.03, 0.1]}. The trials are in `tuning.csv` of the folder.
         yardstick: "trees" shows scikit-learn's gradient-boosted trees of each client alone, and of all rows, beside the methods.
         settings: the loss, the metrics and whatever else is the same for every method. Callbacks run in the process of their run.
         progress: called with an `Event` after each round.
@@ -120,15 +124,21 @@ def compare(
         local=local,
         init=init,
         freeze=freeze,
+        tune=tune if isinstance(tune, Mapping) else {},
         yardstick=yardstick,
         settings=settings,
     )
+
+    def run(place: Path) -> None:
+        chosen = tuned(experiment, place, resume=resume)[0] if tune else experiment
+        run_experiment(chosen, place, resume=resume, command="ct.compare", notify=progress)
+
     if folder is not None:
-        run_experiment(experiment, Path(folder), resume=resume, command="ct.compare", notify=progress)
+        run(Path(folder))
         return Comparison(folder)
     temporary = Path(tempfile.mkdtemp(prefix="coterie-"))
     try:
-        run_experiment(experiment, temporary, command="ct.compare", notify=progress)
+        run(temporary)
         return Comparison(temporary, _temporary=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
