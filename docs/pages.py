@@ -22,6 +22,7 @@ from coterie.data import DATASETS
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
+PICTURE = re.compile(r"^<!-- picture (\S+) -->$", re.M)
 METHODS, OTHERS = "<!-- methods -->", "<!-- other methods -->"
 _PIPE = re.compile(r"\\?\|")
 SAID = ("Optimises", "Sends", "Memory", "Shows")
@@ -67,6 +68,7 @@ def method_page(entry: Entry) -> str:
         f"# {entry.name}",
         prose(f"{entry.summary[:1].upper()}{entry.summary[1:]}."),
         "" if entry.shared else prose(first),
+        f"<!-- picture {entry.name} -->",
         f"**Use it when** {prose(entry.said('Use'))}" if entry.said("Use") else "",
         f"**Choose another when** {prose(entry.said('Avoid'))}" if entry.said("Avoid") else "",
         f"## Formula\n\n```{{math}}\n{entry.said('Formula')}\n```" if entry.said("Formula") else "",
@@ -215,20 +217,28 @@ def _complete(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def _make_accessible(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
-    """Code that scrolls can be reached by keyboard, and headings of the menu have a level."""
-    context["body"] = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    """Code and tables that scroll can be reached by keyboard, and headings of the menu have a level."""
+    body = context.get("body", "").replace("<pre>", '<pre tabindex="0">')
+    context["body"] = body.replace('<div class="table-wrapper', '<div tabindex="0" class="table-wrapper')
     menu = context.get("furo_navigation_tree", "")
     context["furo_navigation_tree"] = menu.replace('role="heading"', 'role="heading" aria-level="2"')
 
 
 def complete(markdown: str) -> str:
-    """Put the list of methods, or rows of the privacy table for those without one, where a page has the mark."""
+    """Put pictures, the list of methods, or rows of the privacy table for those without one, where a page has the mark."""
+    markdown = PICTURE.sub(_drawn, markdown)
     if METHODS in markdown:
         markdown = markdown.replace(METHODS, listed())
     if OTHERS not in markdown:
         return markdown
     missing = [e for name, e in entries().items() if not re.search(rf"^\| [^|]*`{name}`", markdown, re.M)]
     return markdown.replace(OTHERS + "\n", "".join(privacy_row(entry) for entry in missing))
+
+
+def _drawn(mark: re.Match[str]) -> str:
+    from pictures import picture  # trains the method, which only a page of the site needs
+
+    return f"```{{raw}} html\n{picture(entries()[mark.group(1)])}\n```"
 
 
 def privacy_row(entry: Entry) -> str:

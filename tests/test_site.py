@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,6 +12,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from site_viewer import looked_at
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -20,6 +23,8 @@ SESSIONS = [
     for folder in ("tutorials", "howto")
     for page in sorted((DOCS / folder).glob("*.md"))
 ]
+AXE = ROOT / "build" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+BROWSER = next((found for found in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if found), None)
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 pytestmark = pytest.mark.programs
@@ -93,6 +98,23 @@ def test_each_method_preset_and_command_is_found_on_its_page(site):
         assert file.read_text(encoding="utf-8").strip() in text[f"presets/{file.stem}"]
     for words, _ in pages["commands"]():
         assert f"usage: coterie {' '.join(words)}" in text[f"commands/{'-'.join(words)}"]
+
+
+def test_each_method_has_a_picture_of_a_run(site):
+    for file, page in site.items():
+        if file.parent.name == "methods":
+            shown = file.read_text(encoding="utf-8")
+            assert shown.count("<polyline") in (1, 2, 4), file.stem
+            assert f"{file.stem}: weights of four clients" in shown
+            assert "test loss by round" in page.text
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+@pytest.mark.skipif(not AXE.is_file(), reason="no axe-core: npm install --prefix build/axe axe-core")
+def test_a_browser_finds_no_page_too_wide_or_against_rules_of_level_a_and_aa(site, tmp_path):
+    top = next(file.parent for file in site if file.name == "genindex.html")
+    pages = sorted(str(file.relative_to(top)) for file in site)
+    assert looked_at(top, AXE, BROWSER, tmp_path, pages) == []
 
 
 @pytest.mark.parametrize("page", SESSIONS)
