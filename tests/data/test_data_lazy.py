@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -125,6 +126,13 @@ def test_each_process_opens_the_data_set_itself(path, tmp_path):
     data = ct.data.from_dataset(opened, LISTS, lazy=True)
     ct.fit("fedavg", data, rounds=1, engine=ct.InProcess(workers=2))
     assert len(set((tmp_path / "opened").read_text().split())) == 3
+
+
+def test_a_map_is_sent_as_the_name_of_its_file(path):
+    unread = kinds(path)["map"].subset(["b"]).train.inputs
+    sent = pickle.dumps(unread)
+    assert len(sent) < 3000
+    assert torch.equal(pickle.loads(sent).read(slice(0, 9)), unread.read(slice(0, 9)))
 
 
 def test_groups_of_a_subset_are_clients(path):

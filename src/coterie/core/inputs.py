@@ -26,6 +26,7 @@ __all__ = [
     "rows",
     "sample",
     "take",
+    "take_rows",
 ]
 
 Array = NDArray[np.int64]
@@ -128,10 +129,11 @@ def take(inputs: Held, index: Tensor | slice) -> Inputs:
     """The rows `index` (int64 numbers, or a slice) of `inputs`, read if they are not in memory."""
     if isinstance(inputs, LazyInputs):
         return inputs.read(index)
-    return {k: _take(v, index) for k, v in inputs.items()} if isinstance(inputs, dict) else _take(inputs, index)
+    return {k: take_rows(v, index) for k, v in inputs.items()} if isinstance(inputs, dict) else take_rows(inputs, index)
 
 
-def _take(value: Tensor, index: Tensor | slice) -> Tensor:
+def take_rows(value: Tensor, index: Tensor | slice) -> Tensor:
+    """The rows `index` of a tensor."""
     # `value[index]` takes up to fifteen times as long.
     return value[index] if isinstance(index, slice) else value.index_select(0, index.to(value.device))
 

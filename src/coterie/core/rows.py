@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.inputs import Held, Inputs, LazyInputs, check_plain, joined, named, rows, sample, take
+from coterie.core.inputs import Held, Inputs, LazyInputs, check_plain, joined, named, rows, sample, take, take_rows
 from coterie.core.loss import is_multi_hot
 from coterie.core.rng import Rng
 from coterie.core.schema import code_hash
@@ -71,7 +71,7 @@ class Part(NamedTuple):
     def select(self, index: Tensor | slice) -> Part:
         """The rows `index` of this part; unread ones stay so."""
         inputs = self.inputs.at(index) if isinstance(self.inputs, LazyInputs) else take(self.inputs, index)
-        return Part(inputs, self.labels[index])
+        return Part(inputs, take_rows(self.labels, index))
 
     def read(self) -> Inputs:
         """The inputs, read if they are not in memory."""
