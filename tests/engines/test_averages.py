@@ -177,12 +177,12 @@ def several(cohort) -> Several:
 
 @pytest.mark.parametrize("method", AVERAGING)
 @pytest.mark.parametrize("make", [logistic, batch_norm])
-def test_methods_that_average_do_not_depend_on_how_many_are_held(method, make, at_once, monkeypatch):
+def test_methods_that_average_do_not_depend_on_how_many_are_held(method, make, monkeypatch):
     given = make()
     local = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
-    some = fit(method(local), given.clients, given.model, 4, workers=2)
-    monkeypatch.setattr(exchange, "AT_ONCE", 64)
-    assert torch.equal(fit(method(local), given.clients, given.model, 4).x, some.x)
+    whole = fit(method(local), given.clients, given.model, 2)
+    monkeypatch.setattr(exchange, "AT_ONCE", 3)
+    assert torch.equal(fit(method(local), given.clients, given.model, 2, workers=2).x, whole.x)
 
 
 # ---- what is held

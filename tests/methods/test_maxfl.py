@@ -567,13 +567,13 @@ def test_the_midpoint_attracts_iff_the_clients_are_alike(squared):
     """A minimum iff g^2 tanh(g^2 / 2) < 1/2, that is g^2 < 1.044."""
     assert (squared * math.tanh(squared / 2) < 0.5) == (squared < 1.044)
     problem, method = toy(squared, 1e-3)  # the model starts at 0, so 1e-3 beside the midpoint
-    away = abs(float(run(method, problem, 40, evaluate=40).x) - 1e-3)
+    away = abs(float(trained(method, problem, 40).x) - 1e-3)
     assert (away < 1e-3) == (squared < 1.044)
 
 
 def test_far_clients_end_near_one_of_them():
     problem, method = toy(9.0, 0.2)
-    x = float(run(method, problem, 200, evaluate=200).x)
+    x = float(trained(method, problem, 200).x)
     assert x == pytest.approx(-3 + 0.2, abs=1e-3)
 
 
