@@ -94,6 +94,21 @@ def test_a_small_bert_with_keyword_inputs():
     falls(Bert(), [sentences(), sentences()], lr=0.01, optimiser="adamw", rounds=6)
 
 
+@pytest.mark.slow
+def test_a_small_bert_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    settings = transformers.BertConfig(
+        vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=2
+    )
+    model = transformers.BertForSequenceClassification(settings)
+
+    def sentences():
+        tokens = torch.randint(1, 12, (24, 6), generator=DRAW)
+        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}, (tokens[:, 0] > 6).long()
+
+    falls(model, [sentences(), sentences()], lr=0.01, optimiser="adamw", rounds=6, loss="classes")
+
+
 class UNet(nn.Module):
     def __init__(self):
         super().__init__()
