@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -94,7 +95,7 @@ def own_key(tmp_path_factory):
         yield folder, kits, asked, signed, fingerprint
 
 
-def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_key, monkeypatch):
+def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_key, monkeypatch, capsys):
     import zipfile
 
     from coterie.cli.main import main
@@ -113,6 +114,15 @@ def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_ke
     assert main(words) == 2  # no wheel of coterie: nothing is made
     assert not (folder / "hungary").exists()
     (folder / "wheels" / "coterie-1.0-py3-none-any.whl").write_bytes(b"a wheel")
+    capsys.readouterr()
+    assert main([*words, "--key", "nowhere"]) == 2
+    assert "nowhere has no request of a site; give the folder" in capsys.readouterr().err
+    other = folder / "other-key"
+    shutil.copytree(folder / "hungary-key", other)
+    request = other / "request.json"
+    request.write_text(json.dumps({**json.loads(request.read_text()), "request_id": "another"}))
+    assert main([*words, "--key", "other-key"]) == 2
+    assert "hungary.signed.zip is not for the key in other-key" in capsys.readouterr().err
     assert main(words) == 0
     assert "coterie==1.0 --hash=sha256:" in (folder / "hungary" / "software" / "requirements.txt").read_text()
     resources = json.loads((folder / "hungary" / "local" / "resources.json").read_text())

@@ -195,7 +195,8 @@ def _deploy(args: argparse.Namespace) -> int:
     deployment = read_plan(path).deployment
     folders = [None if given is None else Path(given) for given in (args.kits, args.wheels)]
     kits = provision(path, folders[0], keys_at_sites=args.keys_at_sites, wheels=folders[1])
-    _say(f"kits in {kits}: hand each site its folder over a private channel; it holds a private key")
+    private = "the operator's and the server's" if args.keys_at_sites else "each"
+    _say(f"kits in {kits}: {private} holds a private key; hand it over a private channel")
     _say(f"  server   {deployment.server}: {kits / deployment.server}/startup/start.sh, port {deployment.port}")
     for name in deployment.sites:
         kit = kits / name

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from coterie.sites.software import add_software, wheels_in
 
 __all__ = ["join", "request", "sign"]
 
+LARGEST = 1 << 16
+"""Bytes of what an operator says of a certificate."""
 _FINGERPRINT = re.compile(r"(SHA256:)?([0-9A-F]{2}:){31}[0-9A-F]{2}", re.IGNORECASE)
 
 
@@ -78,6 +81,7 @@ def join(
     plan = read_plan(plan_file)
     wheels_in(wheels)
     need_flare()
+    _check_key(signed_zip, requested)
     require(not kit.exists(), f"{kit} exists already; give a new folder with --kit")
     require(
         bool(_FINGERPRINT.fullmatch(fingerprint)),
@@ -94,6 +98,26 @@ def join(
     harden(kit)
     add_software(kit, wheels)
     furnish(kit, plan, plan_file)
+
+
+def _check_key(signed_zip: Path, requested: Path) -> None:
+    """Raise `InputError` if a certificate was not signed for the key in the folder `requested`."""
+    require(signed_zip.is_file(), f"there is no file {signed_zip}; it is what the operator sends back")
+    require(
+        (requested / "request.json").is_file(),
+        f"{requested} has no request of a site; give the folder that coterie site request made with --key",
+    )
+    try:
+        with zipfile.ZipFile(signed_zip) as archive, archive.open("signed.json") as file:
+            signed = json.loads(file.read(LARGEST))["request_id"]
+        asked = json.loads((requested / "request.json").read_text(encoding="utf-8"))["request_id"]
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{signed_zip} or {requested} is damaged; ask for a key anew with coterie site request"
+        ) from error
+    require(
+        signed == asked, f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key"
+    )
 
 
 def _profile(deployment: Deployment) -> dict[str, Any]:
