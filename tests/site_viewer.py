@@ -88,7 +88,7 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 def looked_at(
-    site: Path, axe: Path, browser: str, profile: Path, pages: list[str], seconds: float = 900.0
+    site: Path, axe: Path, browser: str, profile: Path, pages: list[str], seconds: float = 1800.0
 ) -> list[str]:
     """What is wrong with the pages, one sentence each."""
     with Server(site, axe, pages) as server:
