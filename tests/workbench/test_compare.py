@@ -246,7 +246,7 @@ WRONG = {
     "twice": ({"methods": ["fedavg", "fedavg"]}, "two methods are called 'fedavg'"),
     "no data": ({"clients": "haert-disease"}, "did you mean 'heart-disease'"),
     "rows": ({"clients": [1]}, "clients must be Clients, a function of seed that gives them"),
-    "rounds": ({"rounds": -1}, "run.rounds must be an int >= 0; got -1"),
+    "rounds": ({"rounds": -1}, "run.rounds must be an int >= 0, at most 1,000,000; got -1"),
     "jobs": ({"jobs": 0}, "run.jobs must be an int > 0; got 0"),
     "seeds": ({"seeds": 0}, "run.seeds must be an int >= 1"),
     "nothing to resume": ({"resume": True}, "resume needs the folder of the run that goes on"),

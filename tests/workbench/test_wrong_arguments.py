@@ -25,7 +25,11 @@ WRONG = {
     "tensors": (lambda: data.from_tensors(None), "clients must be a dict or a list of what each has; got None"),
     "rounds": (
         lambda: ct.fit("fedavg", PROBLEM.clients, rounds=torch.eye(9)),
-        "rounds must be an int >= 0; got tensor",
+        "rounds must be an int >= 0, at most 1,000,000; got tensor",
+    ),
+    "rounds without end": (
+        lambda: ct.fit("fedavg", PROBLEM.clients, rounds=10**30),
+        "rounds must be an int >= 0, at most 1,000,000; got 1000",
     ),
     "sampler": (
         lambda: ct.fit("fedavg", PROBLEM.clients, local=ct.LocalSGD(lr=0.1, sampler=torch.eye(2))),

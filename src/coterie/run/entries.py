@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from coterie.core.errors import is_number, require
 from coterie.core.schema import COUNT, SIZE, TEXT, Flag, Rule, list_of, one_of, optional, options
 from coterie.run.finetune import Tuning
-from coterie.run.settings import RunSettings
+from coterie.run.settings import ROUNDS, RunSettings
 
 __all__ = ["MethodEntry", "ModelTable", "ReportTable", "RunTable"]
 
@@ -36,7 +36,7 @@ class RunTable(RunSettings):
         out: the run directory; None: runs/NAME.
     """
 
-    rounds: Annotated[int, COUNT, Flag(metavar="N")] = 50
+    rounds: Annotated[int, ROUNDS, Flag(metavar="N")] = 50
     seeds: Annotated[tuple[int, ...], SEEDS, Flag(metavar="N")] = (0, 1, 2, 3, 4)
     jobs: Annotated[int, SIZE, Flag(metavar="N")] = 1
     yardstick: Annotated[str | None, optional(one_of("trees")), Flag(metavar="NAME")] = None

@@ -9,11 +9,14 @@ from coterie.core.loss import LOSSES, RowLoss
 from coterie.core.metrics import DEFAULT_METRICS, find_metrics
 from coterie.core.modules import load_object
 from coterie.core.rows import Clients
-from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
+from coterie.core.schema import COUNT, POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
 from coterie.run.appeal import Appeal
 from coterie.run.callbacks import Callback
 
-__all__ = ["RunSettings"]
+__all__ = ["MOST_ROUNDS", "ROUNDS", "RunSettings"]
+
+MOST_ROUNDS = 1_000_000
+ROUNDS = Rule(lambda v: COUNT.test(v) and v <= MOST_ROUNDS, f"an int >= 0, at most {MOST_ROUNDS:,}")
 
 _LOSS = Rule(
     lambda v: callable(v) or v in LOSSES or (isinstance(v, str) and ".py:" in v),
@@ -77,7 +80,7 @@ class RunSettings:
     def check(self, rounds: int, seed: int, count: int) -> None:
         """Raise `InputError` for what cannot be run with `count` clients."""
         require(type(seed) is int and seed >= 0, f"seed must be an int >= 0; got {cut(seed)}")
-        require(type(rounds) is int and rounds >= 0, f"rounds must be an int >= 0; got {cut(rounds)}")
+        require(ROUNDS.test(rounds), f"rounds must be {ROUNDS.allowed}; got {cut(rounds)}")
         m = self.per_round(count)
         require(m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}")
         find_metrics(",".join(self.metrics))
