@@ -117,8 +117,12 @@ class Named(Inner):
     pass
 
 
+class OwnSampler:
+    def rows(self): ...
+
+
 @pytest.mark.parametrize(
-    "value", [Unregistered(), Named(), object(), {"a": 1}, [torch.ones(1)], LocalSGD(sampler=object())]
+    "value", [Unregistered(), Named(), object(), {"a": 1}, [torch.ones(1)], LocalSGD(sampler=OwnSampler())]
 )
 def test_what_cannot_travel_is_refused_with_the_list_of_what_can(value):
     with pytest.raises(InputError, match=r"cannot travel; a payload holds tensors, numbers, strings, None, PerClient"):

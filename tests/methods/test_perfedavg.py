@@ -17,6 +17,7 @@ from coterie.core.rng import Rng
 from coterie.core.rows import Clients
 from coterie.core.task import Task
 from coterie.core.training import Steps
+from coterie.samplers.isfl import LipschitzSampler
 from federations import (
     SIZES,
     Problem,
@@ -143,7 +144,7 @@ def test_whoever_cannot_adapt_is_left_with_the_common_model(monkeypatch):
     ({"alpha": -1}, r"PerFedAvg.alpha must be None \(the rate of local training\) or a number >= 0; got -1"),
     ({"variant": "so"}, r"PerFedAvg.variant must be fo \| hf; got 'so'"),
     ({"radius": 0}, r"PerFedAvg.radius must be a number > 0; got 0"),
-    ({"local": replace(MINI, sampler=object())}, r"PerFedAvg cannot have a local sampler: a step draws two"),
+    ({"local": replace(MINI, sampler=LipschitzSampler())}, r"PerFedAvg cannot have a local sampler: a step draws two"),
 ])  # fmt: skip
 def test_bad_settings_are_refused_with_the_reason(fields, sentence):
     with pytest.raises(InputError, match=sentence):

@@ -20,6 +20,7 @@ from coterie.core.rng import Rng
 from coterie.core.rows import Client, Clients, Part
 from coterie.core.task import Task
 from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
+from coterie.samplers.isfl import LipschitzSampler
 from federations import (
     PROBLEMS,
     Problem,
@@ -338,7 +339,7 @@ def test_splits_need_rows_and_their_own_batches():
     with pytest.raises(InputError, match=r"internal_splits = 5 splits each batch; take local\.batch_size = 4 larger"):
         VaRSeL("a", local=MINI, internal_splits=5)
     with pytest.raises(InputError, match=r"internal_splits = 2 splits each batch; take no local\.sampler"):
-        VaRSeL("a", local=replace(MINI, sampler=object()), internal_splits=2)
+        VaRSeL("a", local=replace(MINI, sampler=LipschitzSampler()), internal_splits=2)
     with pytest.raises(
         InputError, match=r"client 'a' has 12 rows in a batch, and 13 parts of it need 13; lower internal_splits"
     ):
