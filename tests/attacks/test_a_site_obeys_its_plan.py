@@ -114,6 +114,37 @@ def test_the_budget_counts_distinct_requests_and_outlives_a_restart(tmp_path):
     refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=4)
 
 
+def test_the_same_request_to_another_model_is_another_request(tmp_path):
+    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 1}).begin()
+    names = tuple(name for name, _ in hospital.rows.shard.workspace.model.named_parameters())
+    for number in range(hospital.approved.budget):
+        hospital.begin(frozen=names[: number % 2])
+        hospital.ask(local_update, x=hospital.x, local=local(), ask=number // 2)
+    hospital.begin(dtype="float64")
+    refused("budget of 2 requests", hospital.ask, local_update, x=hospital.x.double(), local=local(), ask=0)
+
+
+def test_a_request_that_was_refused_is_not_paid_for(tmp_path):
+    from coterie.sites.log import Log
+    from coterie.sites.rows import SiteRows
+
+    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 1}).begin()
+    log = Log(tmp_path / "asks.jsonl")
+    for number in range(4):
+        paid = number < hospital.approved.budget
+        ask = hospital.ask if paid else lambda *a, **k: refused("budget", hospital.ask, *a, **k)
+        ask(local_update, x=hospital.x, local=local(), ask=number)
+        log.write(plan=hospital.approved.hash, run="run", round=1, ask=number, **hospital.rows.about)
+    hospital.rows = SiteRows("hungary", hospital.settings, tmp_path / "kept", hospital.approved)
+    hospital.begin()
+    refused("budget of 2 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=3)
+
+
+def test_the_log_keeps_the_beginning_of_a_long_setting(hospital):
+    refused("plan", hospital.ask, evaluate, x=hospital.x, part="x" * 100_000, metrics="accuracy")
+    assert len(str(hospital.rows.about)) < 3000
+
+
 @pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl", "pj-is", "scaffold", "perfedavg", "mwfed"])
 def test_the_tasks_of_a_method_are_found_in_its_code(name):
     from coterie import catalogue

@@ -221,3 +221,12 @@ def test_answers_are_joined():
     one, two = Block(("a",), {}), Block(("b",), {})
     joined = Answer.joined([Answer((one,), {}, {"rows": 1}), Answer((two,), {"c": "gone"}, {"rows": 2})])
     assert joined == Answer((one, two), {"c": "gone"}, {"rows": 3})
+
+
+def test_a_message_of_quotes_without_end_is_refused_at_once():
+    """A scan that begins anew at each quote would take days."""
+    from safetensors.torch import save
+
+    for text in ('"' + '\\"' * 500_000, '"' + "\\\n" * 500_000, '"\\"' * 500_000):
+        with pytest.raises(InputError):
+            decode(save({}, {"coterie": text}))

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core import layers
 from coterie.core.errors import InputError, require
 from coterie.core.inputs import Inputs, rows
-from coterie.core.noise import forked
+from coterie.core.noise import forked, seed_noise
 from coterie.core.rng import Rng
 from coterie.core.rows import Part, Rows
 
@@ -82,7 +82,12 @@ def transformed(cohort: Cohort, i: int, inputs: Inputs, purpose: str, first: int
     if transform is None:
         return inputs
     streams = cohort.rng(i, purpose).child("transform")
-    made = [transform(_row(inputs, k), streams.child(first + k)) for k in range(rows(inputs))]
+    made = []
+    with forked():
+        for k in range(rows(inputs)):
+            own = streams.child(first + k)
+            seed_noise(own.seed())  # for transforms that draw from a global generator
+            made.append(transform(_row(inputs, k), own))
     return cohort.workspace.prepare(
         {key: _stacked([row[key] for row in made], value) for key, value in inputs.items()}
         if isinstance(inputs, dict)

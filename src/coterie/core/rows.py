@@ -482,9 +482,10 @@ class Clients(Sequence[Client]):
         """The same clients, whose rows `transform` changes at random whenever training reads them (augmentation).
 
         Args:
-            transform: function (inputs, rng) -> inputs of the same shape, of one row as the model takes it. All randomness must
-                come from rng, say from `rng.generator()`, a torch generator: it is named by seed, round, client and place in the
-                training, so that results depend neither on workers nor on where a run was resumed. Rows are evaluated as they are.
+            transform: function (inputs, rng) -> inputs of the same shape, of one row as the model takes it. Randomness comes from
+                rng, say from `rng.generator()`, a torch generator: it is named by seed, round, client and place in the training, so
+                that results depend neither on workers nor on where a run was resumed. The global generators of torch, numpy and
+                Python are seeded from the same name. Rows are evaluated as they are.
         """
         made = copy(self)
         made.transform = transform

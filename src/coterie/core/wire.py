@@ -35,7 +35,8 @@ __all__ = [
 
 DEEPEST = 100
 """How deep the values of a message may be nested."""
-_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[][{}]')
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
+"""A string, which may be without end, or a bracket. Whatever begins with a quote fits, so that no text is looked at twice."""
 
 T = TypeVar("T")
 _TYPES: dict[str, type] = {}

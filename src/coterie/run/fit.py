@@ -119,8 +119,9 @@ def fit(
     spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
     method = as_method(method if local is None else _with_local(method, local))
     module = build_model(spec, rows, seed)
-    if freeze:
+    if freeze or init is not None:
         module = deepcopy(module)  # the caller's stays as it is
+    if freeze:
         freeze_parameters(module, freeze)
     if init is not None:
         start_from(module, init)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,16 @@ from coterie.run.fit import start_from
 from coterie.run.models import load_model_file
 from coterie.run.settings import RunSettings
 
-__all__ = ["add_metrics", "check_everything", "check_method", "freeze", "initial", "metric_names", "run_settings"]
+__all__ = [
+    "add_metrics",
+    "check_everything",
+    "check_method",
+    "freeze",
+    "initial",
+    "metric_names",
+    "model_to_train",
+    "run_settings",
+]
 
 
 def check_everything(experiment: Experiment, clients: Clients) -> None:
@@ -45,8 +55,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         check_method(experiment, entry, clients)
     if experiment.attack is not None:
         choose_attackers(experiment.attack.on, clients.names, 0)
-    module = build_model(experiment.build_model(), clients, 0)
-    freeze(module, experiment)
+    module = model_to_train(experiment, clients, 0)
     init = initial(experiment)
     if init is not None:
         start_from(module, init)
@@ -66,6 +75,16 @@ def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -
     method.check(clients.names)
     held = clients.server is not None or not method.needs_server_rows
     require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
+
+
+def model_to_train(experiment: Experiment, clients: Clients, seed: int) -> torch.nn.Module:
+    """The module of an experiment, with the parameters frozen that it names; a caller's own stays as it is."""
+    given = experiment.build_model()
+    module = build_model(given, clients, seed)
+    if module is given:
+        module = deepcopy(module)
+    freeze(module, experiment)
+    return module
 
 
 def initial(experiment: Experiment) -> dict[str, Tensor] | None:

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import InputError, RunError, nearest, require
-from coterie.models import build_model
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.folder import is_run
-from coterie.run.preparing import add_metrics, check_everything, freeze, initial, run_settings
+from coterie.run.preparing import add_metrics, check_everything, initial, model_to_train, run_settings
 from coterie.run.tables import read_saved
 
 __all__ = ["Trial", "tune", "tuned"]
@@ -133,8 +132,7 @@ def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[int, 
 
 def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -> float:
     run = experiment.run
-    module = build_model(experiment.build_model(), clients, seed)
-    freeze(module, experiment)
+    module = model_to_train(experiment, clients, seed)
     result = fit(
         experiment.build_method(entry), clients, module, run.rounds, seed, engine=experiment.engine, attack=experiment.attack,
         filters=experiment.filters, init=initial(experiment),

@@ -13,7 +13,6 @@ import torch
 
 from coterie.core.errors import RunError, require
 from coterie.core.rows import Clients
-from coterie.models import build_model
 from coterie.run.collect import seal_tables, write_tables
 from coterie.run.entries import MethodEntry
 from coterie.run.environment import environment, said_of_other_machine
@@ -35,7 +34,7 @@ from coterie.run.history import Run
 from coterie.run.jobs import Jobs
 from coterie.run.models import save_models
 from coterie.run.outcomes import write_outcomes
-from coterie.run.preparing import add_metrics, check_everything, freeze, initial, run_settings
+from coterie.run.preparing import add_metrics, check_everything, initial, model_to_train, run_settings
 from coterie.run.resuming import is_whole, mark_of, refuse_other_data, refuse_other_settings
 from coterie.run.seals import TABLES, hashes, write_sealed
 from coterie.run.status import Event, Status
@@ -234,8 +233,7 @@ def _run_pair(
         rows = measured(experiment, pair.entry, clients, pair.seed)
         _seal_pair(experiment, pair, clients, [pair.history], {"summary": rows, "failures": {}, "history": []})
         return
-    module = build_model(experiment.build_model(), clients, pair.seed)
-    freeze(module, experiment)
+    module = model_to_train(experiment, clients, pair.seed)
     try:
         result = where.fit(
             experiment,

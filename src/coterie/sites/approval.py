@@ -115,6 +115,7 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
         f"never     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, or a gradient of fewer than "
         f"{settings.minimum_batch} rows"
     )
+    yield "still     an update says something about the rows that made it: a dishonest server can find some (docs/trust.md)"
     refused = ", ".join(settings.refuse)
     yield f"refused   {refused or 'no task of the plan'}"
 

@@ -43,6 +43,8 @@ from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, lef
 __all__ = ["SiteRows", "site_key"]
 
 KEY_FILE = "key"
+LONGEST_SETTING = 1000
+"""Characters of a setting in the log."""
 
 
 class SiteRows:
@@ -64,7 +66,7 @@ class SiteRows:
         self.seed = -1
         self.clients: Clients | None = None
         self.shard: Shard | None = None
-        self.pair = ""
+        self.pair = self._prepared = ""
         self.about: dict[str, Any] = {}
         self._asked = _asked_before(Path(settings.log), approved.hash)
         self._memory_file: Path | None = None
@@ -150,6 +152,9 @@ class SiteRows:
             parameter.requires_grad_(name not in message["frozen"])
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
+        # Whether what clients remember is kept changes no answer of a request that was answered before.
+        sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume")}
+        self._prepared = hashlib.sha256(encode(sent)).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
         self._memory_file = self._folder_of(message) / f"{pair}.safetensors"
@@ -189,7 +194,7 @@ class SiteRows:
             raise RefusedError(f"the ask is not for {self.name!r}")
         if any(matches(ask.task, rule) for rule in self.settings.refuse):
             raise RefusedError(f"its site refuses the task {short(ask.task)!r}")
-        self.about = {"settings": {str(k)[:40]: to_json(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
+        self.about = {"settings": {str(k)[:40]: _brief(v) for k, v in ask.payload.items() if not _is_tensor(v)}}
         if ask.task in {task.name for task in TABLE_TASKS}:
             return {"answer": self._statistics(ask)}
         if ask.task == paired_errors.name:
@@ -245,14 +250,14 @@ class SiteRows:
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
     def _spend(self, run: str, ask: Ask) -> None:
-        """Count a request against the budget; the same one again costs nothing if it carries the same payload."""
+        """Count a request against the budget; the same one again costs nothing if it carries the same payload to the same model."""
         values = {f"payload/{k}": v for k, v in ask.payload.items()}
-        hashed = hashlib.sha256(encode({"task": ask.task, **values})).hexdigest()
-        self.about |= {"pair": self.pair, "payload": hashed}
+        hashed = hashlib.sha256(encode({"task": ask.task, "prepared": self._prepared, **values})).hexdigest()
         request, budget = (run, self.pair, ask.context.round, ask.context.ask, hashed), self.approved.budget
         if request not in self._asked and len(self._asked) >= budget:
             raise RefusedError(f"the budget of {budget} requests of the approved plan is spent; approve it again")
         self._asked.add(request)
+        self.about |= {"pair": self.pair, "payload": hashed}
 
     def _speakable(self, answer: Answer, ask: Ask, clients: Clients) -> Answer:
         """An answer without what too few rows stand behind; sentences of errors stay here, since they may quote values."""
@@ -294,6 +299,12 @@ def site_key(folder: Path) -> bytes:
         write_atomically(path, lambda p: p.write_bytes(fresh))
         path.chmod(0o600)
     return path.read_bytes()
+
+
+def _brief(value: Any) -> Any:
+    """What a log keeps of a setting, whose length the server chooses."""
+    text = json.dumps(to_json(value))
+    return json.loads(text) if len(text) <= LONGEST_SETTING else text[:LONGEST_SETTING]
 
 
 def _asked_before(log: Path, plan: str) -> set[tuple[Any, ...]]:

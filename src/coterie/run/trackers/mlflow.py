@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coterie.core.errors import InputError
+from coterie.core.errors import InputError, plain
 from coterie.core.schema import TEXT, optional, options
 from coterie.run.trackers.tracker import Sink, Tracker
 
@@ -17,20 +17,20 @@ class MLflow(Tracker):
 
     Attributes:
         experiment: the name under which the runs stand.
-        to: tracking URI, such as sqlite:///mlflow.db; None: that of the environment.
+        to: tracking URI, such as http://localhost:5000; None: that of the environment. The extra `mlflow` talks to a server; a
+            database on this machine (sqlite:///mlflow.db) needs the whole package, `pip install mlflow`.
     """
 
     experiment: Annotated[str, TEXT] = "coterie"
     to: Annotated[str | None, optional(TEXT, "that of the environment")] = None
 
     def check(self) -> None:
-        """Raise `InputError` if MLflow is not installed."""
-        _client()
+        """Raise `InputError` if MLflow is not installed, or cannot write where it is told to."""
+        self._reached()
 
     def open(self, label: str, seed: int, rounds: int) -> Sink:
-        """A new run of MLflow. Raises `InputError` if it is not installed."""
-        client = _client()(tracking_uri=self.to)
-        known = client.get_experiment_by_name(self.experiment)
+        """A new run of MLflow. Raises `InputError` if it is not installed, or cannot write where it is told to."""
+        client, known = self._reached()
         number = client.create_experiment(self.experiment) if known is None else known.experiment_id
         run = client.create_run(number, run_name=f"{label}-{seed}").info.run_id
         for name, value in (("method", label), ("seed", seed), ("rounds", rounds)):
@@ -38,6 +38,19 @@ class MLflow(Tracker):
         return Sink(
             lambda name, value, at: client.log_metric(run, name, value, step=at), lambda: client.set_terminated(run)
         )
+
+    def _reached(self) -> tuple[Any, Any]:
+        """A client of MLflow, and the experiment if there is one of this name."""
+        make = _client()
+        try:
+            client = make(tracking_uri=self.to)
+            return client, client.get_experiment_by_name(self.experiment)
+        except Exception as error:  # MLflow's, or of the network
+            where = "the tracking URI of the environment" if self.to is None else self.to
+            raise InputError(
+                f"MLflow cannot write to {where} ({plain(' '.join(str(error).split()), 120)}); name a tracking server, or install "
+                "the whole of MLflow: pip install mlflow"
+            ) from error
 
 
 def _client() -> Any:

@@ -1,0 +1,41 @@
+"""What a caller hands in stays as it is, and the same call has the same bits."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from federations import logistic
+
+INIT = {"weight": torch.ones(1, 3, dtype=torch.float64), "bias": torch.zeros(1, dtype=torch.float64)}
+
+
+def module():
+    return nn.Linear(3, 1, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("options", [{"init": INIT}, {"freeze": ["bias"]}, {"init": INIT, "freeze": ["bias"]}])
+def test_a_module_is_neither_overwritten_nor_frozen(options):
+    given, clients = module(), logistic().clients
+    before = given.weight.clone()
+    ct.fit("fedavg", clients, given, 1, **options)
+    ct.compare(["fedavg"], clients, given, 1, 1, **options)
+    assert torch.equal(given.weight, before)
+    assert all(parameter.requires_grad for parameter in given.parameters())
+
+
+@pytest.mark.parametrize("noise", [lambda: torch.randn(3), lambda: np.random.normal(), random.random])  # noqa: NPY002
+def test_transforms_that_draw_from_a_global_generator_have_the_same_bits_and_leave_it_alone(noise):
+    given, clients = module(), logistic().clients.with_transform(lambda row, rng: row + noise())
+    torch.default_generator.manual_seed(1)
+    first = ct.fit("fedavg", clients, given, 1).x
+    drawn = torch.rand(1)
+    torch.default_generator.manual_seed(1)
+    assert torch.equal(torch.rand(1), drawn)
+    assert torch.equal(ct.fit("fedavg", clients, given, 1).x, first)
+    assert not torch.equal(ct.fit("fedavg", logistic().clients, given, 1).x, first)
