@@ -338,8 +338,9 @@ class Cohort:
             result["loss"][i] = values.sum() / len(values)
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
+            outputs = loss.ordered(outputs)
             for name, metric in metrics.items():
-                value = metric(loss.ordered(outputs), labels, loss.kind)
+                value = metric(outputs, labels, loss.kind)
                 if value is not None:
                     result[name][i] = value
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from coterie.core.wire import PerClient
 from coterie.run.files import SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Evaluator", "divergence", "served"]
+__all__ = ["Divergence", "Evaluator", "served"]
 
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
@@ -25,21 +25,30 @@ GROWN = 10.0
 """How many times the loss before training counts as divergence."""
 
 
-def divergence(history: Sequence[Row]) -> str:
-    """A sentence if the last evaluation is the first whose mean loss on training rows over clients shows divergence; else ""."""
-    curve: dict[int, dict[str, float]] = {}
-    for row in history:
-        if row.metric == "loss" and row.split == "train":
-            curve.setdefault(row.round, {})[row.client] = row.value
-    means = [sum(losses.values()) / len(losses) for losses in curve.values()]
-    if sum(mean > GROWN * means[0] > 0 for mean in means) != 1 or not means[-1] > GROWN * means[0]:
-        return ""
-    number, last = list(curve.items())[-1]
-    worst = max(last, key=lambda client: last[client])
-    return (
-        f"round {number}: training diverges: the mean loss on training rows is {means[-1] / means[0]:.3g} times that before training, "
-        f"largest for client {worst!r} ({last[worst]:.3g}); lower the learning rate (local lr)"
-    )
+class Divergence:
+    """Says once that training diverges: in the first round whose mean loss on training rows has grown `GROWN` times."""
+
+    def __init__(self) -> None:
+        self._before: float | None = None
+        self._told = False
+
+    def said(self, rows: Iterable[Row]) -> str:
+        """A sentence if the next rows of the history, of one evaluation or of several, are the first to show divergence; else ""."""
+        sentence = ""
+        curve: dict[int, dict[str, float]] = {}
+        for row in rows:
+            if row.metric == "loss" and row.split == "train":
+                curve.setdefault(row.round, {})[row.client] = row.value
+        for number, losses in curve.items():
+            mean, worst = sum(losses.values()) / len(losses), max(losses, key=lambda client: losses[client])
+            before = self._before = mean if self._before is None else self._before
+            if not self._told and mean > GROWN * before > 0:
+                self._told = True
+                sentence = (
+                    f"round {number}: training diverges: the mean loss on training rows is {mean / before:.3g} times that before "
+                    f"training, largest for client {worst!r} ({losses[worst]:.3g}); lower the learning rate (local lr)"
+                )
+        return sentence
 
 
 class _Look(NamedTuple):

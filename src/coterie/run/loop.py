@@ -25,7 +25,7 @@ from coterie.core.rng import Rng
 from coterie.core.state import state_type
 from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles, fingerprint
-from coterie.run.evaluation import Evaluator, divergence
+from coterie.run.evaluation import Divergence, Evaluator
 from coterie.run.history import Record, Run, Timing
 from coterie.run.settings import RunSettings
 
@@ -82,7 +82,7 @@ class _Loop:
         self.federation = replace(self.training, engine=getattr(engine, "honest", engine), filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics)
-        self.record = Record()
+        self.record, self.divergence = Record(), Divergence()
         self._preflight()
 
     def _preflight(self) -> None:
@@ -158,6 +158,7 @@ class _Loop:
         if kind is None:
             kind = type(self.method.init(self.engine.x.clone(), self._everybody(0)))
         files.restore(saved, self.record, self.federation.session, self.engine)
+        self.divergence.said(self.record.history)  # was said before
         return kind(**saved.values), saved.meta["round"]
 
     # ---- a round
@@ -193,8 +194,9 @@ class _Loop:
 
     def _evaluate(self, state: Any, view: Federation) -> None:
         """Write down the metrics of everybody, and what the method itself measures in the round of this view."""
-        self.record.history += self.evaluator.look(self._served(state, view.round), view.round)
-        diverges = divergence(self.record.history)
+        rows = self.evaluator.look(self._served(state, view.round), view.round)
+        self.record.history += rows
+        diverges = self.divergence.said(rows)
         if diverges:
             logger.warning("%s", diverges)
         log, appeal = self.method.measure(state, view), self.settings.appeal
