@@ -17,7 +17,6 @@ from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
-from coterie.models import build_model
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import FILES, hash_of, require_readable, write_json
@@ -25,7 +24,7 @@ from coterie.run.fit import fit, personalise
 from coterie.run.history import Run
 from coterie.run.models import about_models, save_model
 from coterie.run.predict import MODEL, load_answers
-from coterie.run.preparing import add_metrics, freeze, initial, run_settings
+from coterie.run.preparing import add_metrics, initial, model_to_train, run_settings
 from coterie.run.tables import read_experiment
 
 __all__ = ["Final", "finalise"]
@@ -85,8 +84,7 @@ def _on_all_rows(experiment: Experiment) -> Experiment:
 
 
 def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> Run:
-    module, tuning = build_model(experiment.build_model(), clients, seed), entry.personalise
-    freeze(module, experiment)
+    module, tuning = model_to_train(experiment, clients, seed), entry.personalise
     run = fit(
         experiment.build_method(entry),
         clients,

@@ -31,7 +31,6 @@ __all__ = [
     "add_metrics",
     "check_everything",
     "check_method",
-    "freeze",
     "initial",
     "metric_names",
     "model_to_train",
@@ -83,7 +82,7 @@ def model_to_train(experiment: Experiment, clients: Clients, seed: int) -> torch
     module = build_model(given, clients, seed)
     if module is given:
         module = deepcopy(module)
-    freeze(module, experiment)
+    models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
     return module
 
 
@@ -91,11 +90,6 @@ def initial(experiment: Experiment) -> dict[str, Tensor] | None:
     """The state dict that `model.init` names."""
     path = experiment.model.get("init")
     return None if path is None else experiment.objects.get(path) or load_model_file(Path(path))
-
-
-def freeze(module: torch.nn.Module, experiment: Experiment) -> None:
-    """Let the parameters that `model.freeze` names (patterns such as "0.*") stay as they are."""
-    models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
 
 
 def metric_names(experiment: Experiment) -> tuple[str, ...]:
