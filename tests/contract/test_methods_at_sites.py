@@ -38,7 +38,16 @@ def asked(method):
 
     problem = logistic(torch.float32)
     clients = problem.clients.with_server(server_rows(problem))
-    fit(method, clients, problem.model, ROUNDS, engine=Opening(listening), evaluate=1, metrics=("auc",), strict_wire=False)
+    fit(
+        method,
+        clients,
+        problem.model,
+        ROUNDS,
+        engine=Opening(listening),
+        evaluate=1,
+        metrics=("auc",),
+        strict_wire=False,
+    )
     return [ask for ask in engines[0].heard if ask.names != ("server",)]
 
 
@@ -52,7 +61,6 @@ def others(local):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not is_pooled(c)], ids=label)
-@pytest.mark.xfail(strict=True, reason="a site takes every number of a method's settings for a number of steps")
 def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
     from coterie.sites.allowed import Allowed, RefusedError
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from torch import Tensor
 
+from coterie.core.appeal import with_steps
 from coterie.core.errors import InputError
 from coterie.core.filters import Filter
 from coterie.core.metrics import baselines, evaluate
 from coterie.core.task import Task
-from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
+from coterie.core.training import LocalSGD, Schedule
 from coterie.core.wire import PerClient
 from coterie.sites.paired import note_outcomes
 from coterie.sites.settings import short
@@ -82,7 +83,7 @@ class Allowed:
         if isinstance(value, Tensor | PerClient):
             return "Tensor" in declared
         if isinstance(value, LocalSGD):
-            return "LocalSGD" in declared and self._trains(value)
+            return "LocalSGD" in declared and self._trains(name, value)
         if name == "part":
             return value in PARTS
         if name == "metrics":
@@ -98,18 +99,13 @@ class Allowed:
             return value in self.values or value in rates
         return any(type(value) is type(v) and value == v for v in self.values)
 
-    def _trains(self, local: LocalSGD) -> bool:
-        """Whether local settings are those of the plan; a method may change how many steps, and the rows that a step draws."""
-        plain = dataclasses.replace(local, steps=Steps(1), sampler=None)
-        same = any(
-            plain == dataclasses.replace(v, steps=Steps(1), sampler=None)
-            for v in self.values
-            if isinstance(v, LocalSGD)
-        )
-        own = tuple(_values(self.method))
-        counts = [v.count if isinstance(v, Steps | Epochs) else v for v in own if type(v) in (int, Steps, Epochs)]
-        sampled = all(self._said(v) for v in _values(local.sampler) if not dataclasses.is_dataclass(v))
-        return same and local.steps.count in counts and sampled
+    def _trains(self, field: str, local: LocalSGD) -> bool:
+        """Whether local settings are those of the plan; under another name than `local` with one of the method's numbers of steps."""
+        own = [v for v in self.values if isinstance(v, LocalSGD)]
+        if field == "local":
+            return local in [dataclasses.replace(v, sampler=self.method.sampler) for v in own]
+        counts = [v for name, v in vars(self.method).items() if name.endswith("_steps") and v]
+        return local in [with_steps(v, count) for v in own for count in counts]
 
 
 def tasks_of(method: Any) -> tuple[Task[Any], ...]:
