@@ -13,6 +13,7 @@ from torch import nn
 import coterie as ct
 from coterie.core.noise import Generators, forked, seed_noise
 from coterie.engines.inprocess import InProcess
+from coterie.run.outcomes import outcomes
 from coterie.run.settings import RunSettings
 
 
@@ -62,6 +63,58 @@ def test_noise_of_any_library_has_the_bits_of_the_seed(draw, always):
     assert torch.equal(first.x, second.x)
     assert first.history == second.history
     assert not torch.equal(first.x, fitted(model, seed=1).x)
+
+
+OWN = {
+    "torch": (torch.Generator, lambda generator: torch.randn(1, generator=generator)),
+    "numpy": (np.random.default_rng, lambda generator: generator.normal()),
+    "legacy numpy": (np.random.RandomState, lambda generator: generator.normal()),
+    "python": (random.Random, lambda generator: generator.random()),
+}
+
+
+class OwnNoise(nn.Module):
+    """Noise from a generator that the module holds, or hides."""
+
+    def __init__(self, kind, hidden=False):
+        super().__init__()
+        make, self.draw = OWN[kind]
+        self.layer, self.generator = nn.Linear(4, 1), [make()] if hidden else make()
+
+    def forward(self, inputs):
+        own = self.generator[0] if isinstance(self.generator, list) else self.generator
+        return self.layer(inputs + self.draw(own) if self.training else inputs)
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_generator_that_a_module_holds_is_seeded_by_name(kind, tmp_path):
+    model = OwnNoise(kind)
+    whole = fitted(model)
+    assert torch.equal(whole.x, fitted(model).x)
+    assert torch.equal(whole.x, fitted(model, engine=InProcess(workers=2)).x)
+    half = ct.FedAvg(ct.LocalSGD(steps=ct.Steps(3)))
+    ct.fit(half, clients(), model, 1, checkpoint=tmp_path)
+    resumed = fitted(model, checkpoint=tmp_path, settings=RunSettings(resume=True))
+    assert torch.equal(whole.x, resumed.x)
+    assert not torch.equal(whole.x, fitted(model, seed=1).x)
+
+
+def test_noise_that_cannot_be_seeded_is_refused():
+    with pytest.raises(
+        ct.InputError, match="the model gives other outputs when it reads the same rows again"
+    ) as caught:
+        fitted(OwnNoise("torch", hidden=True))
+    assert len(str(caught.value)) <= 300
+
+
+def test_what_a_noisy_model_says_of_each_row_is_what_its_summary_says():
+    run = fitted(Noisy(lambda: torch.randn(1), always=True))
+    before = Generators.now()
+    names, tensors = outcomes(run, clients())
+    assert not before.moved()
+    means = [float(loss.mean()) for loss in tensors["loss"].tensor_split(tensors["offsets"][1:-1])]
+    expected = {row["client"]: row["loss"] for row in run.summary if row["split"] == "test"}
+    assert dict(zip(names, means, strict=True)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_forked_generators_stand_where_they_stood():

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from coterie.core.noise import forked, seed_noise
 from coterie.core.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ def training(workspace: Workspace) -> Iterator[None]:
     """The model in training mode, and afterwards as it was."""
     workspace.train(True)
     try:
-        with forked() if workspace.random else contextlib.nullcontext():
+        with workspace.noise() if workspace.random else contextlib.nullcontext():
             yield
     finally:
         workspace.model.eval()
@@ -31,4 +30,4 @@ def restart(cohort: Cohort, i: int, purpose: str) -> None:
     """What the layers draw and count begins anew, for the client at position `i`."""
     cohort.workspace.restart_counters()
     if cohort.workspace.random:
-        seed_noise(cohort.rng(i, f"{purpose}/layers").seed())
+        cohort.workspace.seed_noise(cohort.rng(i, f"{purpose}/layers").seed())

@@ -256,7 +256,7 @@ class _Hooks:
             if workspace.random:  # two gradients on one batch meet the same noise, or their difference would be noise
                 if number in noise:
                     noise[number].restore()
-                noise.setdefault(number, Generators.now())
+                noise.setdefault(number, Generators.now(workspace.generators))
             if number == 0:
                 return self._plain(batch)
             further = extra(number)

@@ -137,7 +137,7 @@ def row_chunks(
     if load and x.ndim == 1:
         cohort.workspace.load(x)
     noisy = mode == "eval" and cohort.workspace.always_random
-    with forked() if noisy else contextlib.nullcontext():
+    with cohort.workspace.noise() if noisy else contextlib.nullcontext():
         for i in range(len(cohort.names)):
             if load and x.ndim > 1:
                 cohort.workspace.load(x[i])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import Any
 
@@ -17,7 +18,7 @@ from coterie.core.inputs import Inputs, rows, sample, take
 from coterie.core.kernels import Batched
 from coterie.core.known_models import recognise
 from coterie.core.loss import IGNORED, Kind, RowLoss, choose_loss
-from coterie.core.noise import Generators, forked
+from coterie.core.noise import Generators, forked, generators_of, seed_noise
 from coterie.core.rows import Client, Clients
 from coterie.core.vector import Layout, flatten, keeps_statistics, unflatten
 
@@ -56,6 +57,7 @@ class Workspace:
 
     Attributes:
         fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
+        generators: what the model can draw from beside the global generators.
 
     Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
     """
@@ -76,6 +78,7 @@ class Workspace:
         # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
         carried = {name for name, _ in self.layout.buffers}
         self._counters = [(b, b.clone()) for name, b in self.model.named_buffers() if name not in carried]
+        self.generators = generators_of(self.model, self.device)
         self.frozen = [m for m in self.model.modules() if keeps_statistics(m)]
         self.x = flatten(self.model, self.layout)
         self.head = self.x[: self.layout.dim]
@@ -117,12 +120,9 @@ class Workspace:
         few = example.train.select(slice(0, 2))
         inputs = self.prepare(few.read())
         kept = self.x.clone()
-        with forked():
+        with self.noise():
             outputs = self._tried(inputs, example.name)
-            before = Generators.now()
-            with torch.no_grad():
-                self.model(inputs)
-            self.always_random = before.moved()
+            self.always_random = self._draws(inputs)
         self.loss = choose_loss(loss, outputs, few.labels)
         labels = few.labels.to(self.device)
         self._check_loss(outputs, labels)
@@ -133,20 +133,41 @@ class Workspace:
         convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
         self.vectorised = not (convolves and self.device.type == "cpu")
         self.channels_last = convolves and self.device.type == "cpu" and self._takes_channels_last(inputs)
-        with forked(), torch.enable_grad():
+        with self.noise(), torch.enable_grad():
             value = self.loss.mean(self.model(inputs), labels)
         self.unused = any(g is None for g in torch.autograd.grad(value, self.parameters, allow_unused=True))
         norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.batch_norm = any(m not in self.frozen for m in norms)
         # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
-        with forked(), torch.no_grad():
-            before = Generators.now()
+        with self.noise():
             self.train(True)
-            if len(few) >= self.smallest_batch:
-                self.model(inputs)
-            self.random = self.always_random or before.moved()
+            self.random = self.always_random or (len(few) >= self.smallest_batch and self._draws(inputs))
         self.x.copy_(kept)
         self.restart_counters()
+
+    @torch.no_grad()
+    def _draws(self, inputs: Inputs) -> bool:
+        """Whether the model draws random numbers. Raises `InputError` if it does so from a generator that cannot be seeded."""
+        before, kept = Generators.now(self.generators), self.x.clone()
+        first = self.model(inputs)
+        drawn = before.moved()
+        before.restore()
+        self.load(kept)
+        self.restart_counters()
+        require(
+            torch.allclose(first, self.model(inputs), equal_nan=True),
+            "the model gives other outputs when it reads the same rows again with the same seed, so no run could be repeated; "
+            "let the module that draws hold its generator as an attribute: self.generator = torch.Generator()",
+        )
+        return drawn
+
+    def noise(self, seed: int | None = None) -> AbstractContextManager[None]:
+        """Within it the model may draw, first of `seed` if that is given; behind it all generators stand where they stood."""
+        return forked(seed, self.generators)
+
+    def seed_noise(self, seed: int) -> None:
+        """Seed all that the model can draw from; only within `noise`."""
+        seed_noise(seed, self.generators)
 
     def _tried(self, inputs: Inputs, name: str) -> Tensor:
         """The outputs of a first forward pass; from then on the model takes dicts by keyword and gives one tensor, if need be."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from coterie.core.inputs import named
 from coterie.core.loss import Kind, RowLoss
+from coterie.core.rng import Rng
 from coterie.core.rows import Clients, LabelScale, Part
 from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
@@ -64,8 +65,11 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
             known.append(held)
             held = None
         labels = torch.cat([part.labels for part in known])
-        thresholds.append(torch.nan if held is None else _threshold(workspace, held))
-        for key, value in of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale).items():
+        # The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary.
+        with workspace.noise(Rng.named(run.seed, run.rounds, name, "round/layers").seed()):
+            said = of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale)
+            thresholds.append(torch.nan if held is None else _threshold(workspace, held))
+        for key, value in said.items():
             found.setdefault(key, []).append(value)
     sizes = [len(loss) for loss in found.get("loss", ())]
     joined = {key: torch.cat(values) for key, values in found.items()}
