@@ -18,6 +18,7 @@ from coterie.core.noise import forked
 from coterie.core.rng import Rng
 from coterie.core.rows import Clients
 from coterie.core.schema import BELOW_ONE, SIZE, Flag, Registry, Rule, list_of, one_of, options
+from coterie.core.vector import freeze_statistics
 
 __all__ = [
     "CNN",
@@ -395,13 +396,27 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
 
 
 def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") -> None:
-    """Let the parameters that `patterns` name, such as "0.*", stay as they are. Raises `InputError` for one that fits no parameter."""
-    names = [name for name, _ in module.named_parameters()]
+    """Let what `patterns` name stay as it is: modules ("0"), parameters ("0.*"), and statistics of batch norm ("*.running_*").
+
+    Raises `InputError` for a pattern that fits nothing of these.
+    """
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    norms = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    statistics = {f"{name}.{k}".lstrip("."): m for name, m in norms for k, _ in m.named_buffers(recurse=False)}
     for pattern in patterns:
-        hit = [name for name in names if fnmatchcase(name, pattern)]
+        hit = [name for name in (*names, *statistics) if _fits(name, pattern)]
         require(bool(hit), f"{where} = {pattern!r} fits no parameter; there are {', '.join(names[:6])}")
         for name in hit:
-            module.get_parameter(name).requires_grad_(False)
+            if name in statistics:
+                freeze_statistics(statistics[name])
+            else:
+                module.get_parameter(name).requires_grad_(False)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a pattern names a tensor, or a module that it belongs to."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 
 
 def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:

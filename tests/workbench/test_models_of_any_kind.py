@@ -170,6 +170,24 @@ def test_frozen_batch_norm_keeps_its_statistics(method):
     assert not torch.equal(moved.state_dict()["norm.running_mean"], torch.zeros(4))
 
 
+@pytest.mark.parametrize(
+    ("pattern", "trained"),
+    [
+        ("1.*", {"0.weight", "0.bias", "2.weight", "2.bias"}),
+        ("1", {"0.weight", "0.bias", "2.weight", "2.bias"}),
+        ("*.running_*", {"0.weight", "0.bias", "2.weight", "2.bias"}),
+        ("0", {"1.running_mean", "1.running_var", "2.weight", "2.bias"}),
+    ],
+)
+def test_a_pattern_freezes_the_statistics_of_batch_norm_without_parameters(pattern, trained):
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1))
+    run = ct.fit("fedavg", clients(), model, 1, freeze=[pattern])
+    before, after = model.state_dict(), run.state_dict()
+    assert set(run.state_dict(trained_only=True)) == trained
+    assert {name for name in after if not torch.equal(after[name], before[name])} == trained
+    assert len(run.x) == sum(before[name].numel() for name in trained)  # the others do not travel
+
+
 class Keywords(nn.Module):
     """Inputs by keyword, and an output that is not a tensor, in the manner of Hugging Face."""
 

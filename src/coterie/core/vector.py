@@ -14,7 +14,21 @@ from torch import Tensor, nn
 
 from coterie.core.errors import InputError, require
 
-__all__ = ["Layout", "Sum", "average", "dot", "flatten", "keeps_statistics", "move", "shift", "unflatten"]
+__all__ = [
+    "Layout",
+    "Sum",
+    "average",
+    "dot",
+    "flatten",
+    "freeze_statistics",
+    "keeps_statistics",
+    "move",
+    "shift",
+    "unflatten",
+]
+
+FROZEN = "frozen_statistics"
+"""The attribute of a module whose statistics are frozen: copies have it, too."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +79,16 @@ class Layout:
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether `module` is batch norm with parameters that are all frozen: its statistics neither move nor travel."""
+    """Whether `module` is batch norm whose statistics neither move nor travel: they, or all of its parameters, are frozen."""
+    if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return False
     parameters = list(module.parameters(recurse=False))
-    norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-    return norm and bool(parameters) and not any(p.requires_grad for p in parameters)
+    return FROZEN in vars(module) or (bool(parameters) and not any(p.requires_grad for p in parameters))
+
+
+def freeze_statistics(module: nn.Module) -> None:
+    """Let batch norm keep its statistics, whatever its parameters do, if it has any."""
+    setattr(module, FROZEN, True)
 
 
 def _averages(buffer: Tensor) -> bool:

@@ -78,7 +78,7 @@ class ModelTable:
 
     Attributes:
         init: a safetensors file to start from.
-        freeze: patterns of the names of parameters that stay as they are, such as "0.*".
+        freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
     """
 
     init: Annotated[str | None, Flag(metavar="FILE")] = None

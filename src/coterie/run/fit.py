@@ -101,7 +101,7 @@ def fit(
             order of their stages.
         local: local training, in place of the method's own.
         init: a state dict to start from.
-        freeze: patterns of the names of parameters that stay as they are, such as "0.*".
+        freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
         checkpoint: folder where every complete round is saved; None: nothing is saved.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
