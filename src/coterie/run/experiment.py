@@ -219,7 +219,7 @@ class Experiment:
             )
         if self.filters:
             names = ", ".join(self._spelled(FILTERS, one)["name"] for one in self.filters)
-            said.append(f"replies pass filters before they are sent ({names}), but for those of references")
+            said.append(f"replies pass filters before they are sent ({names}), except those of references")
         for entry in self.methods:
             if entry.personalise is not None:
                 said.append(
