@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from coterie.algorithms import ALGORITHMS
 from coterie.data import DATASETS
+from coterie.run.models import load_model_file
 
 HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
 METHODS = ("local", "centralised", "fedavg", "fedprox", "meritfed")
@@ -590,7 +591,7 @@ def test_a_model_starts_from_a_file_and_frozen_layers_stay(driver, tmp_path):
     paths = list((tmp_path / "frozen" / "models").glob("*.safetensors"))
     assert len(paths) == 1 + 4 + 4
     for path in paths:
-        got = load_file(path)
+        got = load_model_file(path)
         assert {k for k in start if torch.equal(start[k], got[k])} == {"0.weight", "0.bias"}, path
     rows = {
         r["round"]: r

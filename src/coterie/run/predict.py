@@ -16,7 +16,7 @@ from coterie.run.answers import Answers, Prediction
 from coterie.run.experiment import model_of
 from coterie.run.files import FILES, hash_of, own_objects, require_readable, safe_name
 from coterie.run.folder import CHECKPOINTS
-from coterie.run.models import open_model_file
+from coterie.run.models import frozen_path, open_model_file
 from coterie.run.seals import damaged, read_sealed
 from coterie.run.tables import read_tables
 
@@ -144,10 +144,10 @@ def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
         found.exists(),
         f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
     )
-    name = found.relative_to(run).as_posix()
     recorded = read_sealed(run / CHECKPOINTS / f"{method}-{seed}" / "done.json")["files"]
-    broken = damaged(run, {name: recorded[name]})
-    require(not broken, f"{found} is damaged; go on with: coterie run {run / 'experiment.toml'} --resume")
+    needed = [path.relative_to(run).as_posix() for path in (found, frozen_path(run / "models", method, seed))]
+    for name in damaged(run, {name: recorded[name] for name in needed if name in recorded}):
+        raise InputError(f"{run / name} is damaged; go on with: coterie run {run / 'experiment.toml'} --resume")
     return found
 
 
