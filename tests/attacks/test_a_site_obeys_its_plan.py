@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hospital import FEDAVG, Hospital, local, plan_file, settings_file
@@ -74,8 +76,6 @@ def test_another_label_or_other_columns_are_refused(hospital):
 
 
 def test_a_recipe_of_other_features_is_refused(hospital):
-    import json
-
     recipe = hospital.recipe()
     other = {**recipe, "label": {**recipe["label"], "column": "age"}}
     refused("another label", hospital.say, "encode", recipe=json.dumps(other))
@@ -83,6 +83,50 @@ def test_a_recipe_of_other_features_is_refused(hospital):
         if column["name"] == "age":
             column.update(kind="category", categories=["28"])
     refused("uses column 'age' otherwise", hospital.say, "encode", recipe=json.dumps(recipe))
+
+
+@pytest.mark.parametrize(
+    "field", [{"frozen": ("weight",)}, {"dtype": "float64"}, {"fold": False}, {"keep": True}, {"outputs": 7}], ids=str
+)
+@pytest.mark.xfail(
+    strict=True, reason="the server says what a site freezes, in which precision, and on which rows it trains"
+)
+def test_the_plan_and_not_the_server_says_what_is_trained_on_which_rows(hospital, field):
+    refused(f"has no field '{next(iter(field))}'", hospital.begin, **field)
+    assert hospital.rows.shard is None
+
+
+@pytest.mark.parametrize(
+    "other", [torch.zeros(1, 3), torch.zeros(1, 13, dtype=torch.float64), None], ids=["shape", "dtype", "name"]
+)
+@pytest.mark.xfail(strict=True, reason="an error of torch stands in the log, in place of what differs")
+def test_a_model_of_another_form_than_the_plans_is_refused(hospital, other):
+    state = {f"state/{k}": torch.zeros_like(v) for k, v in hospital.rows.shard.workspace.model.state_dict().items()}
+    name, given = next(iter(state.items()))
+    assert given.shape == (1, 13)
+    state = {**state, name: other} if other is not None else {**state, "state/more": given}
+    refused("model of another form than the plan's", hospital.say, "prepare", pair="fedavg-0", resume=False, **state)
+
+
+@pytest.mark.xfail(strict=True, reason="classes of a recipe are not counted")
+def test_a_recipe_of_more_classes_than_the_plans_is_refused(hospital):
+    recipe = hospital.recipe()
+    recipe["label"]["classes"] = [str(i) for i in range(101)]
+    refused("101 classes", hospital.say, "encode", recipe=json.dumps(recipe))
+
+
+@pytest.mark.xfail(strict=True, reason="another recipe makes other features, and its requests cost nothing")
+def test_the_same_request_to_other_features_is_another_request(tmp_path):
+    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 1}).begin()
+    recipe = hospital.recipe()
+    age = next(c for c in recipe["columns"] if c["name"] == "age")
+    for _ in range(hospital.approved.budget):
+        age["mean"] += 1
+        hospital.begin(recipe=recipe)
+        hospital.ask(local_update, x=hospital.x, local=local(), ask=0)
+    age["mean"] += 1
+    hospital.begin(recipe=recipe)
+    refused("budget of 2 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=0)
 
 
 def test_a_site_that_has_approved_nothing_or_another_plan_answers_nothing(tmp_path):
