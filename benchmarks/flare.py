@@ -34,8 +34,7 @@ __all__ = ["Measurer", "measure", "simulate"]
 ROOT = Path(__file__).resolve().parent.parent
 ALSO_AT_SITES = """
 import sys
-        keep = method.keeps_validation(clients.names)
-        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0", keep=keep)
+        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0")
 """
 """No code travels to sites, and no plan asks the benchmark's own task: its sites find task and model on their path and allow both."""
 
@@ -89,8 +88,7 @@ def _rounds(engine: Remote, clients: Any, work: Work) -> dict[str, float]:
     for name, method in methods(work):
         if method.pooled:
             continue
-        keep = method.keeps_validation(clients.names)
-        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0", keep=keep)
+        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0")
         run = run_method(engine, method, work.rounds, 0, RunSettings(evaluate=work.rounds, metrics=()))
         found[name] = statistics.median(s[1] for s in run.seconds[1:-1])
     return found

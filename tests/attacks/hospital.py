@@ -27,13 +27,14 @@ def local(**changed):
     return LocalSGD(**{**plain, **changed})
 
 
-def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=None, local=None, deploy=None):
-    """Write a plan for hungary alone."""
+def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=None, local=None, deploy=None, **more):
+    """Write a plan for hungary alone; `more` are other tables."""
     tables = preset("heart-disease")
     tables.pop("tune", None)
     tables["data"] = {k: v for k, v in {**tables["data"], **(data or {})}.items() if v is not None}
     tables["local"] = {**tables.get("local", {}), "minimum_batch": 8, **(local or {})}
     tables["methods"] = list(methods)
+    tables |= more
     tables["run"] = {"rounds": rounds, "seeds": seeds, "metrics": ["accuracy", "auc"], **(run or {})}
     tables["deploy"] = {"sites": ["hungary"], **(deploy or {})}
     path = Path(folder) / "plan.toml"
@@ -87,15 +88,14 @@ class Hospital:
         settings = table_settings({**self.rows.options, **settings})
         return agree(("hungary",), settings, lambda task, **payload: Told(self.ask(task, **payload)))
 
-    def begin(self, seed=0, pair="fedavg-0", recipe=None, **prepare):
-        """What an honest server does before the first round."""
+    def begin(self, seed=0, pair="fedavg-0", recipe=None, fill=0.0, **prepare):
+        """What an honest server does before the first round; the model is full of one number."""
         self.say("open", seed=seed)
         self.say("encode", recipe=json.dumps(recipe or self.recipe()))
         spec, inputs = self.rows.experiment.build_model(), self.rows.clients.train.inputs
         outputs = outputs_of(self.rows.clients)
         module = build_shape(spec, tuple(inputs.shape[1:]), outputs)
-        state = {f"state/{k}": torch.zeros_like(v) for k, v in module.state_dict().items()}
-        about = {"outputs": outputs, "dtype": "float32", "frozen": (), "fold": True, "keep": False, "resume": False}
-        self.say("prepare", pair=pair, **{**about, **prepare}, **state)
+        state = {f"state/{k}": torch.full_like(v, fill) for k, v in module.state_dict().items()}
+        self.say("prepare", pair=pair, **{"resume": False, **prepare}, **state)
         self.x = torch.zeros(self.rows.shard.workspace.layout.size)
         return self

@@ -34,7 +34,7 @@ class Town:
         replay: whether sites say again what they said to an ask of the same form.
     """
 
-    def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None):
+    def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None, **more):
         self.names, self.lie, self.asked = names, None, []
         self.replay, self.said = False, {}
         self.sites = {}
@@ -44,7 +44,7 @@ class Town:
             least = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
             settings = settings_file(own, data=str(FOLDER / f"{name}.csv"), **least)
             plan = plan_file(
-                own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy={"sites": list(names)}
+                own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy={"sites": list(names)}, **more
             )
             approved = approve(plan, settings)
             self.sites[name] = SiteRows(name, read_settings(settings), own / "kept", approved)
@@ -84,8 +84,7 @@ class Town:
         entry = self.experiment.methods[number]
         method = as_method(self.experiment.build_method(entry))
         module = build_model(self.experiment.build_model(), self.clients, 0)
-        keep = method.keeps_validation(self.clients.names)
-        self.engine.prepare(module, self.clients, pair=f"{entry.label}-0", keep=keep)
+        self.engine.prepare(module, self.clients, pair=f"{entry.label}-0")
         everybody = self.engine.clients
         start = Federation(self.engine, everybody, 0, label=type(method).__name__)
         state = method.init(self.engine.x.clone(), start)

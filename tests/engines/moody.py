@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from nvflare.collab import collab
 from test_sites import GARBAGE, LOCAL, begin, experiment, update, view
 
@@ -29,7 +28,6 @@ FOLDER = "MOODS"
 """Variable of the environment: the folder with a file for each site in a mood, and with what the job has found."""
 ROUNDS, SEED = 4, 0
 SETTINGS = RunSettings(evaluate=2, metrics=("accuracy",))
-METHODS = {"meritfed": ct.MeritFed(local=LOCAL, targets="all")}
 
 
 APPROVED = {
@@ -37,7 +35,6 @@ APPROVED = {
         {"name": "fedavg", "label": "x"},
         {"name": "fedavg", "label": "survives"},
         {"name": "varsel", "label": "ends", "internal": ["cleveland", "hungary"]},
-        {"name": "meritfed", "label": "float64", "targets": "all"},
     ]
 }
 """The methods of the plan that the sites have approved, by the names under which this job runs them."""
@@ -99,7 +96,6 @@ class Questions:
             "garbage": garbage(engine),
             "slow": slow(engine),
             "runs": runs(engine),
-            "float64": fitted(engine, METHODS["meritfed"], "float64", double=True),
         }
         engine.close()
         (folder() / "found").write_bytes(pickle.dumps(found))
@@ -129,12 +125,11 @@ def slow(engine: Remote) -> dict[str, Any]:
     return {"first": first, "second": second, "last": (last.failed, last.delta)}
 
 
-def fitted(engine: Remote, method: Any, pair: str, *, double: bool = False, **settings: Any) -> Run:
+def fitted(engine: Remote, method: Any, pair: str, **settings: Any) -> Run:
     plan = experiment([{"name": "fedavg"}])
     clients = engine.open(plan.data, 0)
-    keep = method.keeps_validation(clients.names) if hasattr(method, "keeps_validation") else ()
-    model = build_model(plan.build_model(), clients, 0).to(torch.float64 if double else torch.float32)
-    engine.prepare(model, clients, pair=f"{pair}-0", keep=keep)
+    model = build_model(plan.build_model(), clients, 0)
+    engine.prepare(model, clients, pair=f"{pair}-0")
     return run_method(engine, method, ROUNDS, SEED, dataclasses.replace(SETTINGS, **settings))
 
 

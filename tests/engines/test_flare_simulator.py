@@ -9,28 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from coterie.data import load
 from coterie.data.sets.heart_disease import FOLDER
-from coterie.models import build_model
 from deployment import HOSPITALS
-from federations import assert_same_bits, fit
 
 pytest.importorskip(
     "nvflare", reason="engine FLARE is not installed: pip install 'coterie[flare]', or make test-engines"
 )
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
-
-
-def here(method, *, double=False):
-    """The same run in one process."""
-    import moody
-    from test_sites import experiment
-
-    settings = {"evaluate": moody.SETTINGS.evaluate, "metrics": moody.SETTINGS.metrics}
-    clients = load("heart-disease", seed=0)
-    model = build_model(experiment([{"name": "fedavg"}]).build_model(), clients, 0)
-    model = model.to(torch.float64 if double else torch.float32)
-    return fit(method, clients, model, moody.ROUNDS, moody.SEED, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +69,3 @@ def test_a_run_goes_on_without_the_site_or_ends_as_the_quorum_says(found):
     assert "has NaN or Inf" in got["failures"]["hungary"]
     assert re.search("hungary .*has NaN or Inf", got["ended"]["varsel"])
     assert re.search("hungary .*field 'delta' is a str", got["ended"]["all"])
-
-
-def test_float64_gives_the_bits_of_one_process(found):
-    import moody
-
-    got = found["float64"]
-    assert {x.dtype for x in got.models.values()} == {torch.float64}
-    assert_same_bits(got, here(moody.METHODS["meritfed"], double=True))

@@ -60,9 +60,7 @@ class Sites:
             sites,
             pair=f"{entry.label}-{seed}",
             resume=resume,
-            fold=run.merge_validation,
             kernel=experiment.engine.kernel,
-            keep=method.keeps_validation(clients.names),
             loss=run.loss,
         )
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))

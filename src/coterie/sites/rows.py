@@ -21,6 +21,7 @@ import torch
 
 from coterie import catalogue
 from coterie.core.envelopes import Answer, Ask, Block, Context
+from coterie.core.method import as_method
 from coterie.core.noise import forked
 from coterie.core.rows import Clients
 from coterie.core.shard import Shard
@@ -29,8 +30,8 @@ from coterie.core.wire import PerClient, decode, encode, to_json
 from coterie.core.workspace import Workspace
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import encoded_client
-from coterie.data.tables.recipe import TableCohort, describe
-from coterie.models import build_shape
+from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe
+from coterie.models import build_shape, freeze
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.log import entries
@@ -43,6 +44,8 @@ from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, lef
 __all__ = ["SiteRows", "site_key"]
 
 KEY_FILE = "key"
+_MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")
+"""Fields of a message with a model, beside its state."""
 LONGEST_SETTING = 1000
 """Characters of a setting in the log."""
 
@@ -120,7 +123,7 @@ class SiteRows:
         recipe = json.loads(message["recipe"])
         self._check_recipe(recipe, table)
         client, notes = encoded_client(table, recipe)
-        self.clients = Clients([client], recipe=recipe)
+        self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
         self.about = {"rows": len(table)}
         return {"notes": self._notes(notes), "facts": json.dumps(asdict(self._facts(self.clients)))}
 
@@ -129,6 +132,11 @@ class SiteRows:
         chosen, drop = self.options.get("categorical", ()), left_out(self.options)
         if recipe["label"]["column"] != self.options["label"] or recipe["label"]["above"] != self.options.get("above"):
             raise RefusedError("the recipe has another label than the approved plan")
+        classes = recipe["label"]["classes"]
+        if len(classes) > MANY_CATEGORIES:
+            raise RefusedError(
+                f"the recipe has {len(classes)} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
+            )
         for column in recipe["columns"]:
             name, own = column["name"], table.columns.get(column["name"])
             plain = own is not None and own.kind in ("number", "boolean") and name not in chosen
@@ -139,22 +147,24 @@ class SiteRows:
         self.shard = None
         if self.clients is None:
             raise RefusedError("the rows were not encoded yet")
+        beside = sorted(k for k in message if k not in _MODEL and not k.startswith("state/"))
+        if beside:
+            raise RefusedError(f"a message with a model has no field {beside[0][:40]!r}; the plan says the rest")
         allowed = self._allowed(message["pair"])
-        keep = (self.name,) if message["keep"] is True else ()
-        clients = self.clients.folded(keep) if message["fold"] is True else self.clients
+        clients = self.clients
+        if self.experiment.run.merge_validation:
+            sites = tuple(sorted(self.approved.plan.deployment.sites))
+            clients = clients.folded(as_method(allowed.method).keeps_validation(sites))
         clients = parts_withheld(clients, self.settings.minimum_cell)
-        inputs: Any = clients.train.inputs
-        with forked():
-            module = build_shape(self.experiment.build_model(), tuple(inputs.shape[1:]), message["outputs"])
-        module.to({"float32": torch.float32, "float64": torch.float64}[message["dtype"]])
-        module.load_state_dict({k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")})
-        for name, parameter in module.named_parameters():
-            parameter.requires_grad_(name not in message["frozen"])
+        module = self._module(clients)
+        state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
+        _check_state(state, module.state_dict())
+        module.load_state_dict(state)
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
         # Whether what clients remember is kept changes no answer of a request that was answered before.
         sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume")}
-        self._prepared = hashlib.sha256(encode(sent)).hexdigest()
+        self._prepared = hashlib.sha256(encode({**sent, "recipe": json.dumps(self.clients.recipe)})).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
         self._memory_file = self._folder_of(message) / f"{pair}.safetensors"
@@ -165,6 +175,16 @@ class SiteRows:
             self.shard.memory.load(decode(self._memory_file.read_bytes()), (self.name,))
         self.about = {"pair": self.pair, "method": type(allowed.method).__name__}
         return {"facts": json.dumps(asdict(self._facts(clients)))}
+
+    def _module(self, clients: Clients) -> torch.nn.Module:
+        """The model of the plan, before the server's numbers are in it."""
+        inputs: Any = clients.train.inputs
+        classes = len(clients.classes)
+        with forked():
+            outputs = 1 if classes in (0, 2) else classes
+            module = build_shape(self.experiment.build_model(), tuple(inputs.shape[1:]), outputs)
+        freeze(module, self.experiment.model.get("freeze", []))
+        return module
 
     def _facts(self, clients: Clients) -> Facts:
         facts = facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name)
@@ -284,6 +304,22 @@ class SiteRows:
             message = encode(now)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, lambda p: p.write_bytes(message))
+
+
+def _check_state(state: Mapping[str, Any], own: Mapping[str, torch.Tensor]) -> None:
+    """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
+    for name in sorted({*state, *own}):
+        sent, planned = (_form(which.get(name)) for which in (state, own))
+        if sent != planned:
+            raise RefusedError(
+                f"the server sends a model of another form than the plan's: {name[:40]!r} is {sent}, not {planned}"
+            )
+
+
+def _form(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return "missing"
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)[:8]}"
 
 
 def _is_tensor(value: Any) -> bool:

@@ -31,7 +31,6 @@ from coterie.core.workspace import Workspace
 from coterie.data.tables.folder import agree, server_rows
 from coterie.data.tables.recipe import Recipe
 from coterie.data.tables.settings import TableSettings
-from coterie.models import outputs_of
 from coterie.sites.replies import FRAME, answer_of, check_description, facts_of_reply, most_bytes, notes_of, opened
 from coterie.sites.settings import short
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
@@ -185,50 +184,30 @@ class Remote:
         *,
         pair: str,
         resume: bool = False,
-        fold: bool = True,
         kernel: str = "auto",
-        keep: Sequence[str] = (),
         loss: str | RowLoss = "auto",
     ) -> None:
-        """Send the model and say which rows are trained on.
+        """Send the model; the rows on which it is trained, and what is frozen, each site takes from its own copy of the plan.
 
         Args:
             module: the initial model.
             clients: what `open` gave.
             pair: name of this method and seed within the run.
             resume: keep what clients remember of this pair.
-            fold: train on validation rows too, except at the clients `keep`.
             kernel: of local training, "auto" or "loop".
-            keep: clients whose validation rows must not be trained on.
             loss: of the plan, as the sites have it.
         """
         workspace = Workspace(module, loss, clients[0], kernel=kernel)
         self._here = Shard(clients, workspace)
         self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
-        message = {
-            "outputs": outputs_of(clients),
-            "dtype": str(self.layout.dtype).removeprefix("torch."),
-            "frozen": tuple(n for n, p in module.named_parameters() if not p.requires_grad),
-            "pair": pair,
-            "resume": resume,
-            "fold": fold,
-            **{f"state/{k}": v for k, v in module.state_dict().items()},
-        }
+        message = {"pair": pair, "resume": resume, **{f"state/{k}": v for k, v in module.state_dict().items()}}
         classes = len(clients.classes)
-        own = {name: {"keep": name in keep} for name in self.clients}
-        told = self._all("prepare", message, lambda r: facts_of_reply(r, classes), own)
+        told = self._all("prepare", message, lambda r: facts_of_reply(r, classes))
         self._facts = {**clients.facts, **told}
 
-    def _all(
-        self,
-        do: str,
-        message: Mapping[str, Any],
-        read: Callable[[Mapping[str, Any]], T],
-        own: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> dict[str, T]:
+    def _all(self, do: str, message: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
         """What `read` makes of the replies of all sites to one message."""
-        own = own or {}
-        messages = {name: {"do": do, **message, **own.get(name, {})} for name in self._present}
+        messages = {name: {"do": do, **message} for name in self._present}
         replies = self._send(messages, Status(0, 0, do, self.clients, ()), FRAME)
         values: dict[str, T] = {}
         said: dict[str, str] = {}
