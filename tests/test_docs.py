@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import runpy
+import shlex
+import textwrap
+import tomllib
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -16,6 +22,7 @@ WRITTEN = [
 ]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
 GENERATED = ("methods/", "presets/", "commands/")
+SESSION = re.compile(r"^```console\n.*?^```$", re.M | re.S)
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
 
 
@@ -41,6 +48,78 @@ def test_the_method_of_the_readme_learns(tmp_path):
     run = ct.fit(median, ct.data.load("heart-disease"), ct.models.Logistic(), rounds=10)
     losses = [value for _, value in run.history.select("loss", "cleveland", "test")]
     assert losses[-1] < losses[0] - 0.1
+
+
+def not_replayed(page):
+    """The text of a page without the sessions that `test_site.py` runs again."""
+    text = page.read_text(encoding="utf-8")
+    return text if page.name == "index.md" else SESSION.sub("", text)
+
+
+def commands(page):
+    """Every command on a page, in code blocks and within sentences; a name such as `coterie check` alone is none."""
+    from coterie.cli.commands import COMMANDS
+
+    text = not_replayed(page)
+    names = "|".join({name.split()[0] for name in COMMANDS})
+    found = re.findall(rf"^(?: {{4}}|\$ )?(coterie (?:{names}) .*)$", text, re.M)
+    found += [" ".join(span.split()) for span in re.findall(rf"`(coterie (?:{names})\s[^`]*)`", text)]
+    each = [one for line in found for one in re.split("; (?=coterie )", line)]
+    return [one for one in each if one.removeprefix("coterie ") not in COMMANDS and "..." not in one]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_command_on_a_page_is_one_that_coterie_takes(page):
+    from coterie.cli.options import build_parser
+    from coterie.cli.settings import compared
+    from coterie.data import DATASETS
+    from coterie.run.experiment import Experiment
+
+    for command in commands(page):
+        given = build_parser().parse_args(shlex.split(command, comments=True)[1:])
+        if getattr(given, "methods", None) and given.data in DATASETS:
+            Experiment.from_tables(compared(given), command)
+
+
+def test_commands_are_found_in_blocks_lists_and_sentences():
+    assert "coterie predict runs/heart --client switzerland new.csv" in commands(ROOT / "README.md")
+    assert "coterie compare heart-disease --seeds 5" in commands(ROOT / "docs" / "index.md")
+    assert "coterie show top-k" in commands(ROOT / "docs" / "howto" / "compress.md")
+    assert sum(len(commands(page)) for page in PAGES) > 50
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_settings_on_a_page_are_keys_that_coterie_knows(page, tmp_path):
+    from coterie.run.experiment import Experiment
+    from coterie.run.tables import preset
+    from coterie.sites.plan import read_plan
+    from coterie.sites.settings import read_settings
+
+    readers = {"[deploy]": read_plan, "[site]": read_settings}
+    for block in re.findall(r"(?:^ {4,}.*\n|^\n(?= {4}))+", not_replayed(page), re.M):
+        tables = textwrap.dedent(block).strip()
+        reads = next((reader for head, reader in readers.items() if head in tables.splitlines()), None)
+        if reads:
+            (tmp_path / "read.toml").write_text(tables, encoding="utf-8")
+            reads(tmp_path / "read.toml")
+        elif re.match(r"\[\[?\w+\]\]?$", tables, re.M):
+            Experiment.from_tables(preset("heart-disease") | tomllib.loads(tables), page.name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_python_within_a_sentence_names_what_there_is(page):
+    import coterie as ct
+
+    def named(expression):
+        first, *rest = ast.unparse(expression).split(".")
+        return reduce(getattr, rest, ct) if first == "ct" else None
+
+    for span in re.findall(r"`(ct\.[^`]*)`", not_replayed(page)):
+        for node in ast.walk(ast.parse(re.sub(r",? ?\.\.\.,? ?", "", span))):
+            if isinstance(node, ast.Attribute):
+                named(node)
+            elif isinstance(node, ast.Call) and (callee := named(node.func)):
+                inspect.signature(callee).bind_partial(*node.args, **{k.arg: k.value for k in node.keywords})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
