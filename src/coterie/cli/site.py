@@ -141,8 +141,10 @@ def _log(args: argparse.Namespace) -> int:
 
     path = Path(_settings_of(args.place).log)
     if args.check:
-        count, last = verified(path)
-        _say(f"{path}: {count} lines, none changed, removed or added in between; the last hash is {last}")
+        log = verified(path)
+        for number, size in log.torn:
+            _say(f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart")
+        _say(f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}")
         return 0
     shown = ("time", "caller", "what", "pair", "round", "outcome", "rows", "bytes_up", "refused", "error")
     for entry in list(entries(path))[-args.last :]:

@@ -1,7 +1,8 @@
 """A site's own log: one line of JSON for each request, each carrying a hash of itself and of the line before it.
 
 A line that is changed, removed or put in between breaks the chain at that place. Lines removed from the end are noticed by whoever
-has noted the last hash, which `coterie site log` prints.
+has noted the last hash, which `coterie site log` prints. What a power cut leaves of a line stays where it is: the next entry names its
+hash, and continues the last whole line.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import fcntl
 import hashlib
 import json
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.core.errors import InputError
 
-__all__ = ["Log", "entries", "verified"]
+__all__ = ["Log", "Verified", "entries", "verified"]
 
+TORN = "torn"
 _START = "0" * 64
 
 
@@ -35,44 +37,87 @@ class Log:
         self._end, self._chain = 0, _START
 
     def write(self, **values: Any) -> None:
-        """Append one entry, with the time."""
+        """Append one entry, with the time. Raises `OSError` where the file cannot be written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
+        with open(self.path, "ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            torn, chain = b"", self._chain
             if file.seek(0, os.SEEK_END) != self._end:  # somebody else has written since
-                last = deque(entries(self.path), maxlen=1)
-                self._chain = str(last[0].get("chain")) if last else _START
-            entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
-            self._chain = _link(self._chain, entry)
-            file.write(json.dumps({**entry, "chain": self._chain}) + "\n")
+                *lines, torn = self.path.read_bytes().split(b"\n")
+                chain = _last_chain(lines)
+            new = b""
+            if torn:
+                new, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
+            line, chain = _line(chain, **values)
+            file.write(b"\n" * bool(torn) + new + line)
             file.flush()
-            self._end = file.tell()
+            self._end, self._chain = file.tell(), chain
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
     """The entries of a log, oldest first; a line that is not an entry comes as {}."""
-    if not path.exists():
-        return
-    with open(path, encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            try:
-                entry = json.loads(line)
-            except ValueError:
-                entry = None
-            yield entry if isinstance(entry, dict) else {}
+    if path.exists():
+        with open(path, "rb") as lines:
+            yield from map(_entry, lines)
 
 
-def verified(path: Path) -> tuple[int, str]:
-    """Number of entries and the last hash. Raises `InputError` that names the first line that breaks the chain."""
-    chain, count = _START, 0
-    for count, entry in enumerate(entries(path), start=1):
+class Verified(NamedTuple):
+    """What a log says of itself.
+
+    Attributes:
+        entries: how many there are.
+        last: the last hash.
+        torn: number, and bytes, of each line of which something is missing at its end.
+    """
+
+    entries: int
+    last: str
+    torn: tuple[tuple[int, int], ...]
+
+
+def verified(path: Path) -> Verified:
+    """The entries that continue each other. Raises `InputError` that names the first line that breaks the chain."""
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    chain, count, torn = _START, 0, []
+    for number, (line, after) in enumerate(pairwise(lines), start=1):
+        if _names_torn(_entry(after), line):
+            torn.append((number, len(line)))
+            continue
+        entry = _entry(line)
         said = entry.pop("chain", None)
-        chain = _link(chain, entry)
+        chain, count = _link(chain, entry), count + 1
         if said != chain:
             raise InputError(
-                f"{path}: line {count} does not continue the line before it; somebody has changed, removed or added a line there"
+                f"{path}: line {number} does not continue the line before it; somebody has changed, removed or added a line there"
             )
-    return count, chain
+    if lines[-1]:
+        torn.append((len(lines), len(lines[-1])))
+    return Verified(count, chain, tuple(torn))
+
+
+def _line(chain: str, **values: Any) -> tuple[bytes, str]:
+    """A line that continues a chain, and its hash."""
+    entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **values}
+    chain = _link(chain, entry)
+    return json.dumps({**entry, "chain": chain}).encode() + b"\n", chain
+
+
+def _entry(line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        entry = None
+    return entry if isinstance(entry, dict) else {}
+
+
+def _names_torn(entry: Mapping[str, Any], line: bytes) -> bool:
+    """Whether an entry says that the line before it is torn."""
+    return entry.get("what") == TORN and entry.get("sha256") == hashlib.sha256(line).hexdigest()
+
+
+def _last_chain(lines: list[bytes]) -> str:
+    """The hash in the last of these lines, or the one before the first."""
+    return str(_entry(lines[-1]).get("chain")) if lines else _START
 
 
 def _link(before: str, entry: Mapping[str, Any]) -> str:

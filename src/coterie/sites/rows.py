@@ -79,7 +79,13 @@ class SiteRows:
     def answer(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The reply to one message; `about` then says what the log should know. Raises `RefusedError` outside the plan."""
         self.about = {}
-        does = {"open": self._open, "encode": self._encode, "prepare": self._prepare, "task": self._task}
+        does = {
+            "open": self._open,
+            "encode": self._encode,
+            "prepare": self._prepare,
+            "task": self._task,
+            "undo": self._undo,
+        }
         kind = message.get("do")
         if kind not in does:
             raise RefusedError("a site answers open, encode, prepare and task; this message is something else")
@@ -227,13 +233,18 @@ class SiteRows:
         self._spend(str(message.get("run")), ask)
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._noted(message))}
-        serial, lost = self._last
-        if message.get("undo") == serial and lost is not None:
-            self.shard.take_back(lost)
+        self._undo(message)
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
         self._save_memory(self.shard)
         return {"answer": answer}
+
+    def _undo(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Forget what the last task has remembered, if its answer has not come to the server."""
+        serial, lost = self._last
+        if message.get("undo") == serial and lost is not None and self.shard is not None:
+            self.shard.take_back(lost)
+        return {}
 
     def _statistics(self, ask: Ask) -> Answer:
         """The answer of a task about the table, which may name the columns that the plan uses and no other."""

@@ -114,8 +114,12 @@ class Site:
         elif "refused" not in told and "error" not in told and about.get("do") in _BEGINNINGS:
             self._journal[about["do"]] = message
         outcome = "refused" if "refused" in told else "failed" if "error" in told else "answered"
-        self._write(about, message, caller, outcome, len(answer), told)
-        return answer
+        why = self._write(about, message, caller, outcome, len(answer), told)
+        if why and self._child is not None:
+            self._child.ask(
+                encode({"do": "undo", "plan": self._hash, "serial": about["serial"], "undo": about["serial"]})
+            )
+        return _failure(about, why) if why else answer
 
     def _refuse(self, about: Mapping[str, Any], message: bytes, caller: str, why: str) -> bytes:
         answer = _failure(about, why)
@@ -124,23 +128,28 @@ class Site:
 
     def _write(
         self, about: Mapping[str, Any], message: bytes, caller: str, outcome: str, up: int, told: Mapping[str, Any]
-    ) -> None:
+    ) -> str:
+        """Log a message and what became of it; returns why that cannot be done, or ""."""
         if self._log is None:
-            return
+            return ""
         ask = about.get("ask")
         where = ask.context if isinstance(ask, Ask) and isinstance(ask.context, Context) else None
-        self._log.write(
-            caller=caller,
-            plan=self._hash,
-            run=_short(about.get("run")),
-            round=_short(where.round if where else None),
-            ask=_short(where.ask if where else None),
-            what=_short(ask.task if isinstance(ask, Ask) else about.get("do")),
-            outcome=outcome,
-            bytes_down=len(message),
-            bytes_up=up,
-            **told,
-        )
+        entry = {
+            "caller": caller,
+            "plan": self._hash,
+            "run": _short(about.get("run")),
+            "round": _short(where.round if where else None),
+            "ask": _short(where.ask if where else None),
+            "what": _short(ask.task if isinstance(ask, Ask) else about.get("do")),
+            "outcome": outcome,
+            "bytes_down": len(message),
+            "bytes_up": up,
+        }
+        try:
+            self._log.write(**entry, **told)
+        except OSError as error:
+            return f"its site cannot write its log ({error.strerror}), and answers nothing without an entry there"
+        return ""
 
     def _fresh(self, settings: SiteSettings) -> _Child:
         return _Child(self.name, settings, self.folder, self._plan_file)
