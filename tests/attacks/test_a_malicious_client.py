@@ -311,6 +311,14 @@ def moments(field, value):
     return of("coterie.data.tables.recipe:moments", lie)
 
 
+WORDS = [str(i) for i in range(500)]
+
+
+def texts(distinct, categories=WORDS):
+    told = {"kind": "text", "signs": [], "unknown": [], "pooled": False, "identifier": False, "unique": False}
+    return {**told, "categories": categories, "distinct": distinct}
+
+
 BEGINNINGS = {
     "notes that are a number": of("open", lambda v: {**v, "notes": 3}),
     "notes that are numbers": of("open", lambda v: {**v, "notes": (1, 2)}),
@@ -337,6 +345,10 @@ BEGINNINGS = {
     "a column with signs of its own": about(lambda t: t["columns"]["age"].update(signs=[["%"]])),
     "a column with a terminal's words": about(lambda t: t["columns"].update({"\x1b[2J": t["columns"]["age"]})),
     "a label of numbers that are none": about(lambda t: t["label"].update(kind="number", values=["many"])),
+    "more categories than it counts": about(lambda t: t["columns"].update(ward=texts(3))),
+    "more categories than any column may have": about(lambda t: t["columns"].update(ward=texts(500))),
+    "more categories than rows": about(lambda t: t["columns"].update(cp={**t["columns"]["cp"], **texts(500)})),
+    "more classes than it counts": about(lambda t: t["label"].update(distinct=1, values=WORDS[:9])),
     "rows described as a word": about(lambda t: t.update(rows="many")),
     "counts below none": moments("counts", lambda v: v - 1e6),
     "sums that are not": moments("totals", lambda v: v * float("nan")),
@@ -346,7 +358,10 @@ BEGINNINGS = {
 }
 
 
-@pytest.mark.parametrize("kind", BEGINNINGS)
+LATER = pytest.mark.xfail(strict=True, reason="categories are not counted")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=LATER) if k.startswith("more c") else k for k in BEGINNINGS])
 def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(fresh, kind):
     fresh.lie = BEGINNINGS[kind]
     engine = fresh.open()
