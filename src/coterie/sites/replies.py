@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +18,7 @@ from coterie.core.envelopes import Answer, Ask, Packed, answer_in
 from coterie.core.errors import InputError, plain, require
 from coterie.core.vector import Layout
 from coterie.core.wire import decode
+from coterie.data.tables.recipe import MANY_CATEGORIES
 from coterie.sites.tables import Facts
 
 __all__ = ["FRAME", "answer_of", "check_description", "facts_of_reply", "most_bytes", "notes_of", "opened"]
@@ -139,20 +140,24 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
     return Facts(sizes, lowest, highest, fingerprint)
 
 
-def check_description(text: Any) -> None:
-    """Raise `InputError` unless this is a description of a table that a recipe can be drafted from."""
+def check_description(text: Any, chosen: Collection[str] = ()) -> None:
+    """Raise `InputError` unless this is a description of a table that a recipe can be drafted from.
+
+    The columns `chosen` by the plan as categories may have as many as rows, others at most `MANY_CATEGORIES`.
+    """
     about = _table(text, "description")
     columns, label = about.get("columns"), about.get("label")
     require(_is_count(about.get("rows")) and about["rows"] > 0, "its description counts no rows")
     require(_is_word(about.get("source")), "its description names no source")
     require(isinstance(columns, dict) and isinstance(label, dict), "its description has no columns or no label")
     for name, column in (columns or {}).items():
-        good = _is_word(name) and isinstance(column, dict) and _is_column(column)
+        most = about["rows"] if name in chosen else MANY_CATEGORIES
+        good = _is_word(name) and isinstance(column, dict) and _is_column(column, most)
         require(good, f"its description of column {plain(str(name), 40)!r} is none")
     require(isinstance(label, dict) and _is_label(label), "its description of the label is none")
 
 
-def _is_column(column: Mapping[str, Any]) -> bool:
+def _is_column(column: Mapping[str, Any], most: int) -> bool:
     if column.get("kind") not in _COLUMN_KINDS or not (
         _are_words(column.get("signs")) and _are_words(column.get("unknown"))
     ):
@@ -166,7 +171,9 @@ def _is_column(column: Mapping[str, Any]) -> bool:
         return False
     told = {"categories", "distinct", "pooled", "identifier", "unique"} <= column.keys()
     if column["kind"] == "text" or "categories" in column:
-        return told and _are_words(column["categories"]) and _is_count(column["distinct"])
+        return (
+            told and _is_count(column["distinct"]) and _are_words(column["categories"], min(most, column["distinct"]))
+        )
     return column["kind"] != "number" or {"unique", "identifier"} <= column.keys()
 
 
@@ -177,7 +184,7 @@ def _is_label(label: Mapping[str, Any]) -> bool:
         and isinstance(label.get("whole"), bool)
         and _are_words(label.get("signs"))
         and _is_count(label.get("distinct"))
-        and _are_words(values)
+        and _are_words(values, min(label["distinct"], MANY_CATEGORIES))
         and (kind != "number" or all(map(_is_numeral, values or ())))
     )
 
@@ -200,8 +207,8 @@ def _is_word(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= 1000 and _CONTROL.search(value) is None
 
 
-def _are_words(value: Any) -> bool:
-    return isinstance(value, list) and len(value) <= 100_000 and all(map(_is_word, value))
+def _are_words(value: Any, most: int = MANY_KEYS) -> bool:
+    return isinstance(value, list) and len(value) <= most and all(map(_is_word, value))
 
 
 def _is_numeral(value: str) -> bool:

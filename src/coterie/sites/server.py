@@ -165,9 +165,10 @@ class Remote:
     def _statistics(self, view: Federation, task: Task[Any], **payload: Any) -> Replies[Any]:
         replies = view.ask(view.clients, task, **payload)
         unreadable = dict(replies.failed)
+        chosen = json.loads(payload.get("categorical", "[]"))
         for name, text in zip(replies.clients, replies.fields.get("text", ()), strict=False):
             try:
-                check_description(text)
+                check_description(text, chosen)
             except InputError as error:
                 unreadable[name] = str(error)
         costs = view.session.asks[-1].costs
