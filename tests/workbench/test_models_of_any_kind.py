@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import coterie as ct
 from coterie.core.noise import Generators, forked, seed_noise
@@ -213,9 +214,31 @@ def test_inputs_by_keyword_and_outputs_with_logits(wrap):
     assert all(row["accuracy"] is not None for row in run.summary)
 
 
+def with_buffer(value):
+    model = nn.Linear(4, 1)
+    model.register_buffer("extra", value)
+    return model
+
+
+def pruned():
+    return prune.random_unstructured(nn.Linear(4, 1), "weight", 0.5)
+
+
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
+        (
+            pruned(),
+            "the model cannot be copied: it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do",
+        ),
+        (
+            with_buffer(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)),
+            "'extra' of the model is torch.float32, torch.jagged, on cpu; train dense",
+        ),
+        (
+            with_buffer(torch.eye(3).to_sparse()),
+            "'extra' of the model is torch.float32, torch.sparse_coo, on cpu; train",
+        ),
         (
             nn.Sequential(nn.LazyLinear(3), nn.Linear(4, 1)),
             "the lazy layers of the model cannot be made from rows of client",
@@ -231,13 +254,34 @@ def test_inputs_by_keyword_and_outputs_with_logits(wrap):
             "the model gives torch.float32 outputs of shape",
         ),
     ],
-    ids=["lazy", "meta", "complex", "tuple", "rows"],
+    ids=["computed", "nested", "sparse", "lazy", "meta", "complex", "tuple", "rows"],
 )
 def test_a_model_that_cannot_be_trained_is_refused_in_a_sentence(model, sentence):
     with pytest.raises(ct.InputError) as caught:
         fitted(model)
     assert str(caught.value).startswith(sentence)
     assert len(str(caught.value)) <= 300
+    with pytest.raises(ct.InputError) as compared:
+        ct.compare(["local"], clients(), model, 1, 1)
+    assert str(compared.value) == str(caught.value)
+
+
+def test_parametrised_modules_train():
+    def model():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 1))
+
+    run = fitted(model())
+    assert "0.parametrizations.weight.original0" in run.state_dict()
+    loaded = model()
+    loaded.load_state_dict(run.state_dict())
+    inputs = rows()[0]
+    torch.testing.assert_close(torch.sigmoid(loaded(inputs)[:, 0]).double(), run.predict(inputs).values[:, 1].double())
+
+
+def test_a_buffer_of_8_bit_floats_stays_as_it_is():
+    run = fitted(with_buffer(torch.ones(2).to(torch.float8_e4m3fn)))
+    assert len(run.x) == 5
 
 
 def test_a_loss_that_fails_is_named():

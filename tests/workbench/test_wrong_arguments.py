@@ -9,6 +9,7 @@ from torch import nn
 import coterie as ct
 from coterie import data
 from coterie.core.errors import InputError
+from coterie.run.history import History, Row
 from federations import logistic
 
 PROBLEM = logistic(torch.float32)
@@ -19,6 +20,16 @@ def begun_with(**changed):
 
 
 GOOD = {"weight": torch.zeros(1, 3), "bias": torch.zeros(1)}
+TIED = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+TIED[1].weight = TIED[0].weight
+TWO = {name: (torch.zeros(8, 3), torch.arange(8) % 2) for name in "ab"}
+HISTORY = History([Row(0, "a", "test", "loss", 0.7), Row(0, "b", "test", "loss", 0.7)])
+
+
+def with_server(inputs, labels=torch.arange(6) % 2):  # noqa: B008
+    return lambda: data.from_tensors(TWO, server=(inputs, labels))
+
+
 NO_TENSOR = "'weight' of the initial model is no dense tensor of finite real numbers"
 WRONG = {
     "load": (lambda: data.load(None), r"data is named by a text, a data set or a folder; got None"),
@@ -58,6 +69,37 @@ WRONG = {
     "sparse": (begun_with(weight=torch.zeros(1, 3).to_sparse()), NO_TENSOR),
     "complex": (begun_with(weight=torch.zeros(1, 3, dtype=torch.complex64)), NO_TENSOR),
     "names": (begun_with(**{"3": 1}), "the initial model has 3, which this model does not"),
+    "two values of one tensor": (
+        lambda: ct.fit("fedavg", PROBLEM.clients, TIED, init={**TIED.state_dict(), "1.weight": torch.zeros(3, 3)}),
+        "'0.weight' and '1.weight' are one tensor of this model, and the initial model has two values",
+    ),
+    "server's width": (
+        with_server(torch.zeros(6, 5)),
+        r"the server has inputs of shape {'inputs': \(5,\)}, its clients",
+    ),
+    "server's names": (
+        with_server({"x": torch.zeros(6, 3)}),
+        r"the server has inputs of shape {'x': \(3,\)}, its clients",
+    ),
+    "server's labels": (
+        with_server(torch.zeros(6, 3), torch.zeros(6)),
+        r"the server has labels of shape \[rows\] \(numb",
+    ),
+    "server's values": (with_server(torch.full((6, 3), torch.nan)), r"client 'server', train rows: inputs contain NaN"),
+    "server's classes": (
+        lambda: ct.fit("fedavg", with_server(torch.zeros(6, 3), torch.full((6,), 7))(), nn.Linear(3, 1)),
+        "client 'server' has the label 7, and the model knows the classes 0 and 1",
+    ),
+    "unseen width": (
+        lambda: data.from_tensors(TWO, unseen={"new": (torch.zeros(6, 5), torch.arange(6) % 2)}),
+        r"unseen client 'new' has inputs of shape {'inputs': \(5,\)}, the others of {'inputs': \(3,\)}",
+    ),
+    "metric": (lambda: HISTORY.select("lss", "a", "test"), "the history has no 'lss'; did you mean 'loss'"),
+    "client of a metric": (lambda: HISTORY.select("loss", "c"), "the history has no loss of client 'c'; allowed: a, b"),
+    "split of a metric": (
+        lambda: HISTORY.select("loss", "a", "tset"),
+        "has no loss of 'a' on 'tset' rows; did you mean 't",
+    ),
 }
 
 
@@ -77,3 +119,25 @@ def test_a_round_that_too_few_clients_answer_is_told_in_300_characters():
     ) as error:
         ct.fit(ct.FedAvg(local), PROBLEM.clients, nn.Linear(3, 1), 1)
     assert len(str(error.value)) <= 300
+
+
+@pytest.mark.parametrize(("lr", "round", "loss"), [(1e6, 2, "inf"), (1e12, 1, "inf")])
+def test_an_infinite_loss_of_a_finite_model_is_divergence_in_the_round_that_shows_it(lr, round, loss):
+    inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    clients = data.from_tensors(dict.fromkeys("ab", (inputs, inputs[:, 0])))
+    settings = ct.RunSettings(evaluate=1)
+    with pytest.raises(ct.RunError) as error:
+        ct.fit(ct.FedAvg(ct.LocalSGD(lr=lr, steps=ct.Steps(2))), clients, nn.Linear(3, 1), 3, settings=settings)
+    said = str(error.value)
+    assert said.startswith(f"round {round}, ")
+    assert f"the loss on train rows of client 'a' is {loss}" in said
+    assert said.endswith("Training diverges: lower the learning rate (local lr) and repeat the run")
+    assert len(said) <= 300
+
+
+def test_a_loss_that_is_infinite_before_training_is_not_called_divergence():
+    clients = data.from_tensors([(1e30 * torch.ones(8, 3), torch.arange(8.0))] * 2)
+    with pytest.raises(
+        ct.RunError, match=r"round 0, .*the loss on train rows of client 'client-0' is inf\).*Mend these"
+    ):
+        ct.fit("fedavg", clients, nn.Linear(3, 1), 1)

@@ -52,6 +52,8 @@ def test_trees_are_those_of_scikit_learn_on_the_same_rows(hearts):
 def test_trees_are_no_methods(hearts):
     results = hearts.results
     assert results.references == TREES
+    assert hearts.methods == ("local", "fedavg")
+    assert repr(hearts).startswith("<comparison of local, fedavg on 4 clients")
     assert results.federated == ("fedavg",)
     assert not any(name in str(hearts.verdict(client)) for client in hearts.clients for name in TREES)
     assert "trees-alone and trees-pooled: gradient-boosted trees of each client" in hearts.table("loss")

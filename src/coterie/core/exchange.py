@@ -282,6 +282,8 @@ class Exchange(Generic[R]):
             f"{wanted} are needed. Failed: "
         )
         cure = ". Mend these clients or take them out, then go on with --resume"
+        if self.ask.context.round and all(why.startswith(FloatingPointError.__name__) for why in failed.values()):
+            cure = ". Training diverges: lower the learning rate (local lr) and repeat the run"
         return f"{head}{_shown(failed, 300 - len(head) - len(cure))}{cure}"
 
 

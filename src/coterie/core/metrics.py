@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf
+from math import inf, isfinite
 from typing import Annotated, Any, NamedTuple
 
 import torch
@@ -219,12 +219,14 @@ def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluatio
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
     names = names_in(metrics)
     got = cohort.evaluate(x, find_metrics(metrics), part=part)
-    # A wire carries neither NaN nor Inf (they count as a failure, as a loss that is one should), so what is undefined is said in a
-    # field of its own.
+    # A wire carries neither NaN nor Inf, so what is undefined is said in a field of its own.
     values = (
         torch.stack([got[k] for k in names], dim=1) if names else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
     )
     loss, known = got["loss"].where(got["n"] > 0, 0.0), values.isfinite()
+    for name, value in zip(cohort.names, loss.tolist(), strict=True):
+        if not isfinite(value):
+            raise FloatingPointError(f"the loss on {part} rows of client {name!r} is {value}")
     return Evaluation(got["n"], loss, values.where(known, 0.0), known)
 
 

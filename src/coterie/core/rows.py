@@ -156,6 +156,13 @@ def _labels_of(part: Part) -> str:
     return f"[rows{''.join(f', {n}' for n in part.labels.shape[1:])}] ({kind})"
 
 
+def _check_alike(part: Part, usual: Part, who: str, others: str) -> None:
+    """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual shape."""
+    for what, form in (("inputs", _shapes), ("labels", _labels_of)):
+        mine, theirs = form(part), form(usual)
+        require(mine == theirs, f"{who} has {what} of shape {mine}{others} of {theirs}")
+
+
 def _tensors(part: Part) -> dict[str, Tensor]:
     """What the part holds in memory, by name."""
     return {**({} if isinstance(part.inputs, LazyInputs) else named(part.inputs)), "labels": part.labels}
@@ -291,12 +298,9 @@ class Clients(Sequence[Client]):
         first = ordered[0]
         for client in ordered:
             for kind, part in client.parts():
-                for what, form in (("inputs", _shapes), ("labels", _labels_of)):
-                    mine, usual = form(part), form(first.train)
-                    if mine != usual:
-                        raise InputError(
-                            f"client {client.name!r} has {what} of shape {mine} in its {kind} rows, client {first.name!r} of {usual}"
-                        )
+                _check_alike(
+                    part, first.train, f"client {client.name!r}", f" in its {kind} rows, client {first.name!r}"
+                )
         train = Rows.concatenate([c.train for c in ordered])
         if train is None:
             raise InputError("no client has a training row")
@@ -355,6 +359,11 @@ class Clients(Sequence[Client]):
         self.names = tuple(names)
         self.name, self.classes, self.recipe = name, tuple(classes), recipe
         self.notes, self.server, self.unseen = tuple(notes), server, unseen
+        usual = Part(self.train.inputs, self.train.labels)
+        if server is not None:
+            _check_alike(Client("server", server).train, usual, "the server", ", its clients")
+        if unseen is not None:
+            _check_alike(unseen.train.part(0), usual, f"unseen client {unseen.names[0]!r}", ", the others")
         self.draw: Callable[[str, int, Rng], Part] | None = None
         self.transform: Transform | None = None
         self._number = {n: i for i, n in enumerate((*self.names, *(unseen.names if unseen else ())))}
@@ -497,12 +506,14 @@ class Clients(Sequence[Client]):
         return all(is_multi_hot(held.labels) for _, held in self.groups())
 
     def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:
-        """The rows of each part of these clients, and of unseen ones, with the names to which they belong."""
+        """The rows of each part of these clients, of unseen ones and of the server, with the names to which they belong."""
         for group in (self, self.unseen):
             for part in ("train", "validation", "test") if group is not None else ():
                 held: Rows | None = getattr(group, part)
                 if group is not None and held is not None:
                     yield group.names, held
+        if self.server is not None:
+            yield ("server",), Rows(*self.server, np.array([0, len(self.server)]))
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client, unseen ones behind the others."""

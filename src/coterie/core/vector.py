@@ -5,19 +5,22 @@ A vector is `[parameters d | float buffers b]`. Frozen parameters are not in it,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError, plain, require
 
 __all__ = [
     "Layout",
     "Sum",
+    "aliases",
     "average",
+    "copied",
     "dot",
     "flatten",
     "freeze_statistics",
@@ -51,7 +54,8 @@ class Layout:
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if nn.parameter.is_lazy(value):
                 raise InputError(f"{name!r} of the model is not made yet (a lazy layer); call the model once on a row")
-            if value.is_meta or (value.requires_grad and (value.is_complex() or value.layout != torch.strided)):
+            dense = not value.is_nested and value.layout == torch.strided
+            if value.is_meta or not dense or (value.requires_grad and value.is_complex()):
                 raise InputError(
                     f"{name!r} of the model is {value.dtype}, {value.layout}, on {value.device}; train dense real numbers"
                 )
@@ -92,8 +96,21 @@ def freeze_statistics(module: nn.Module) -> None:
 
 
 def _averages(buffer: Tensor) -> bool:
-    """Whether a buffer is a statistic that can be averaged: a mask with -inf is none."""
-    return buffer.is_floating_point() and bool(torch.isfinite(buffer).all())
+    """Whether a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
+    return buffer.is_floating_point() and buffer.dtype.itemsize > 1 and bool(torch.isfinite(buffer).all())
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a model with tensors of its own. Raises `InputError` if it holds what cannot be copied."""
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        computed = any(isinstance(v, Tensor) and not v.is_leaf for m in model.modules() for v in vars(m).values())
+        why = (
+            "it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do; compute it in forward, or use "
+            "torch.nn.utils.parametrizations"
+        )
+        raise InputError(f"the model cannot be copied: {why if computed else plain(str(error), 150)}") from error
 
 
 def flatten(model: nn.Module, layout: Layout) -> Tensor:
@@ -187,6 +204,15 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
         total = float(weights.sum())
         step[dim:].copy_(step[dim:] / total if total != 0 else torch.zeros_like(step[dim:]))
     return shift(x, step, lr, dim)
+
+
+def aliases(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Pairs of names, in a state dict, of one tensor."""
+    first: dict[int, str] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        known = first.setdefault(id(value), name)
+        if known != name:
+            yield known, name
 
 
 def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = False) -> Mapping[str, Tensor]:

@@ -6,7 +6,6 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from coterie.core.known_models import recognise
 from coterie.core.loss import IGNORED, Kind, RowLoss, choose_loss
 from coterie.core.noise import Generators, forked, generators_of, seed_noise
 from coterie.core.rows import Client, Clients
-from coterie.core.vector import Layout, flatten, keeps_statistics, unflatten
+from coterie.core.vector import Layout, copied, flatten, keeps_statistics, unflatten
 
 __all__ = ["Workspace"]
 
@@ -74,7 +73,7 @@ class Workspace:
         self.fewest_rows = 1
         self.channels_last = False
         self.layout = Layout.of(model)
-        self.model = deepcopy(model).to(self.device)
+        self.model = copied(model).to(self.device)
         # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
         carried = {name for name, _ in self.layout.buffers}
         self._counters = [(b, b.clone()) for name, b in self.model.named_buffers() if name not in carried]

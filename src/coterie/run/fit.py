@@ -7,7 +7,6 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,6 +21,7 @@ from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
 from coterie.core.schema import build
 from coterie.core.training import LocalSGD
+from coterie.core.vector import aliases, copied
 from coterie.core.workspace import Workspace
 from coterie.data import load
 from coterie.engines.inprocess import InProcess
@@ -120,7 +120,7 @@ def fit(
     method = as_method(method if local is None else _with_local(method, local))
     module = build_model(spec, rows, seed)
     if freeze or init is not None:
-        module = deepcopy(module)  # the caller's stays as it is
+        module = copied(module)  # the caller's stays as it is
     if freeze:
         freeze_parameters(module, freeze)
     if init is not None:
@@ -238,6 +238,11 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
             raise InputError(
                 f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(own[name].shape)}"
             )
+    for name, other in aliases(module):
+        require(
+            torch.equal(init[name], init[other]),
+            f"{name!r} and {other!r} are one tensor of this model, and the initial model has two values of it; give one",
+        )
     extra = sorted(str(name) for name in init if name not in own)
     require(
         not extra,

@@ -63,11 +63,22 @@ class History(list[Row]):
     def select(self, metric: str, client: str = "*", split: str | None = None) -> list[tuple[int, float]]:
         """(round, value) of one metric of one client; `split` may be left out where there is only one.
 
-        Raises `InputError` where there are several and none is named.
+        Raises `InputError` where there are several and none is named, and for a metric, a client or a split that there is not.
         """
-        rows = [r for r in self if r.metric == metric and r.client == client and split in (None, r.split)]
-        splits = sorted({r.split for r in rows})
-        require(len(splits) < 2, f"{metric} of {client!r} was measured on {' and '.join(splits)}; name one: split=...")
+        metrics = {r.metric for r in self}
+        require(metric in metrics, f"the history has no {metric!r}; {nearest(metric, metrics)}")
+        rows = [r for r in self if r.metric == metric]
+        clients = {r.client for r in rows}
+        require(client in clients, f"the history has no {metric} of client {client!r}; {nearest(client, clients)}")
+        rows = [r for r in rows if r.client == client]
+        splits = {r.split for r in rows}
+        if split is None:
+            names = " and ".join(sorted(splits))
+            require(len(splits) == 1, f"{metric} of {client!r} was measured on {names}; name one: split=...")
+        else:
+            known = nearest(split, splits)
+            require(split in splits, f"the history has no {metric} of {client!r} on {split!r} rows; {known}")
+            rows = [r for r in rows if r.split == split]
         return [(r.round, r.value) for r in rows]
 
     def __repr__(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from coterie.core.method import as_method
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
 from coterie.core.rows import Clients
+from coterie.core.vector import copied
 from coterie.core.workspace import Workspace
 from coterie.models import build_model
 from coterie.run.entries import MethodEntry
@@ -81,7 +81,7 @@ def model_to_train(experiment: Experiment, clients: Clients, seed: int) -> torch
     given = experiment.build_model()
     module = build_model(given, clients, seed)
     if module is given:
-        module = deepcopy(module)
+        module = copied(module)
     models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
     return module
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie import catalogue
 from coterie.core.errors import InputError, cut, nearest, require
@@ -183,9 +183,14 @@ def _digest(value: Any) -> str:
     return digest.hexdigest()
 
 
+def _is_dense(value: Any) -> bool:
+    plain = isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and not value.is_meta and not value.is_nested
+    return plain and value.layout == torch.strided and not value.is_quantized
+
+
 def _add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
     for name, tensor in sorted(state.items()):
-        if nn.parameter.is_lazy(tensor):
-            continue
+        if not _is_dense(tensor):
+            continue  # lazy, or refused before any training
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

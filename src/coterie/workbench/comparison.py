@@ -21,6 +21,7 @@ from coterie.core.state import write_atomically
 from coterie.core.training import LocalSGD
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
+from coterie.run.files import YARDSTICKS
 from coterie.run.plots import draw
 from coterie.run.search import tuned
 from coterie.run.settings import RunSettings
@@ -169,8 +170,8 @@ class Comparison:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Labels of the methods."""
-        return tuple(self.results.algorithms)
+        """Labels of the methods, without yardsticks."""
+        return tuple(label for label in self.results.algorithms if label not in YARDSTICKS)
 
     @property
     def clients(self) -> tuple[str, ...]:
