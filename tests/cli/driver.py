@@ -1,7 +1,7 @@
 """A warm process that runs the command in forked children, and can kill them at a named call.
 
-Importing torch takes longer than a small run. This process imports everything once; each line of JSON on its standard input is a job,
-and each line on its standard output says how the job ended. Nothing in the library knows about it.
+Importing torch takes longer than a small run. This process imports everything once, by running a small comparison; each line of JSON
+on its standard input is a job, and each line on its standard output says how the job ended. Nothing in the library knows about it.
 
 A job is {"argv": [...], "cwd": ..., "log": ..., "arm": null or {"target", "when", "match", "at", "signal"}, "delay": null or seconds}.
 `arm` sends a signal to the child itself before or after the at-th call of `target` (module.function or module.Class.method) whose
@@ -11,13 +11,16 @@ arguments, as text, contain `match`; `delay` kills it after some time.
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +94,20 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": os.waitstatus_to_exitcode(code), "seconds": time.perf_counter() - started}
 
 
-def serve() -> None:
+def warm_up() -> None:
+    """Import whatever a comparison and its report need, by running one."""
     import torch
 
+    from coterie.cli.main import main
+
     torch.set_num_threads(1)
-    for name in (
-        "cli.main",
-        "cli.progress",
-        "data",
-        "run.sweep",
-        "run.predict",
-        "report.html",
-        "report.table",
-        "report.verdicts",
-    ):
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        main(["compare", "heart-disease", "--rounds", "1", "--seeds", "1", "--tables", "--out", f"{folder}/run"])
+
+
+def serve() -> None:
+    warm_up()
+    for name in ("cli.progress", "run.predict", "run.finalise"):
         importlib.import_module(f"coterie.{name}")
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
