@@ -54,9 +54,10 @@ class Entry:
 
     @property
     def about(self) -> str:
-        """The text of the file; before it that of the class, where several share the file."""
+        """The text of the file without its LaTeX; before it that of the class, where several share the file."""
         own = self.own_text.partition("\n\nAttributes:")[0]
-        return f"{own}\n\n{self.text}" if self.shared else self.text
+        text = f"{own}\n\n{self.text}" if self.shared else self.text
+        return re.sub(r"^Formula: .*?\n(?=[A-Z]\w+: |\n)", "", text, flags=re.S | re.M)
 
     @property
     def laws(self) -> tuple[str, ...]:

@@ -133,6 +133,13 @@ def test_show_has_every_field_with_its_default(coterie):
     assert "Tupitsa" in text
 
 
+@pytest.mark.parametrize("name", ["meritfed", "maxfl", "fedavg", "median"])
+def test_show_prints_no_latex(coterie, name):
+    text = done(coterie("show", name)).out
+    assert not re.search(r"\\\w|Formula:", text)
+    assert all(f"\n{word}: " in text for word in ("Optimises", "Sends", "Use", "Symbols"))
+
+
 # ---- compare
 
 
