@@ -16,8 +16,6 @@ SECRET = {**NOISE, "secret": True}
 STEEP = 2000.0
 """How steep the models of the attack are in the column that they sweep."""
 
-missing = pytest.mark.xfail(strict=True, reason="all noise follows from the seed, which the server knows")
-
 
 def hospital(folder, *filters):
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,12 +66,10 @@ def test_models_made_for_it_find_rows_where_no_secret_noise_is_added(tmp_path, f
     assert reconstructed(hospital(tmp_path, *filters)) >= 10
 
 
-@missing
 def test_models_made_for_it_find_no_row_behind_secret_noise(tmp_path):
     assert reconstructed(hospital(tmp_path, CLIP, SECRET)) == 0
 
 
-@missing
 def test_secret_noise_has_the_deviation_of_the_plan_and_another_stream_for_each_model(tmp_path):
     plain, noisy = hospital(tmp_path / "plain"), hospital(tmp_path / "noisy", CLIP, SECRET)
     models = [plain.x + i / 100 for i in range(100)]
@@ -84,7 +80,6 @@ def test_secret_noise_has_the_deviation_of_the_plan_and_another_stream_for_each_
     assert float((between - torch.eye(len(models))).abs().max()) < 0.95
 
 
-@missing
 def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
     from coterie.sites.rows import SiteRows
 
@@ -98,7 +93,6 @@ def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
     assert not torch.equal(first, asked(site.begin(fill=1), site.x))
 
 
-@missing
 def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):
     one, other = hospital(tmp_path / "one", CLIP, SECRET), hospital(tmp_path / "other", CLIP, SECRET)
     difference = asked(one, one.x) - asked(other, other.x)
@@ -106,7 +100,6 @@ def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):
     assert float(difference.std()) > SIGMA / 2
 
 
-@missing
 def test_an_approval_says_in_words_whether_noise_is_secret(tmp_path):
     said = {
         name: "\n".join(in_words(hospital(tmp_path / name, *filters).approved, hospital(tmp_path / name).settings))
@@ -118,7 +111,6 @@ def test_an_approval_says_in_words_whether_noise_is_secret(tmp_path):
     assert all("clip" in said[name] for name in ("secret", "open"))
 
 
-@missing
 def test_in_one_process_secret_noise_is_drawn_as_any_other():
     import coterie as ct
     from federations import fit, logistic

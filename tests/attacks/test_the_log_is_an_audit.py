@@ -222,7 +222,7 @@ def test_a_site_whose_log_cannot_be_written_gives_no_answer(site):
     reply = decode(site.handle(messages(site.hospital)[3], "server"))
     assert (
         reply["failed"]
-        == "its site cannot write its log (No space left on device), and answers nothing without an entry there"
+        == "its site cannot write its log (No space left on device), and refuses every request until it can"
     )
     assert "answer" not in reply
     assert "only the server" in decode(site.handle(b"", "cleveland"))["failed"]

@@ -5,9 +5,10 @@ each client in place of the server ("local" noise).
 
 Symbols: sent = delta_k + N(0, sigma^2 I_d).
 
-**This simulates protection and gives none.** The noise is drawn from a stream that the seed, the round, the method, the field and the
-client's name determine, so that runs repeat to the last bit; whoever knows the seed can subtract it. Nothing is accounted, no epsilon
-is claimed.
+**In one process this simulates protection and gives none.** The noise is drawn from a stream that the seed, the round, the method, the
+field and the client's name determine, so that runs repeat to the last bit; whoever knows the seed can subtract it. At a site whose plan
+says `secret = true` it is drawn under a key that stays there (`coterie.sites.secret`), and nobody else can. Nothing is accounted; no
+epsilon is claimed.
 
 Laws (tests/contract/test_privacy_filters.py): noise has the deviation that is asked for; it is another in each round and at each
 client, and the same on any engine and after a resume.
@@ -31,12 +32,13 @@ __all__ = ["GaussianNoise"]
 @wire_type
 @options
 class GaussianNoise(Filter):
-    """Add N(0, sigma^2) to each parameter of updates and gradients. It simulates protection: the seed tells the noise.
+    """Add N(0, sigma^2) to each parameter of updates and gradients. In one process it simulates protection: the seed tells the noise.
 
     With `Clip` beside it, which runs first, sigma is z C for a noise multiplier z.
 
     Attributes:
         sigma: standard deviation of the noise in each parameter, > 0.
+        secret: whether sites draw it under keys of their own. In one process nothing changes: there is nobody to hide it from.
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.randn(9, 400), torch.ones(9)) for _ in range(2)])
@@ -51,6 +53,7 @@ class GaussianNoise(Filter):
     kinds: ClassVar[tuple[str, ...]] = VECTORS
 
     sigma: Annotated[float, POSITIVE] = 1.0
+    secret: bool = False
 
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
         """Rows [n, ..., d] with the noise of each client's own stream."""

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import require
-from coterie.core.filters import filters_of
+from coterie.core.filters import Filter, filters_of
 from coterie.core.method import as_method
 from coterie.core.state import write_atomically
 from coterie.core.training import LocalSGD
+from coterie.filters import FILTERS
+from coterie.filters.clip import Clip
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.preparing import metric_names
 from coterie.sites.allowed import Allowed, tasks_of
 from coterie.sites.minima import STATISTICS
@@ -105,7 +108,9 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     )
     for entry in experiment.methods:
         method = experiment.build_method(entry)
+        filters = filters_of(as_method(method), experiment.filters)
         yield f"method    {entry.label}: {run.rounds} rounds{_trained(getattr(method, 'local', None))}"
+        yield from (f"          before it leaves, {_changed(one)}" for one in filters)
         for task in tasks_of(method):
             yield f"          {short(task.name)} leaves: {', '.join(_said(k, kind) for k, kind in task.kinds.items())}"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
@@ -125,6 +130,16 @@ def _trained(local: Any) -> str:
         return ""
     unit = type(local.steps).__name__.lower()
     return f", local training of {local.steps.count} {unit} with {local.batch_size or 'all'} rows each, rate {local.lr}"
+
+
+def _changed(one: Filter) -> str:
+    """What a filter does, in words."""
+    if isinstance(one, Clip):
+        return f"an update or gradient is clipped to a length of {one.bound}"
+    if isinstance(one, GaussianNoise):
+        drawn = "drawn under a key that stays here" if one.secret else "which the server can compute and subtract"
+        return f"each of its numbers gets noise of deviation {one.sigma}, {drawn}"
+    return f"it passes {FILTERS.name_of(one)}"
 
 
 def _said(field: str, kind: str) -> str:

@@ -38,6 +38,7 @@ from coterie.sites.log import entries
 from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, summed, table_withheld
 from coterie.sites.noted import Noted
 from coterie.sites.paired import note_outcomes, paired_errors
+from coterie.sites.secret import under_key
 from coterie.sites.settings import SiteSettings, matches, short
 from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, left_out, read_site, table_options
 
@@ -229,8 +230,8 @@ class SiteRows:
             raise RefusedError("the model was not sent yet")
         allowed = self._allowed(self.pair)
         allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
-        ask = replace(ask, filters=allowed.filters)
-        self._spend(str(message.get("run")), ask)
+        request = self._spend(str(message.get("run")), ask)
+        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), request))
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._noted(message))}
         self._undo(message)
@@ -280,8 +281,11 @@ class SiteRows:
         """Where what a run leaves is kept."""
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
-    def _spend(self, run: str, ask: Ask) -> None:
-        """Count a request against the budget; the same one again costs nothing if it carries the same payload to the same model."""
+    def _spend(self, run: str, ask: Ask) -> str:
+        """Count a request against the budget; the same one again costs nothing if it carries the same payload to the same model.
+
+        Returns the hash of task, payload and model.
+        """
         values = {f"payload/{k}": v for k, v in ask.payload.items()}
         hashed = hashlib.sha256(encode({"task": ask.task, "prepared": self._prepared, **values})).hexdigest()
         request, budget = (run, self.pair, ask.context.round, ask.context.ask, hashed), self.approved.budget
@@ -289,6 +293,7 @@ class SiteRows:
             raise RefusedError(f"the budget of {budget} requests of the approved plan is spent; approve it again")
         self._asked.add(request)
         self.about |= {"pair": self.pair, "payload": hashed}
+        return hashed
 
     def _speakable(self, answer: Answer, ask: Ask, clients: Clients) -> Answer:
         """An answer without what too few rows stand behind; sentences of errors stay here, since they may quote values."""
@@ -338,7 +343,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def site_key(folder: Path) -> bytes:
-    """The key of a site's fingerprints, made when it is first needed; nobody else can guess rows from their hash without it."""
+    """The key of a site's fingerprints and noise, made when it is first needed; who lacks it cannot guess rows from their hash."""
     path = folder / KEY_FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

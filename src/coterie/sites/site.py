@@ -148,7 +148,7 @@ class Site:
         try:
             self._log.write(**entry, **told)
         except OSError as error:
-            return f"its site cannot write its log ({error.strerror}), and answers nothing without an entry there"
+            return f"its site cannot write its log ({error.strerror}), and refuses every request until it can"
         return ""
 
     def _fresh(self, settings: SiteSettings) -> _Child:

@@ -1,0 +1,57 @@
+"""Noise under a site's key: who lacks the key can neither compute it nor, by asking for the same again, average it away.
+
+The noise of a reply is a function of the key, of the request (method, seed, round, task, payload, model and recipe) and of the reply
+itself. So a repeated request has the same bytes, and a reply that differs in one bit, or a request, has noise of its own. Neither the
+name of a run nor the number of an ask, which the server chooses, enters it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.core.filters import Filter, Passage
+from coterie.filters.gaussian_noise import GaussianNoise
+
+__all__ = ["under_key"]
+
+
+def under_key(filters: Iterable[Filter], key: bytes, request: str) -> tuple[Filter, ...]:
+    """The same filters, whose secret noise is that of this key and request."""
+    return tuple(
+        _SecretNoise(one.sigma, key=key, request=request) if isinstance(one, GaussianNoise) and one.secret else one
+        for one in filters
+    )
+
+
+@dataclass(frozen=True)
+class _SecretNoise(GaussianNoise):
+    key: bytes = b""
+    request: str = ""
+
+    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
+        """Rows [1, ..., d] of the site with noise of its own."""
+        plain = rows.detach().cpu().contiguous()
+        about = repr((self.request, passage.context.round, passage.task, passage.field, passage.position)).encode()
+        stream = hmac.new(self.key, b"noise" + about + plain.numpy().tobytes(), hashlib.sha256).digest()
+        noise = torch.from_numpy(_normal(stream, plain.numel())).reshape(plain.shape)
+        return (plain.double() + self.sigma * noise).to(rows)
+
+
+def _normal(stream: bytes, count: int) -> NDArray[np.float64]:
+    """N(0, 1) [count] from the bytes that SHAKE-256 makes of `stream`, by the method of Box and Muller.
+
+    Generators of torch and numpy will not do: the former has 32 bits of state that matter, and both tell the next number from the last.
+    """
+    half = -(-count // 2)
+    bits = np.frombuffer(hashlib.shake_256(stream).digest(16 * half), dtype="<u8")
+    uniform = (bits >> np.uint64(11)) * 2.0**-53
+    radius, angle = np.sqrt(-2 * np.log1p(-uniform[:half])), 2 * np.pi * uniform[half:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
