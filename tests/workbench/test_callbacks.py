@@ -201,10 +201,12 @@ def test_a_finished_run_is_exported(tmp_path, capsys):
     assert "there is no logger 'tensorbord'; did you mean 'tensorboard'" in capsys.readouterr().err
 
 
-def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the database, whose newest version MLflow does not know
+def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path):
     mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the small package of MLflow has no other store
-    to = (tmp_path / "flow").as_uri()
+    pytest.importorskip("sqlalchemy")
+    to = f"sqlite:///{tmp_path / 'mlflow.db'}"
     fitted(ct.MLflow(experiment="mine", to=to), seed=3)
     client = mlflow.MlflowClient(tracking_uri=to)
     (run,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
@@ -213,6 +215,17 @@ def test_mlflow_has_a_run_for_each_method_and_seed(tmp_path, monkeypatch):
     assert run.data.params == {"method": "FedAvg", "seed": "3", "rounds": "5"}
     steps = [point.step for point in client.get_metric_history(run.info.run_id, "test/a/loss")]
     assert steps == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize("to", ["flow", "file:flow"])
+def test_a_folder_that_mlflow_no_longer_writes_is_a_sentence_with_the_cure(tmp_path, monkeypatch, to):
+    pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ct.InputError, match=r'name a database, to = "sqlite:///mlflow\.db", or a tracking server'
+    ) as said:
+        fitted(ct.MLflow(to=to))
+    assert len(str(said.value)) <= 300
 
 
 @pytest.mark.parametrize(("name", "package"), [("mlflow", "mlflow"), ("tensorboard", "torch.utils.tensorboard")])

@@ -17,8 +17,8 @@ class MLflow(Tracker):
 
     Attributes:
         experiment: the name under which the runs stand.
-        to: tracking URI, such as http://localhost:5000; None: that of the environment. The extra `mlflow` talks to a server; a
-            database on this machine (sqlite:///mlflow.db) needs the whole package, `pip install mlflow`.
+        to: tracking URI: a database on this machine (sqlite:///mlflow.db) or a server (http://localhost:5000); None: that of the
+            environment, else mlflow.db in this folder. MLflow no longer writes folders of files.
     """
 
     experiment: Annotated[str, TEXT] = "coterie"
@@ -48,8 +48,8 @@ class MLflow(Tracker):
         except Exception as error:  # MLflow's, or of the network
             where = "the tracking URI of the environment" if self.to is None else self.to
             raise InputError(
-                f"MLflow cannot write to {where} ({plain(' '.join(str(error).split()), 120)}); name a tracking server, or install "
-                "the whole of MLflow: pip install mlflow"
+                f"MLflow cannot write to {where} ({plain(' '.join(str(error).split()), 100)}); name a database, "
+                'to = "sqlite:///mlflow.db", or a tracking server; what both need has pip install "coterie[mlflow]"'
             ) from error
 
 
