@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import io
 import math
 import os
 import random
@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie import data
 from coterie.algorithms import ALGORITHMS
+from coterie.cli.main import main
 from coterie.core.task import Task
 from coterie.run.experiment import Experiment
 from coterie.run.tables import read_tables
@@ -36,14 +38,6 @@ COMPARE = ("compare", "good", "--label", "ill", "--methods", "local,scaffold", "
 COMPARE = (*COMPARE, "--workers", "2", "--out", "run", "--no-report")
 RESUME = ("run", "run/experiment.toml", "--resume", "--no-report")
 REPORT = ("report", "run", "--no-html", "--json")
-WARM = (
-    "coterie.cli.main",
-    "coterie.data",
-    "coterie.run.sweep",
-    "coterie.run.predict",
-    "coterie.report.html",
-    "coterie.report.table",
-)
 PREDICT = ("predict", "run", "good/a.csv", "--client", "a", "--method", "local")
 
 Tries = Iterator[tuple[Any, str]]
@@ -71,9 +65,10 @@ def good(folder: Path) -> None:
 
 def town(folder: Path) -> tuple[dict[str, bytes], str, float]:
     """A finished run of two clients in `folder`: its files, its report and how long it took."""
-    for module in WARM:  # once, and not in each process
-        importlib.import_module(module)
     good(folder)
+    with chdir(folder), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        main([*COMPARE, "--workers", "1", "--out", "warm"])  # what it imports, processes that are forked need not
+    shutil.rmtree(folder / "warm")
     started = time.monotonic()
     ended = command(folder, *COMPARE)
     assert ended.status == 0, ended.err
