@@ -168,6 +168,24 @@ def test_the_same_request_to_another_model_is_another_request(tmp_path):
     refused("budget of 2 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=0)
 
 
+@pytest.mark.xfail(strict=True, reason="all requests of a plan may be about the same rows, those of one round")
+def test_the_requests_of_a_round_have_a_budget_of_their_own(tmp_path):
+    from coterie.sites.log import Log
+    from coterie.sites.rows import SiteRows
+
+    hospital = Hospital(tmp_path, rounds=5, deploy={"runs": 2, "asks_per_round": 1}).begin()
+    log = Log(tmp_path / "asks.jsonl")
+    for number in range(2):
+        hospital.ask(local_update, x=hospital.x + number, local=local(), ask=0)
+        log.write(plan=hospital.approved.hash, run="run", round=1, ask=0, **hospital.rows.about)
+    for _ in range(2):  # the site starts again in between
+        refused("2 requests of a round", hospital.ask, local_update, x=hospital.x + 2, local=local(), ask=0)
+        hospital.ask(local_update, x=hospital.x + 1, local=local(), ask=0)  # as before
+        hospital.ask(local_update, x=hospital.x + 2, local=local(), ask=0, round=2)
+        hospital.rows = SiteRows("hungary", hospital.settings, tmp_path / "kept", hospital.approved)
+        hospital.begin()
+
+
 def test_a_request_that_was_refused_is_not_paid_for(tmp_path):
     from coterie.sites.log import Log
     from coterie.sites.rows import SiteRows
