@@ -64,10 +64,14 @@ class Approved:
         return comparisons(self.plan.experiment)
 
     @property
+    def budget_of_a_round(self) -> int:
+        """Requests of a round of one method and seed, all about the same rows, that this approval is good for."""
+        return self.plan.deployment.asks_per_round * self.plan.deployment.runs
+
+    @property
     def budget(self) -> int:
         """Requests about encoded rows that this approval is good for."""
-        run, deployment = self.plan.experiment.run, self.plan.deployment
-        return len(self.pairs) * (run.rounds + 1) * deployment.asks_per_round * deployment.runs
+        return len(self.pairs) * (self.plan.experiment.run.rounds + 1) * self.budget_of_a_round
 
 
 def plan_hash(path: Path) -> str:
@@ -115,7 +119,7 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
             yield f"          {short(task.name)} leaves: {', '.join(_said(k, kind) for k, kind in task.kinds.items())}"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
     yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
-    yield f"budget    {approved.budget} requests; after that a new approval is needed"
+    yield f"budget    {approved.budget} requests, {approved.budget_of_a_round} of each round of a method; then a new approval is needed"
     yield (
         f"never     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, or a gradient of fewer than "
         f"{settings.minimum_batch} rows"

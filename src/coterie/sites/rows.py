@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
@@ -73,6 +74,7 @@ class SiteRows:
         self.pair = self._prepared = ""
         self.about: dict[str, Any] = {}
         self._asked = _asked_before(Path(settings.log), approved.hash)
+        self._of_round = Counter(request[1:3] for request in self._asked)
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
@@ -230,7 +232,7 @@ class SiteRows:
             raise RefusedError("the model was not sent yet")
         allowed = self._allowed(self.pair)
         allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
-        request = self._spend(str(message.get("run")), ask)
+        request = self._spend(str(message.get("run")), ask, self.approved.budget_of_a_round)
         ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), request))
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._noted(message))}
@@ -266,7 +268,7 @@ class SiteRows:
         given = ask.arguments()
         if (given.get("method"), given.get("other")) not in self.approved.comparisons or len(given) > 2:
             raise RefusedError("the approved plan does not compare these methods")
-        self._spend(str(message.get("run")), ask)
+        self._spend(str(message.get("run")), ask, self.approved.budget)
         return self._of_test_rows(ask, self._noted(message))
 
     def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
@@ -281,16 +283,20 @@ class SiteRows:
         """Where what a run leaves is kept."""
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
-    def _spend(self, run: str, ask: Ask) -> str:
-        """Count a request against the budget; the same one again costs nothing if it carries the same payload to the same model.
+    def _spend(self, run: str, ask: Ask, most: int) -> str:
+        """Count a request against the budget, and against the `most` that this round of the method may have.
 
-        Returns the hash of task, payload and model.
+        The same one again costs nothing if it carries the same payload to the same model. Returns the hash of task, payload and model.
         """
         values = {f"payload/{k}": v for k, v in ask.payload.items()}
         hashed = hashlib.sha256(encode({"task": ask.task, "prepared": self._prepared, **values})).hexdigest()
         request, budget = (run, self.pair, ask.context.round, ask.context.ask, hashed), self.approved.budget
-        if request not in self._asked and len(self._asked) >= budget:
-            raise RefusedError(f"the budget of {budget} requests of the approved plan is spent; approve it again")
+        if request not in self._asked:
+            if len(self._asked) >= budget:
+                raise RefusedError(f"the budget of {budget} requests of the approved plan is spent; approve it again")
+            if self._of_round[request[1:3]] >= most:
+                raise RefusedError(f"the {most} requests of a round of the approved plan are spent; approve it again")
+            self._of_round[request[1:3]] += 1
         self._asked.add(request)
         self.about |= {"pair": self.pair, "payload": hashed}
         return hashed
