@@ -42,7 +42,8 @@ class Contestant(NamedTuple):
 
     Attributes:
         groups: clients of the target's distribution, of the one close by and of the one far away that take part.
-        rounds: a round brings x closer to its limit by a factor .998, so 3,000 leave 1/400 of the way: nothing against .1.
+        rounds: a round brings x closer to its limit by a factor .998, so 3,000 leave 1/400 of the way: nothing against plateaus
+            of .01 and more.
         drawn: clients of each round; None: all.
     """
 
@@ -58,8 +59,8 @@ CONTESTANTS: Mapping[str, Contestant] = {
     "target only": Contestant((1, 0, 0)),
     "FedAvg of 5": Contestant(rounds=3000, drawn=5),
     "FedAvg of 10": Contestant(rounds=3000, drawn=10),
-    "FedAdp": Contestant(),
-    "TAWT": Contestant(),
+    "FedAdp": Contestant(rounds=3000),
+    "TAWT": Contestant(rounds=3000),
     "MeritFed, stochastic": Contestant(),
     "MeritFed, losses alone": Contestant(),
 }
