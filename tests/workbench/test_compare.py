@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import tomllib
 from typing import NamedTuple
 
 import pytest
@@ -198,6 +199,21 @@ def test_objects_are_resumed_from_python_alone(own, tmp_path, capsys):
     assert "an object of a Python program; go on there, with the same object: ct.compare" in capsys.readouterr().err
     ct.compare(**arguments, folder=tmp_path / "run", resume=True, jobs=2)
     assert contents(tmp_path / "run") == {k: v for k, v in contents(folder).items() if k != "report.html"}
+
+
+def test_an_initial_state_is_known_by_its_content(tmp_path):
+    def compared(shift, seeds, **options):
+        init = {"weight": torch.full((1, 3), shift), "bias": torch.zeros(1)}
+        arguments = {"clients": own_clients, "model": ct.models.Logistic(), "rounds": 1, "folder": tmp_path / "run"}
+        return ct.compare(["local"], **arguments, seeds=seeds, init=init, **options)
+
+    first = compared(0.5, 1)
+    assert tomllib.loads((first.folder / "experiment.toml").read_text())["model"]["init"].startswith(
+        "python:state-dict:"
+    )
+    assert compared(0.5, 2, resume=True).seeds == (0, 1)
+    with pytest.raises(ct.InputError, match=r"was made with python:state-dict:\w+, an object of a Python program"):
+        compared(0.25, 3, resume=True)
 
 
 def test_a_comparison_answers(own, tmp_path):

@@ -90,3 +90,15 @@ def test_such_a_method_is_finalised_as_one_file(run, table, tmp_path):
     finalise(run, tmp_path / "out", client="hungary", method="local")
     assert load_model_file(tmp_path / "out" / "model.safetensors")["0.weight"].shape[0] == WIDE
     assert predict(tmp_path / "out", table).values.shape == (len(table.read_text().splitlines()) - 1, 2)
+
+
+def test_a_run_goes_on_with_the_same_frozen_part_only(tmp_path):
+    draw = torch.Generator().manual_seed(0)
+    clients = ct.data.from_tensors([(torch.randn(12, 3, generator=draw), torch.arange(12) % 2)] * 2)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+    ct.fit("fedavg", clients, model, 1, freeze=["0"], checkpoint=tmp_path)
+    again = {"checkpoint": tmp_path, "settings": ct.RunSettings(resume=True)}
+    assert ct.fit("fedavg", clients, model, 2, freeze=["0"], **again).rounds == 2
+    model[0].weight.data.add_(1)
+    with pytest.raises(ct.InputError, match="was written with other data, model or settings"):
+        ct.fit("fedavg", clients, model, 3, freeze=["0"], **again)

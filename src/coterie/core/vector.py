@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from coterie.core.errors import InputError, plain, require
 __all__ = [
     "Layout",
     "Sum",
+    "add_tensors",
     "aliases",
     "average",
     "copied",
@@ -27,6 +29,7 @@ __all__ = [
     "keeps_statistics",
     "move",
     "shift",
+    "still",
     "unflatten",
 ]
 
@@ -222,3 +225,19 @@ def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = 
     state = model.state_dict(keep_vars=True)  # the tensors themselves, by which names of one tensor are known
     kept = {k: v for k, v in state.items() if id(v) in moved or not trained_only}
     return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in kept.items()}
+
+
+def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
+    """What a state dict holds and a vector does not, by name: all that is frozen or counted."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    moved = {id(own[name]) for name, _ in (*layout.parameters, *layout.buffers)}
+    return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moved}
+
+
+def add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
+    """Let a hash know names, shapes, types and numbers of tensors; without those that have no numbers or cannot be trained with."""
+    for name, value in sorted(state.items()):
+        known = isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and not (value.is_meta or value.is_nested)
+        if known and value.layout == torch.strided and not value.is_quantized:
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

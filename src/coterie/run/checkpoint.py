@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from coterie.core.engine import Engine
 from coterie.core.errors import InputError, plain, require
 from coterie.core.schema import identity
 from coterie.core.session import Session
 from coterie.core.state import Checkpoint, naming, read_checkpoint, write_checkpoint
+from coterie.core.vector import add_tensors, still
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 
@@ -29,7 +28,7 @@ def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
     text = json.dumps(identity((method, *settings, engine.layout)), sort_keys=True)
     digest = hashlib.blake2b(text.encode(), digest_size=16)
     digest.update(engine.fingerprint().encode())
-    digest.update(engine.x.detach().cpu().view(torch.uint8).numpy().tobytes())  # numpy has no bfloat16
+    add_tensors(digest, {"": engine.x, **still(engine.model, engine.layout)})
     return digest.hexdigest()
 
 

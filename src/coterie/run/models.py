@@ -16,6 +16,7 @@ from coterie.core.inputs import sample
 from coterie.core.reading import opened_tensors
 from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
+from coterie.core.vector import Layout, still
 from coterie.models import outputs_of
 from coterie.run.files import safe_name
 from coterie.run.history import Run
@@ -48,9 +49,7 @@ def _shared(run: Run) -> Mapping[str, Tensor]:
     """The tensors that several models of a run share because they are frozen."""
     if len(run.models) == 1 or all(parameter.requires_grad for parameter in run.module.parameters()):
         return {}
-    client = next(iter(run.models))
-    own = run.state_dict(client, trained_only=True)
-    return {name: value for name, value in run.state_dict(client).items() if name not in own}
+    return still(run.module, Layout.of(run.module))
 
 
 def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def _save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -
     from safetensors.torch import save
 
     meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
-    content = save({name: value.clone() for name, value in tensors.items()}, metadata=meta)
+    content = save({name: value.cpu().contiguous().clone() for name, value in tensors.items()}, metadata=meta)
     # `save_file` makes files that only their owner may read; a run directory is for colleagues.
     write_atomically(path, lambda p: p.write_bytes(content))
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coterie import catalogue
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.rows import Clients
 from coterie.core.schema import Registry, build, code_hash, identity, spell
 from coterie.core.training import LocalSGD
+from coterie.core.vector import add_tensors
 from coterie.data import DATASETS
 from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec
@@ -175,22 +175,9 @@ def _digest(value: Any) -> str:
         digest.update(value.fingerprint().encode())
     elif isinstance(value, nn.Module):
         digest.update((repr(value) + code_hash(type(value))).encode())
-        _add_tensors(digest, value.state_dict())
+        add_tensors(digest, value.state_dict())
     elif isinstance(value, Mapping):
-        _add_tensors(digest, value)
+        add_tensors(digest, value)
     else:
         return code_hash(value)
     return digest.hexdigest()
-
-
-def _is_dense(value: Any) -> bool:
-    plain = isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and not value.is_meta and not value.is_nested
-    return plain and value.layout == torch.strided and not value.is_quantized
-
-
-def _add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
-    for name, tensor in sorted(state.items()):
-        if not _is_dense(tensor):
-            continue  # lazy, or refused before any training
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
