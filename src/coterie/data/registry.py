@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ class Dataset:
     @property
     def details(self) -> str:
         """The text for `coterie show NAME`: where the data is from and how its traps are treated."""
-        return _DETAILS[self.name]
+        return sys.modules[self.build.__module__].__doc__ or ""
 
 
 _PARTS = dict(DEFAULT_PARTS)
@@ -188,20 +189,6 @@ _ALL = (
 
 DATASETS: Mapping[str, Dataset] = MappingProxyType({d.name: d for d in _ALL})
 """All data sets by name."""
-
-_DETAILS = {
-    "heart-disease": heart_disease.__doc__ or "",
-    "digits": digits.__doc__ or "",
-    "fashion-mnist": fashion_mnist.__doc__ or "",
-    "cifar10": cifar10.__doc__ or "",
-    "cifar100": cifar100.__doc__ or "",
-    "emnist": emnist.__doc__ or "",
-    "goemotions": goemotions.__doc__ or "",
-    "medmnist": medmnist.__doc__ or "",
-    "shakespeare": shakespeare.__doc__ or "",
-    "sent140": sent140.__doc__ or "",
-    "mean-estimation": mean_estimation.__doc__ or "",
-}
 
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _HUB_OPTIONS = ("input", "subset_name", "part", "rows", "lazy")
