@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions bench bench-check bench-peers agreement same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions bench bench-check bench-peers agreement same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ deploy-demo: $(ENGINES)/.ready  ## four hospitals in four processes with mutual 
 
 test-slow: $(VENV)/.dev  ## kills at every named point and at random moments, and the like
 	$(BIN)/python -m pytest tests -m 'slow and not engines'
+
+test-gpu: $(VENV)/.dev  ## every method on a GPU against the CPU; without a GPU all of it is skipped
+	$(BIN)/python -m pytest tests -m gpu
 
 torture: $(VENV)/.dev  ## kills, damaged files, mangled settings and arguments, clients' faults: counted into docs/reliability.md (MINUTES=30)
 	PYTHONPATH=tests nice -n 10 $(BIN)/python -m torture --minutes $(or $(MINUTES),30)

@@ -65,7 +65,9 @@ class Loss:
 
     def mean(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Mean loss over rows, a scalar."""
-        if self.own is None and self.kind == "classes" and not (labels.ndim > 1 and bool((labels == IGNORED).any())):
+        # Whether a label is ignored is not asked of a GPU, which would have to wait in every step.
+        ragged = labels.ndim > 1 and (labels.is_cuda or bool((labels == IGNORED).any()))
+        if self.own is None and self.kind == "classes" and not ragged:
             return F.cross_entropy(self.ordered(outputs), labels if labels.dtype == torch.int64 else labels.long())
         if self.own is None and self.kind in ("binary", "multilabel"):
             return F.binary_cross_entropy_with_logits(_squeeze(outputs, labels), labels.to(outputs.dtype))

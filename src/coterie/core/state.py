@@ -102,16 +102,23 @@ def write_checkpoint(
     rest = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
     tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
     about = {"rest": rest, "fields": list(values), "meta": dict(meta)}
+    given = {**{f"state/{k}": v for k, v in values.items()}, **{f"memory/{k}": v for k, v in memory.items()}}
+    if away := [name for name in tensors if given[name].device.type != "cpu"]:
+        about["on_device"] = away
     text = json.dumps({**about, SEAL: _seal(about, tensors)})
     write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}), durable=durable)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Undo `write_checkpoint`. Raises `InputError` for a file that is none, or that was damaged."""
+def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
+    """Undo `write_checkpoint`; what lay on a device such as a GPU is put on `device`.
+
+    Raises `InputError` for a file that is none, or that was damaged.
+    """
     with opened_tensors(path, "pt", "delete it and start again") as (file, header):
         tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
     if header.pop(SEAL, None) != _seal(header, tensors):
         raise InputError(f"{path} is damaged, or of another version of coterie; delete it and start again")
+    tensors.update({name: tensors[name].to(device) for name in header.get("on_device", ())})
     state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
     values = {k: state[k] if k in state else _tuples(header["rest"][k]) for k in header["fields"]}
     memory = {k.removeprefix("memory/"): v for k, v in tensors.items() if k.startswith("memory/")}

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coterie.core.engine import Engine
 from coterie.core.errors import InputError, plain, require
 from coterie.core.schema import identity
@@ -127,9 +129,9 @@ class RoundFiles:
             file.flush()
             return file.tell()
 
-    def read(self, rounds: int) -> Checkpoint:
-        """The last complete round. Raises `InputError` if it is of another run or version, or beyond `rounds`."""
-        saved = read_checkpoint(self._path)
+    def read(self, rounds: int, device: torch.device) -> Checkpoint:
+        """The last complete round, on `device`. Raises `InputError` if it is of another run or version, or beyond `rounds`."""
+        saved = read_checkpoint(self._path, device)
         require_format(saved.meta, self._path)
         require(
             saved.meta["fingerprint"] == self._mark,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import html
 import json
 import os
@@ -22,7 +21,7 @@ from coterie.core.reading import opened_tensors
 from coterie.core.rows import LabelScale
 from coterie.core.session import AskRecord
 from coterie.core.state import write_atomically
-from coterie.core.vector import Layout, export
+from coterie.core.vector import Layout, copied, export
 from coterie.data import apply_recipe
 from coterie.run.answers import Answers, Prediction
 from coterie.run.files import METRICS, WRITER, require_format
@@ -180,7 +179,7 @@ class Run:
         if self.meaning is None:
             raise InputError("this run does not say what its outputs mean; make it with ct.fit")
         kind, classes, scale, recipe, last = self.meaning
-        module = copy.deepcopy(self.module)
+        module = copied(self.module).cpu()
         module.load_state_dict(self.state_dict(client))
         labels, notes = None, tuple[str, ...]()
         inputs: Inputs

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.capacity import check_free_memory
+from coterie.core.capacity import check_free_memory, free_bytes
 from coterie.core.engine import Engine
 from coterie.core.errors import RunError, require
 from coterie.core.federation import Federation
@@ -88,7 +88,7 @@ class _Loop:
     def _preflight(self) -> None:
         held = self.method.memory_estimate(self.per_round, len(self.engine.clients))
         itemsize = torch.empty(0, dtype=self.engine.layout.dtype).element_size()
-        sentence = check_free_memory(held, self.engine.layout.size, itemsize)
+        sentence = check_free_memory(held, self.engine.layout.size, itemsize, free_bytes(self.engine.x.device))
         if sentence:
             logger.info("%s", sentence)
 
@@ -153,7 +153,7 @@ class _Loop:
         return state, 0
 
     def _restored(self, files: RoundFiles) -> tuple[Any, int]:
-        saved = files.read(self.rounds)
+        saved = files.read(self.rounds, self.engine.x.device)
         kind = state_type(self.method)
         if kind is None:
             kind = type(self.method.init(self.engine.x.clone(), self._everybody(0)))
