@@ -14,9 +14,17 @@ from typing import Any
 
 from coterie.core.state import write_atomically
 
-__all__ = ["add_flags", "described", "typed"]
+__all__ = ["add_command", "add_flags", "described", "typed"]
 
 FILE = Path(__file__).with_name("flags.json")
+
+
+def add_command(commands: Any, name: str, about: str, command: str = "") -> argparse.ArgumentParser:
+    """Add a command with what it does in one line; `command` is its key of `commands.COMMANDS`, if not its name."""
+    said = f"{about[:1].upper()}{about[1:]}."
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=said)
+    parser.set_defaults(command=command or name)
+    return parser
 
 
 def described() -> list[dict[str, str]]:

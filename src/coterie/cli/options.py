@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NoReturn
 
 from coterie import __version__
-from coterie.cli.flags import add_flags
+from coterie.cli.flags import add_command, add_flags
 from coterie.cli.site import add_operator_commands, add_purge, add_site_commands, add_wheels
 from coterie.core.errors import InputError, nearest
 
@@ -61,14 +61,10 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
-def _add(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=about)
-    parser.set_defaults(command=name)
-    return parser
-
-
 def _add_experiments(commands: Any) -> None:
-    compare = _add(commands, "compare", "several methods on the same clients: the answer and a report")
+    compare = add_command(
+        commands, "compare", "compare methods on the same clients: who gains by joining, and with whom"
+    )
     compare.add_argument("data", help="a data set (see: coterie data), a folder with one file per client, or one table")
     compare.add_argument(
         "--methods",
@@ -76,7 +72,7 @@ def _add_experiments(commands: Any) -> None:
         help="names or FILE.py:NAME, separated by commas; all: every method; fedavg+bias: "
         "each client tunes that part of its model after training (all, last or bias)",
     )
-    run = _add(commands, "run", "an experiment from a TOML file")
+    run = add_command(commands, "run", "run an experiment from a TOML file")
     run.add_argument("experiment", help="the TOML file (a run directory's experiment.toml repeats that run)")
     run.add_argument(
         "--trust",
@@ -94,9 +90,11 @@ def _add_experiments(commands: Any) -> None:
         _add_printing(parser)
         add_flags(parser)
 
-    check = _add(commands, "check", "what is wrong with a folder of tables, and how alike its clients are")
+    check = add_command(
+        commands, "check", "check a folder of tables: what is wrong, and how alike its clients are; nothing is trained"
+    )
     check.add_argument("data", help="a folder with one file per client")
-    _add_set(check, "say, data.missing.chol=[0]")
+    _add_set(check, "any key of [data], such as data.missing.chol=[0]")
     check.add_argument("--json", action="store_true", help="print JSON")
     add_flags(check, "data")
 
@@ -120,10 +118,10 @@ def _add_tables_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_listings(commands: Any) -> None:
-    methods = _add(commands, "methods", "the methods there are")
+    methods = add_command(commands, "methods", "list the methods")
     methods.add_argument("--json", action="store_true", help="print JSON")
 
-    data = _add(commands, "data", "the data sets there are")
+    data = add_command(commands, "data", "list the data sets, or write one as CSV files")
     data.add_argument("--json", action="store_true", help="print JSON")
     data.add_argument("name", nargs="?", help="a data set to export")
     data.add_argument("--export", metavar="FOLDER", help="write its files there, one CSV per client")
@@ -135,17 +133,19 @@ def _add_listings(commands: Any) -> None:
         help="take N rows out for a server: FOLDER/../server.csv",
     )
 
-    show = _add(
-        commands, "show", "a method (fields, defaults, paper), a data set, a model, an attack or a table of settings"
+    show = add_command(
+        commands,
+        "show",
+        "explain a method (fields, defaults, paper), a data set, a model, an attack or a table of settings",
     )
-    show.add_argument("name")
+    show.add_argument("name", help="such as meritfed, heart-disease, mlp, ipm or run")
     show.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _add_site_commands(commands: Any) -> None:
-    deploy = _add(commands, "deploy", "make the kits with which sites elsewhere join a plan (NVIDIA FLARE)")
+    deploy = add_command(commands, "deploy", "make the kits with which sites join a plan (NVIDIA FLARE)")
     deploy.add_argument("plan", help="an experiment's TOML file with a [deploy] table")
-    deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; default: as [deploy] kits says")
+    deploy.add_argument("--kits", metavar="FOLDER", help="where to write them; default: kits of [deploy]")
     deploy.add_argument(
         "--keys-at-sites",
         action="store_true",
@@ -153,46 +153,54 @@ def _add_site_commands(commands: Any) -> None:
     )
     add_wheels(deploy)
 
-    site = commands.add_parser("site", help="for a site: check, approve and audit what a plan asks of it")
+    site = commands.add_parser("site", help="at a site: check, approve and audit what a plan asks of it")
     add_site_commands(site.add_subparsers(title="commands", metavar="COMMAND", required=True))
 
     add_operator_commands(commands)
     add_purge(commands)
 
-    submit = _add(commands, "submit", "run a plan on its sites and bring the run directory back")
-    submit.add_argument("plan")
-    submit.add_argument("--kits", metavar="FOLDER", help="default: as [deploy] kits says")
+    submit = add_command(commands, "submit", "run a plan on its sites and bring the run directory back")
+    submit.add_argument("plan", help="the TOML file with the [deploy] table")
+    submit.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
     submit.add_argument("--out", help="run directory; default: runs/NAME")
     _add_resume(submit)
     _add_printing(submit)
 
 
 def _add_results(commands: Any) -> None:
-    report = _add(commands, "report", "print the answer of a run directory again, and rebuild its HTML report")
-    report.add_argument("folder")
+    report = add_command(commands, "report", "print the answer of a run directory again, and rebuild its HTML report")
+    report.add_argument("folder", help="the run directory")
     report.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON")
     report.add_argument("--no-html", action="store_true", help="print the answer only")
     _add_threshold(report)
     _add_tables_flag(report)
 
-    verify = _add(commands, "verify", "compare every file of a run directory with the hash that the run recorded")
-    verify.add_argument("folder")
+    verify = add_command(
+        commands, "verify", "compare every file of a run directory with the hash that the run recorded"
+    )
+    verify.add_argument("folder", help="the run directory")
 
-    finalise = _add(
-        commands, "finalise", "fit a finished run's method again on all rows: a model to use, with its card"
+    finalise = add_command(
+        commands, "finalise", "train a finished run's method again on all rows, and write a model with its card"
     )
     finalise.add_argument("folder", help="the run directory")
-    finalise.add_argument("--client", required=True, help="whose model")
-    finalise.add_argument("--method", help="whose label; default: what the run recommends to this client")
+    finalise.add_argument("--client", required=True, help="the client whose model is written")
+    finalise.add_argument(
+        "--method", help="label of the method; default: the one that the run recommends to this client"
+    )
     finalise.add_argument("--out", metavar="FOLDER", help="default: final/RUN-CLIENT")
     _add_threshold(finalise)
 
-    predict = _add(commands, "predict", "predict new rows with a client's model of a finished run, or a finalised one")
+    predict = add_command(
+        commands, "predict", "predict new rows with a client's model of a finished run, or with a finalised model"
+    )
     predict.add_argument("folder", help="the run directory, or what finalise wrote")
     predict.add_argument("file", help="CSV, Excel, Parquet or npz file with the client's columns")
-    predict.add_argument("--client", help="whose model of a run")
-    predict.add_argument("--method", help="whose label; default: what the run recommends to this client")
-    predict.add_argument("--seed", type=int, help="of the model; default: the first")
+    predict.add_argument("--client", help="the client whose model of a run predicts")
+    predict.add_argument(
+        "--method", help="label of the method; default: the one that the run recommends to this client"
+    )
+    predict.add_argument("--seed", type=int, help="seed of the model; default: the first of the run")
     predict.add_argument(
         "--trust",
         metavar="FILE",
@@ -203,7 +211,7 @@ def _add_results(commands: Any) -> None:
 
 
 def _add_track(commands: Any) -> None:
-    track = _add(commands, "track", "send what a finished run measured to MLflow or TensorBoard")
+    track = add_command(commands, "track", "send what a finished run measured to MLflow or TensorBoard")
     track.add_argument("folder", help="the run directory")
     track.add_argument("--to", required=True, metavar="LOGGER", help="mlflow or tensorboard")
     track.add_argument("--at", metavar="WHERE", help="tracking URI or folder; default: the logger's default")
@@ -213,5 +221,5 @@ def _add_threshold(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threshold",
         metavar="P",
-        help="call a row positive from this risk on; validation: as the validation rows suit",
+        help="call a row positive from this risk on; validation: from the one that suits the validation rows best",
     )

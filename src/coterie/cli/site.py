@@ -8,45 +8,48 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coterie.cli.flags import add_command
+
 __all__ = ["SITE_COMMANDS", "add_operator_commands", "add_purge", "add_site_commands", "add_wheels"]
 
 
 def add_site_commands(jobs: Any) -> None:
     """Add `coterie site ...` to the parser."""
-    check = jobs.add_parser("check", help="read the site's file as the plan would, without sending anything")
+    check = add_command(jobs, "check", "read the site's file as the plan would, without sending anything", "site check")
     check.add_argument("place", help="the site's kit, or a plan")
     check.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
     check.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
     check.add_argument("--connect", action="store_true", help="also try the server's port and both certificates")
-    check.set_defaults(command="site check")
 
-    approve = jobs.add_parser("approve", help="say in words what a plan asks and what leaves; with --yes, allow it")
+    approve = add_command(
+        jobs, "approve", "say in words what a plan asks and what leaves; with --yes, allow it", "site approve"
+    )
     approve.add_argument("plan", help="the plan, or the kit that holds it")
     approve.add_argument("--kit", metavar="FOLDER", help="whose site approves; default: the kit that holds the plan")
     approve.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
     approve.add_argument("--yes", action="store_true", help="approve: the site answers this plan, and no other")
-    approve.set_defaults(command="site approve")
 
-    log = jobs.add_parser("log", help="what the site was asked, by whom, and what became of it")
+    log = add_command(jobs, "log", "show what the site was asked, by whom, and what became of it", "site log")
     log.add_argument("place", help="the site's kit, or its coterie.toml")
     log.add_argument("--check", action="store_true", help="verify that no line was changed, removed or added")
     log.add_argument("--last", type=int, default=20, metavar="N", help="how many lines to show (default: 20)")
-    log.set_defaults(command="site log")
 
-    ask = jobs.add_parser("request", help="make the site's key here, and a request that the operator signs")
-    ask.add_argument("plan")
+    ask = add_command(
+        jobs, "request", "make the site's key here, and a request that the operator signs", "site request"
+    )
+    ask.add_argument("plan", help="the TOML file with the [deploy] table")
     ask.add_argument("--site", metavar="NAME", required=True, help="which site of the plan")
-    ask.add_argument("--out", metavar="FOLDER", help="for the key and the request; default: NAME-key")
-    ask.set_defaults(command="site request")
+    ask.add_argument("--out", metavar="FOLDER", help="where to write the key and the request; default: NAME-key")
 
-    join = jobs.add_parser("join", help="build the site's kit from what the operator has signed")
+    join = add_command(jobs, "join", "build the site's kit from what the operator has signed", "site join")
     join.add_argument("signed", help="the file NAME.signed.zip")
-    join.add_argument("--fingerprint", required=True, help="of the operator's authority, told over another channel")
+    join.add_argument(
+        "--fingerprint", required=True, help="the fingerprint of the operator's authority, told over another channel"
+    )
     join.add_argument("--plan", required=True, help="the plan")
     join.add_argument("--key", metavar="FOLDER", help="what `coterie site request` made; default: NAME-key")
     join.add_argument("--kit", metavar="FOLDER", help="the new kit; default: NAME")
     add_wheels(join)
-    join.set_defaults(command="site join")
 
 
 def add_wheels(parser: Any) -> None:
@@ -57,26 +60,23 @@ def add_wheels(parser: Any) -> None:
 
 def add_operator_commands(commands: Any) -> None:
     """Add `coterie sign` and `coterie status` to the parser."""
-    sign = commands.add_parser("sign", help="sign the request of a site that has made its own key")
-    sign.add_argument("plan")
+    sign = add_command(commands, "sign", "sign the request of a site that has made its own key")
+    sign.add_argument("plan", help="the TOML file with the [deploy] table")
     sign.add_argument("request", help="the file NAME.request.zip")
-    sign.add_argument("--kits", metavar="FOLDER", help="default: as [deploy] kits says")
-    sign.set_defaults(command="sign")
+    sign.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
 
-    status = commands.add_parser(
-        "status", help="which sites are connected, what runs, and when each site last answered"
+    status = add_command(
+        commands, "status", "show which sites are connected, what runs, and when each site last answered"
     )
-    status.add_argument("plan")
-    status.add_argument("--kits", metavar="FOLDER", help="default: as [deploy] kits says")
-    status.set_defaults(command="status")
+    status.add_argument("plan", help="the TOML file with the [deploy] table")
+    status.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
 
 
 def add_purge(commands: Any) -> None:
     """Add `coterie purge` to the parser."""
-    purge = commands.add_parser("purge", help="list what finished runs left in a site's or the server's kit; remove it")
+    purge = add_command(commands, "purge", "list what finished runs left in a site's or the server's kit, or remove it")
     purge.add_argument("kit", help="the folder of the site or of the server")
     purge.add_argument("--yes", action="store_true", help="remove it; these runs can then not be resumed")
-    purge.set_defaults(command="purge")
 
 
 def _check(args: argparse.Namespace) -> int:
