@@ -1,4 +1,4 @@
-"""What an object of the user's is told when it resembles a method, a sampler or an attack but is none."""
+"""What an object of the user's is told when it resembles a method, a sampler, an attack, a filter, a callback or an engine."""
 
 import pytest
 import torch
@@ -52,6 +52,21 @@ class Liar:
         return -rows[attackers]
 
 
+class Harder(ct.Clip):
+    """A filter whose own rule would never run."""
+
+    def aply(self, rows, passage):
+        return 0 * rows
+
+
+class Watching(ct.Callback):
+    keep_validation = True
+
+
+class Here(ct.InProcess):
+    fork = True
+
+
 def fit(method, **options):
     parts = {n: dict.fromkeys(("train", "validation"), rows) for n, rows in ROWS.items()}
     return ct.fit(method, ct.data.from_tensors(parts), ct.models.Logistic(), rounds=1, **options)
@@ -78,6 +93,22 @@ def test_a_misspelt_hook_is_refused_when_a_run_begins(method, sentence):
 def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
     with pytest.raises(ct.InputError, match=r"Liar\.rewrites is not a hook of an attack; did you mean rewrite\?"):
         fit(ct.FedAvg(LOCAL), attack=Liar())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"filters": [Harder()]}, r"Harder\.aply is not a hook of a filter; did you mean apply\?"),
+        (
+            {"settings": ct.RunSettings(callbacks=(Watching(),))},
+            r"Watching\.keep_validation is not a hook of a callback; did you mean keeps_validation\?",
+        ),
+        ({"engine": Here()}, r"Here\.fork is not a hook of an engine; did you mean forks\?"),
+    ],
+)
+def test_a_misspelt_hook_of_a_value_is_refused_when_a_run_begins(options, sentence):
+    with pytest.raises(ct.InputError, match=sentence):
+        fit(ct.FedAvg(LOCAL), **options)
 
 
 def test_an_object_with_three_hooks_is_a_method_and_its_others_count():

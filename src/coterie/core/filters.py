@@ -16,6 +16,7 @@ from torch import Tensor
 from coterie.core.checks import VECTORS, well_formed
 from coterie.core.envelopes import Ask, Block, Context, Packed
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.hooks import refuse_misspelt
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng
 from coterie.core.task import Task
@@ -116,6 +117,7 @@ def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...
     for one in given:
         own = type(one).__name__
         require(isinstance(one, Filter), f"a filter must be one such as TopK(0.01); got {one!r}")
+        refuse_misspelt(one, Filter, "a filter")
         require(one.stage in STAGES, f"{own}.stage is {one.stage!r}; {nearest(one.stage, STAGES)}")
         try:
             to_json(one)

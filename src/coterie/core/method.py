@@ -7,7 +7,6 @@ misspelt hook is refused when a run begins.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
@@ -18,6 +17,7 @@ from torch import Tensor
 from coterie.core.errors import InputError, is_number, require
 from coterie.core.federation import Federation
 from coterie.core.filters import Filter
+from coterie.core.hooks import hooks_of, refuse_misspelt
 from coterie.core.rng import Rng
 from coterie.core.schema import Flag, Rule, options
 
@@ -30,8 +30,6 @@ S = TypeVar("S")
 Log = dict[str, Any]
 """Quantities of one round by name: a number; a number by client or target; under `weights` the coefficient of each client's update,
 by client, or by target and client."""
-_ALIKE = 0.8
-"""From this `difflib` ratio on, an attribute counts as a misspelt hook."""
 
 
 class Sampler:
@@ -240,15 +238,10 @@ def as_attack(given: Any) -> Attack:
 def _adopt(base: type[Any], kind: str, given: Any) -> Any:
     own = type(given).__name__
     require(not isinstance(given, type), f"{given!r} is a class and not {kind}; call it")
-    hooks = [name for name in vars(base) if not name.startswith("_")]
-    fields = {f.name for f in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else set()
-    for name in dir(given):
-        if not (name.startswith("_") or name in hooks or name in fields):
-            close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
-            require(not close, f"{own}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
+    refuse_misspelt(given, base, kind)
     if isinstance(given, base):
         return given
-    has = [name for name in hooks if hasattr(given, name)]
+    has = [name for name in hooks_of(base) if hasattr(given, name)]
     missing = sorted(getattr(base, "__abstractmethods__", frozenset()) - set(has))
     require(not missing, f"{own} has no {' and no '.join(missing)}, so it is not {kind}")
     return type(own, (_Adopted, base), {name: _delegated(name) for name in has})(given)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from coterie.attacks import Attacked, choose_attackers
 from coterie.core.errors import InputError, cut, require
 from coterie.core.filters import Filter, filters_of
+from coterie.core.hooks import refuse_misspelt
 from coterie.core.interrupts import heeded
 from coterie.core.method import Method, as_attack, as_method
 from coterie.core.rows import Clients
@@ -28,7 +29,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model
 from coterie.models import freeze as freeze_parameters
-from coterie.run.callbacks import keeps_validation
+from coterie.run.callbacks import Callback, keeps_validation
 from coterie.run.experiment import find_method
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Meaning, Run
@@ -112,6 +113,9 @@ def fit(
     _check_types(
         engine=engine, local=local, init=init, settings=settings, filters=filters, freeze=freeze, checkpoint=checkpoint
     )
+    refuse_misspelt(engine, EngineSpec, "an engine")
+    for callback in (c for c in settings.callbacks if isinstance(c, Callback)):
+        refuse_misspelt(callback, Callback, "a callback")
     rows = _clients(clients, seed)
     settings.check(rounds, seed, len(rows))
     if isinstance(method, str):
