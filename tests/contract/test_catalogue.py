@@ -6,6 +6,7 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -126,6 +127,21 @@ def test_the_catalogue_is_what_the_classes_say():
 def test_every_method_is_a_public_name():
     assert {entry.class_name for entry in entries().values()} <= set(ct.__all__)
     assert all(getattr(ct, cls.__name__) is cls for cls in ALGORITHMS.values())
+
+
+def test_type_checkers_know_every_method():
+    lines = (ROOT / "src" / "coterie" / "__init__.pyi").read_text().splitlines()
+    for entry in entries().values():
+        assert f"from {entry.module} import {entry.class_name} as {entry.class_name}" in lines
+
+
+def test_a_method_is_a_public_name_by_its_entry_alone(monkeypatch):
+    mine = SimpleNamespace(module="coterie.algorithms.fedprox", class_name="FedProx")
+    monkeypatch.setattr("coterie.catalogue.entries", lambda: {"mine": mine})
+    monkeypatch.delitem(ct._names(), "FedProx")
+    monkeypatch.delitem(vars(ct), "FedProx", raising=False)
+    assert ct.FedProx is ALGORITHMS["fedprox"]
+    assert "FedProx" in dir(ct)
 
 
 def test_a_file_with_its_entry_is_in_the_catalogue_and_nothing_else_is_touched(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import dataclasses
 import math
 import random
 import re
+import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -106,10 +107,22 @@ FIRST: list[Case] = [(name, ARGUMENTS.get(name, [{}])[0]) for name in ALGORITHMS
 each_method = pytest.mark.parametrize("case", CASES, ids=label)
 each_first = pytest.mark.parametrize("case", FIRST, ids=label)
 FEW_PROBLEMS = ("batch-norm", "regression", "tokens")
+AS_OTHERS = ("ocs", "qffl", "mwfed", "selective", "skew", "pj-is")
+"""Methods whose own tasks take of rows what those of others take."""
+
+
+def has_own_tasks(method: type) -> bool:
+    """Whether the file of a method defines tasks."""
+    tasks = (value for value in vars(sys.modules[method.__module__]).values() if isinstance(value, Task))
+    return any(task.function.__module__ == method.__module__ for task in tasks)
+
+
 LOOK_AT_ROWS = (
-    "fedavg", "fedprox", "feddyn", "meritfed", "varsel", "maxfl", "isfl", "isfedavg", "scaffold", "moon", "perfedavg", "fedfomo",
-)  # fmt: skip
-"""Methods with tasks of their own that take gradients, losses or inputs, and FedAvg for those that use its tasks."""
+    "fedavg",
+    "isfedavg",
+    *(name for name, method in ALGORITHMS.items() if has_own_tasks(method) and name not in AS_OTHERS),
+)
+"""Methods with tasks of their own that take gradients, losses or inputs, and two for those that use tasks of everybody."""
 EVERY_PROBLEM = [
     (case, problem)
     for case in CASES
