@@ -66,8 +66,12 @@ def test_filters_are_set_by_name_by_key_or_as_a_list():
     both = tables_after("--set", 'filters=["clip", {name = "top-k", share = 0.2}]', "--set", "filters.top-k.share=.1")
     assert both["filters"] == [{"name": "clip"}, {"name": "top-k", "share": 0.1}]
     assert tables_after("--set", "filters.clip.bound=2")["filters"] == [{"name": "clip", "bound": 2}]
-    with pytest.raises(InputError, match="must say which"):
+    with pytest.raises(InputError, match=r"must say which: filters\.top-k\.share=\.1"):
         tables_after("--set", "filters.share=.1")
+    with pytest.raises(InputError, match=r"must say which: callbacks\.early-stopping"):
+        tables_after("--set", "callbacks.patience=3")
+    with pytest.raises(InputError, match="did you mean 'filters'"):
+        tables_after("--set", "filter.top-k.share=.1")
 
 
 def test_steps_and_epochs_take_the_place_of_each_other_for_methods_too():

@@ -160,9 +160,11 @@ def test_a_file_with_its_entry_is_in_the_catalogue_and_nothing_else_is_touched(t
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_laws_that_a_method_names_exist(name):
-    laws = entries()[name].laws
+    laws, listed = entries()[name].laws, entries()[name].text.partition("\nLaws:\n")[2]
     assert len(laws) >= 2
+    assert len(laws) >= len(re.findall(r"^- ", listed, re.M))  # no law without its test
     for file, _, test in (law.partition("::") for law in laws):
+        assert test.startswith("test_")
         assert test in names_in(ROOT / file), f"{name} names {file}::{test}, which is not there"
 
 

@@ -219,7 +219,7 @@ def many():
     return quadratic({f"{i:04d}": torch.full((SIZE,), i / 1000) for i in range(1000)}, rows=1, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("method", [ct.FedAvg, ct.Scaffold])
+@pytest.mark.parametrize("method", AVERAGING)
 def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, monkeypatch):
     honest, seen = InProcessEngine.ask, []
 

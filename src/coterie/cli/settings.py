@@ -99,10 +99,10 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
     )
     value = _value(text)
     if listed:
-        tables[head] = _listed(tables.get(head, []), rest, value, f"--set {setting!r}")
+        tables[head] = _listed(tables.get(head, []), rest, value, f"--set {setting!r} must say which: {LISTED[head]}")
         return
     labels = {label_of(m): m for m in tables.get("methods", [])}
-    known = {*DECLARED, "tune"}
+    known = {*DECLARED, *LISTED, "tune"}
     if head in labels and not (head == "local" and not rest.startswith("local.")):
         target = labels[head]
         if rest.startswith("local."):
@@ -120,18 +120,21 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         raise InputError(f"--set {setting!r} names no method of this run and no table; {hint}")
 
 
-LISTED = ("filters", "callbacks")
-"""Tables of which an experiment has several, each with a name."""
+LISTED = {
+    "filters": "filters.top-k.share=.1, or filters=top-k",
+    "callbacks": "callbacks.early-stopping.patience=3, or callbacks=early-stopping",
+}
+"""Tables of which an experiment has several, each with a name, and how to spell one."""
 
 
-def _listed(tables: list[dict[str, Any]], path: str, value: Any, where: str) -> list[dict[str, Any]]:
+def _listed(tables: list[dict[str, Any]], path: str, value: Any, unsaid: str) -> list[dict[str, Any]]:
     """Such tables once `path`, NAME.KEY, has a value in that of its name; without a path the names, or the tables, themselves."""
     if not path:
         return [
             one if isinstance(one, dict) else {"name": one} for one in (value if isinstance(value, list) else [value])
         ]
     name, dot, key = path.rpartition(".")
-    require(bool(dot), f"{where} must say which: filters.top-k.share=.1, or filters=top-k")
+    require(bool(dot), unsaid)
     known = tables if any(one.get("name") == name for one in tables) else [*tables, {"name": name}]
     return [{**one, key: value} if one.get("name") == name else one for one in known]
 

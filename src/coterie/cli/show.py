@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest
-from coterie.core.schema import explanations
+from coterie.core.schema import Registry, explanations
 
 __all__ = ["describe", "fields_of", "show"]
 
@@ -47,6 +47,7 @@ def describe(name: str) -> dict[str, Any]:
     from coterie.run.keys import DECLARED
 
     fields: list[tuple[str, str, str, str]] = []
+    several: dict[str, Registry] = {"filters": FILTERS, "callbacks": CALLBACKS}
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if name in catalogue.entries():
         kind, text = "method", catalogue.entries()[name].about
@@ -65,10 +66,13 @@ def describe(name: str) -> dict[str, Any]:
         options = {k: v for k, v in dataset.defaults.items() if k != "split"}
         fields = [(f"data.{k}", type(v).__name__, repr(v), "") for k, v in options.items()]
         fields += [(f"split.{k}", type(v).__name__, repr(v), "") for k, v in dataset.defaults.get("split", {}).items()]
+    elif name in several:
+        kind, text = "table", f"[[{name}]] tables of an experiment, each with one of these names."
+        fields = [(one, "", "", _summary(several[name][one]).splitlines()[0]) for one in several[name]]
     elif name in DECLARED:
         kind, text, fields = "table", f"The [{name}] table of an experiment.", _keys_of(name)
     else:
-        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *CALLBACKS, *DECLARED, *values]
+        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *CALLBACKS, *DECLARED, *several, *values]
         raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}

@@ -41,6 +41,4 @@ def refuse_misspelt(given: object, base: type[Any], kind: str) -> None:
     for name in dir(given):
         if not (name.startswith("_") or name in hooks or name in fields):
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
-            require(
-                not close, f"{type(given).__name__}.{name} is not a hook of {kind}; did you mean {''.join(close)}?"
-            )
+            require(not close, f"{type(given).__name__}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
