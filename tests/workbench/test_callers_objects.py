@@ -19,7 +19,10 @@ def module():
     return nn.Linear(3, 1, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("options", [{"init": INIT}, {"freeze": ["bias"]}, {"init": INIT, "freeze": ["bias"]}])
+FROZEN = ct.RunSettings(freeze=["bias"])
+
+
+@pytest.mark.parametrize("options", [{"init": INIT}, {"settings": FROZEN}, {"init": INIT, "settings": FROZEN}])
 def test_a_module_is_neither_overwritten_nor_frozen(options):
     given, clients = module(), logistic().clients
     before = given.weight.clone()

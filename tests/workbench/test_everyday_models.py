@@ -193,14 +193,14 @@ def test_lora_by_peft():
 def test_parameters_are_frozen_by_pattern():
     model, (inputs, labels) = Backbone(), images(size=4)
     clients = ct.data.from_tensors([(inputs.flatten(1)[:, :8], labels)] * 2)
-    run = ct.fit("fedavg", clients, model, 1, freeze=["layer.*"])
+    run = ct.fit("fedavg", clients, model, 1, settings=ct.RunSettings(freeze=["layer.*"]))
     assert set(run.state_dict(trained_only=True)) == {"head.weight", "head.bias"}
     assert torch.equal(run.state_dict()["layer.weight"], model.layer.weight)
     assert all(parameter.requires_grad for parameter in model.parameters())
     with pytest.raises(ct.InputError, match=r"freeze = 'lair' fits no parameter; there are layer\.weight, layer\.bias"):
-        ct.fit("fedavg", clients, model, 1, freeze=["lair"])
+        ct.fit("fedavg", clients, model, 1, settings=ct.RunSettings(freeze=["lair"]))
     with pytest.raises(ct.InputError, match="freeze must be a list of patterns"):
-        ct.fit("fedavg", clients, model, 1, freeze="layer.*")
+        ct.RunSettings(freeze="layer.*")
 
 
 def test_divergence_is_named_once_after_the_first_round_in_which_it_shows(caplog):

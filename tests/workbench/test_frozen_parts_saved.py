@@ -26,7 +26,7 @@ def arguments():
         "model": ct.models.MLP(hidden=(WIDE,)),
         "rounds": 1,
         "seeds": 1,
-        "freeze": ["0.*"],
+        "settings": ct.RunSettings(freeze=["0.*"]),
     }
 
 
@@ -44,7 +44,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fitted(arguments):
-    return ct.fit("local", "heart-disease", arguments["model"], 1, freeze=arguments["freeze"])
+    return ct.fit("local", "heart-disease", arguments["model"], 1, settings=arguments["settings"])
 
 
 def test_what_is_frozen_is_written_once(run):
@@ -96,9 +96,9 @@ def test_a_run_goes_on_with_the_same_frozen_part_only(tmp_path):
     draw = torch.Generator().manual_seed(0)
     clients = ct.data.from_tensors([(torch.randn(12, 3, generator=draw), torch.arange(12) % 2)] * 2)
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
-    ct.fit("fedavg", clients, model, 1, freeze=["0"], checkpoint=tmp_path)
-    again = {"checkpoint": tmp_path, "settings": ct.RunSettings(resume=True)}
-    assert ct.fit("fedavg", clients, model, 2, freeze=["0"], **again).rounds == 2
+    ct.fit("fedavg", clients, model, 1, settings=ct.RunSettings(freeze=["0"]), checkpoint=tmp_path)
+    again = {"checkpoint": tmp_path, "settings": ct.RunSettings(freeze=["0"], resume=True)}
+    assert ct.fit("fedavg", clients, model, 2, **again).rounds == 2
     model[0].weight.data.add_(1)
     with pytest.raises(ct.InputError, match="was written with other data, model or settings"):
-        ct.fit("fedavg", clients, model, 3, freeze=["0"], **again)
+        ct.fit("fedavg", clients, model, 3, **again)

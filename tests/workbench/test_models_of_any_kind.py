@@ -182,7 +182,7 @@ def test_frozen_batch_norm_keeps_its_statistics(method):
 )
 def test_a_pattern_freezes_the_statistics_of_batch_norm_without_parameters(pattern, trained):
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False), nn.Linear(3, 1))
-    run = ct.fit("fedavg", clients(), model, 1, freeze=[pattern])
+    run = ct.fit("fedavg", clients(), model, 1, settings=ct.RunSettings(freeze=[pattern]))
     before, after = model.state_dict(), run.state_dict()
     assert set(run.state_dict(trained_only=True)) == trained
     assert {name for name in after if not torch.equal(after[name], before[name])} == trained

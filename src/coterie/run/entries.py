@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from coterie.core.errors import is_number, require
-from coterie.core.schema import COUNT, SIZE, TEXT, Flag, Rule, list_of, one_of, optional, options
+from coterie.core.schema import COUNT, SIZE, Flag, Rule, one_of, optional, options
 from coterie.run.finetune import Tuning
-from coterie.run.settings import ROUNDS, RunSettings
+from coterie.run.settings import PATTERNS, ROUNDS, RunSettings
 
 __all__ = ["MethodEntry", "ModelTable", "ReportTable", "RunTable"]
 
@@ -82,7 +82,7 @@ class ModelTable:
     """
 
     init: Annotated[str | None, Flag(metavar="FILE")] = None
-    freeze: Annotated[tuple[str, ...], list_of(TEXT, "a list of patterns", empty=True), Flag(metavar="A,B")] = ()
+    freeze: Annotated[tuple[str, ...], PATTERNS, Flag(metavar="A,B")] = ()
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ from coterie.core.workspace import Workspace
 from coterie.data import load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
-from coterie.models import MODELS, ModelSpec, build_model
-from coterie.models import freeze as freeze_parameters
+from coterie.models import MODELS, ModelSpec, build_model, freeze
 from coterie.run.callbacks import Callback, keeps_validation
 from coterie.run.experiment import find_method
 from coterie.run.finetune import Tuning, finetune
@@ -81,7 +80,6 @@ def fit(
     filters: Sequence[Filter] = (),
     local: LocalSGD | None = None,
     init: Mapping[str, Tensor] | None = None,
-    freeze: Sequence[str] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     settings: RunSettings = _USUAL,
 ) -> Run:
@@ -102,7 +100,6 @@ def fit(
             order of their stages.
         local: local training, in place of the method's own.
         init: a state dict to start from.
-        freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
         checkpoint: folder where every complete round is saved; None: nothing is saved.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
@@ -110,9 +107,7 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    _check_types(
-        engine=engine, local=local, init=init, settings=settings, filters=filters, freeze=freeze, checkpoint=checkpoint
-    )
+    _check_types(engine=engine, local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
     refuse_misspelt(engine, EngineSpec, "an engine")
     for callback in (c for c in settings.callbacks if isinstance(c, Callback)):
         refuse_misspelt(callback, Callback, "a callback")
@@ -123,10 +118,9 @@ def fit(
     spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
     method = as_method(method if local is None else _with_local(method, local))
     module = build_model(spec, rows, seed)
-    if freeze or init is not None:
+    if settings.freeze or init is not None:
         module = copied(module)  # the caller's stays as it is
-    if freeze:
-        freeze_parameters(module, freeze)
+    freeze(module, settings.freeze)
     if init is not None:
         start_from(module, init)
     wrong: tuple[str, ...] = ()
@@ -165,7 +159,6 @@ _TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "init": (Mapping, "None or a state dict"),
     "settings": (RunSettings, "RunSettings(...)"),
     "filters": (Sequence, "a list of filters such as [TopK(0.01)]"),
-    "freeze": ((list, tuple), 'a list of patterns such as ["0.*"]'),
 }
 
 

@@ -13,7 +13,7 @@ from coterie.core.schema import COUNT, POSITIVE, SIZE, TEXT, Flag, InFiles, Rule
 from coterie.run.appeal import Appeal
 from coterie.run.callbacks import Callback
 
-__all__ = ["MOST_ROUNDS", "ROUNDS", "RunSettings"]
+__all__ = ["MOST_ROUNDS", "PATTERNS", "ROUNDS", "RunSettings"]
 
 MOST_ROUNDS = 1_000_000
 ROUNDS = Rule(lambda v: COUNT.test(v) and v <= MOST_ROUNDS, f"an int >= 0, at most {MOST_ROUNDS:,}")
@@ -23,6 +23,7 @@ _LOSS = Rule(
     f"{' | '.join(LOSSES)} or FILE.py:FUNCTION",
     LOSSES,
 )
+PATTERNS = list_of(TEXT, "a list of patterns", empty=True)
 _APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
 _CALLBACKS = Rule(
     lambda v: (
@@ -47,6 +48,8 @@ class RunSettings:
         appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`
             and `mandatory_rounds` (`Appeal`); None: not looked at.
         strict_wire: encode and decode everything as if it were sent.
+        freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
+            In files it stands in [model].
         callbacks: each a `Callback`, such as EarlyStopping(patience=3), or a function that is called with the number of each complete
             round, and with 0 at the start.
         label: what callbacks call the run; empty: its method's class.
@@ -63,6 +66,7 @@ class RunSettings:
     max_norm: Annotated[float, POSITIVE] = 100.0
     appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
     strict_wire: Annotated[bool, InFiles(said=False)] = False
+    freeze: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
     callbacks: Annotated[tuple[Any, ...], _CALLBACKS, InFiles(said=False)] = ()
     label: Annotated[str, InFiles(said=False)] = ""
     resume: Annotated[bool, InFiles(said=False)] = False

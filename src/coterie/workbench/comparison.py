@@ -62,7 +62,6 @@ def compare(
     filters: Sequence[Any] = (),
     local: LocalSGD | None = None,
     init: Any = None,
-    freeze: Sequence[str] = (),
     tune: bool | Mapping[str, Sequence[Any]] = False,
     yardstick: str | None = None,
     settings: RunSettings = _USUAL,
@@ -87,7 +86,6 @@ def compare(
         filters: as for `fit`.
         local: local training of every method that has some, in place of its own.
         init: a state dict or a safetensors file to start from.
-        freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
         tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
             {"local.lr": [0.03, 0.1]}. The trials are in `tuning.csv` of the folder.
         yardstick: "trees" shows scikit-learn's gradient-boosted trees of each client alone, and of all rows, beside the methods.
@@ -124,7 +122,6 @@ def compare(
         filters=filters,
         local=local,
         init=init,
-        freeze=freeze,
         tune=tune if isinstance(tune, Mapping) else {},
         yardstick=yardstick,
         settings=settings,
