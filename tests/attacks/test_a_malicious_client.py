@@ -385,6 +385,16 @@ def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
     assert "its reply to prepare is refused" in after.failures[LIAR]
 
 
+@pytest.mark.xfail(strict=True, reason="a site that says no before a later method ends everybody's job")
+def test_a_site_that_fails_before_a_later_method_is_left_out_of_it_and_the_others_go_on(fresh):
+    fresh.open()
+    assert not fresh.begin(0)(1).failures
+    fresh.lie = of("prepare", lambda values: {**values, "failed": "not this one"})
+    assert fresh.begin(1)(1).failures == {LIAR: "not this one"}
+    fresh.lie = None
+    assert not fresh.begin(2)(1).failures
+
+
 def test_what_a_site_says_in_words_is_for_a_person_to_mend(fresh):
     fresh.lie = of("open", lambda values: {**values, "failed": "its disk is full"})
     with pytest.raises(RunError, match=r"the run cannot begin \(open\): hungary \(its disk is full\)"):
