@@ -121,6 +121,8 @@ class Remote:
         self._lost: dict[str, int] = {}
         self._garbled: set[str] = set()
         self.refused: dict[str, str] = {}
+        self._left_out: dict[str, str] = {}
+        self._began = False
         self._pings: dict[str, Future[bool]] = {}
         self._pool = ThreadPoolExecutor(max_workers=len(self.clients), thread_name_prefix="coterie")
 
@@ -203,8 +205,9 @@ class Remote:
         self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
         message = {"pair": pair, "resume": resume, **{f"state/{k}": v for k, v in module.state_dict().items()}}
         classes = len(clients.classes)
+        self._left_out = {}
         told = self._all("prepare", message, lambda r: facts_of_reply(r, classes))
-        self._facts = {**clients.facts, **told}
+        self._facts, self._began = {**clients.facts, **told}, True
 
     def _all(self, do: str, message: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
         """What `read` makes of the replies of all sites to one message."""
@@ -229,11 +232,18 @@ class Remote:
         return tuple(name for name in self.clients if name not in self.refused)
 
     def _refuse(self, do: str, said: Mapping[str, str], unreadable: Mapping[str, str]) -> None:
-        """Go on without sites whose reply cannot be read, if they are few; what a site says in words, a person must mend first."""
+        """Go on without sites whose reply cannot be read, if they are few. What a site says in words, a person must mend first.
+
+        Once a method has begun, a site that fails before a later one is left out of that one.
+        """
         left = [name for name in self._present if name not in unreadable]
-        if said or 2 * len(left) < len(self._link.names):
+        begun = do == "prepare" and self._began
+        if begun:
+            left = [name for name in left if name not in said]
+        if (said and not begun) or 2 * len(left) < len(self._link.names):
             shown = "; ".join(f"{name} ({why})" for name, why in {**said, **unreadable}.items())
             raise RunError(f"the run cannot begin ({do}): {shown}. Mend these sites, then go on with --resume")
+        self._left_out.update(said)
         self.refused.update({name: f"its reply to {short(do)} is refused: {why}" for name, why in unreadable.items()})
 
     # ---- what the run loop uses
@@ -275,7 +285,8 @@ class Remote:
     def _send(self, messages: Mapping[str, Mapping[str, Any]], status: Status, most: int) -> dict[str, _Reply]:
         """One message to each client and its reply of at most `most` bytes; all at once."""
         self._ping([n for n in self._silent if n in messages])
-        waiting = [n for n in messages if n not in self._silent and n not in self.refused]
+        out = {**self._left_out, **self.refused}
+        waiting = [n for n in messages if n not in self._silent and n not in out]
         self._tell(status, waiting)
         futures: dict[str, Future[_Reply]] = {}
         for name in tuple(waiting):
@@ -291,7 +302,7 @@ class Remote:
         absent = f"it let {self._timeout:g} s pass before, and does not answer now"
         replies = {}
         for name in messages:
-            lost = _Reply({}, ClientCost(name, 0, 0, 0.0, self.refused.get(name, absent)))
+            lost = _Reply({}, ClientCost(name, 0, 0, 0.0, out.get(name, absent)))
             replies[name] = futures[name].result() if name in futures else lost
         return replies
 
