@@ -207,3 +207,18 @@ def test_what_git_hosts_and_citation_tools_read_is_yaml_and_of_this_version():
     assert [step["run"] for step in workflow["jobs"]["all"]["steps"] if "run" in step] == [".ci/run"]
     forms = [yaml.safe_load(f.read_text(encoding="utf-8")) for f in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")]
     assert sum("body" in form for form in forms) == 2
+
+
+@pytest.mark.programs
+def test_a_notebook_of_few_lines(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard")
+    path = ROOT / "examples" / "workbench.py"
+    monkeypatch.chdir(tmp_path)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 40
+    comparison = runpy.run_path(str(path))["comparison"]
+    said = capsys.readouterr().out
+    assert comparison.verdict("switzerland").reason in said
+    assert "trees-alone" in said
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "report.html").is_file()
+    assert len(list((tmp_path / "logs").glob("*/events*"))) == 9

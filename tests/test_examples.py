@@ -67,7 +67,11 @@ def test_there_is_an_example_of_each_kind():
         "own_data.py",
         "notebook_style.py",
     }
-    assert {name for name, _ in COMMANDS} == {p.name for p in EXAMPLES} - {"notebook_style.py", "workbench.py"}
+    assert {name for name, _ in COMMANDS} == {p.name for p in EXAMPLES} - {
+        "notebook_style.py",
+        "workbench.py",
+        "lora.py",
+    }
 
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
@@ -160,3 +164,15 @@ def test_notebook_style(out, capsys):
     losses = [float(re.search(r"log-loss ([\d.]+)", line).group(1)) for line in lines[:3]]
     assert losses[2] < losses[1]  # averaging harms Switzerland, choosing does not
     assert found["chosen"].weights["switzerland"]["switzerland"] > 0.25
+
+
+@pytest.mark.slow
+def test_adapters_are_trained_on_a_frozen_backbone(capsys):
+    pytest.importorskip("peft")
+    made = runpy.run_path(str(ROOT / "examples" / "lora.py"))
+    adapter, whole = made["adapter"], made["run"].state_dict("hungary")
+    assert all("lora" in name or "modules_to_save" in name for name in adapter)
+    assert sum(v.numel() for v in adapter.values()) < 0.5 * sum(v.numel() for v in whole.values())
+    loaded = made["model"].state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in whole.items())
+    assert "numbers travel" in capsys.readouterr().out

@@ -230,3 +230,15 @@ def test_columns_are_read_lazily(path, monkeypatch):
     split = {"kind": "iid", "clients": 3}
     unread, read = (ct.data.load("hf:own/rows", split=split, lazy=lazy) for lazy in (True, False))
     assert_same_bits(ct.fit("fedavg", unread, rounds=1), ct.fit("fedavg", read, rounds=1))
+
+
+def test_a_class_of_data_sets_is_opened_by_each_process():
+    class Rows:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, i):
+            return torch.full((2,), float(i)), i % 2
+
+    clients = ct.data.from_dataset(Rows, {"a": range(3), "b": range(3, 6)}, lazy=True)
+    assert torch.equal(clients["b"].train.read()[:, 0], torch.from_numpy(clients.train.numbers(1)).float())

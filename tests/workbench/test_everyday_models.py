@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import runpy
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from torch.nn import functional as F
 import coterie as ct
 
 DRAW = torch.Generator().manual_seed(0)
-EXAMPLE = Path(__file__).parents[2] / "examples" / "workbench.py"
 
 
 def falls(model, parts, *, lr=0.1, clip=None, optimiser="sgd", rounds=4, **options):
@@ -224,17 +221,3 @@ def test_rates_fall_along_a_cosine():
     inputs, labels = images()
     run = falls("logistic", [(inputs, labels)] * 2, lr=ct.Schedule(0.1, cosine=3, warmup=1), rounds=4)
     assert math.isfinite(float(run.x.sum()))
-
-
-@pytest.mark.slow
-def test_a_notebook_of_few_lines(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("tensorboard")
-    monkeypatch.chdir(tmp_path)
-    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 40
-    comparison = runpy.run_path(str(EXAMPLE))["comparison"]
-    said = capsys.readouterr().out
-    assert comparison.verdict("switzerland").reason in said
-    assert "trees-alone" in said
-    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "report.html").is_file()
-    assert len(list((tmp_path / "logs").glob("*/events*"))) == 9

@@ -119,7 +119,8 @@ def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
 
 
 def _opened(dataset: Any) -> Any:
-    return dataset() if callable(dataset) and not hasattr(dataset, "__getitem__") else dataset
+    made_by = isinstance(dataset, type) or (callable(dataset) and not hasattr(dataset, "__getitem__"))
+    return dataset() if made_by else dataset
 
 
 def _labels(dataset: Any, given: Any, used: NDArray[np.int64], column: str | None) -> Tensor:
