@@ -229,7 +229,7 @@ def test_the_approval_says_in_words_what_is_asked_and_what_leaves(tmp_path):
     for words in (
         hospital.approved.hash, "it alone may ask", "predicts  num", "by seed 0", "fedavg: 5 rounds",
         "2 steps with 16 rows each", "delta (a local model minus the one received)", "meritfed:target_descent leaves: weights, gap",
-        "budget    ", "never     rows, identifiers", "of fewer than 8 rows",
+        "budget    ", "stays     rows, identifiers", "of fewer than 8 rows",
     ):  # fmt: skip
         assert words in said, said
 

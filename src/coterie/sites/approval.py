@@ -121,7 +121,7 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
     yield f"budget    {approved.budget} requests, {approved.budget_of_a_round} of each round of a method; then a new approval is needed"
     yield (
-        f"never     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, or a gradient of fewer than "
+        f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"
     )
     yield "still     an update says something about the rows that made it: a dishonest server can find some (docs/trust.md)"
