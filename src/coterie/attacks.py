@@ -228,7 +228,7 @@ class LabelFlip(Attack):
         parts = {k: rows for k in ("train", "validation", "test") if (rows := getattr(clients, k)) is not None}
         require(
             all(r.labels.ndim == 1 and not r.labels.is_floating_point() for r in parts.values()),
-            "LabelFlip turns the classes of rows round, and these labels are no classes; choose another attack",
+            "LabelFlip turns the classes of rows round, and these labels are not classes; choose another attack",
         )
         count = max(len(clients.classes), *(1 + int(r.labels.max()) for r in parts.values()))
         turned: dict[int, Tensor] = {}  # parts may share one tensor, and `Clients.folded` looks whether they do
@@ -272,10 +272,13 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
     """
     if isinstance(on, int | float):
         count = round(on * len(names))
-        require(count > 0, f"a share of {on:g} of {len(names)} clients is nobody; name them, or raise the share")
+        require(
+            count > 0,
+            f"a share of {on:g} of {len(names)} clients is less than one client; name clients, or raise the share",
+        )
         order = sorted(names, key=lambda name: (Rng.named(seed, "attackers", name).uniform(1)[0], name))
         return tuple(sorted(order[:count]))
-    require(bool(on), 'the attack is on nobody; say who attacks: on = ["NAME"], or a share such as on = 0.1')
+    require(bool(on), 'no client attacks; say who does: on = ["NAME"], or a share such as on = 0.1')
     for name in on:
         require(name in names, f"there is no client {name!r} to attack; {nearest(name, names)}")
     require(len(set(on)) == len(on), f"attackers repeat: {', '.join(on)}; name each once")

@@ -199,7 +199,7 @@ ERRORS = {
     "nobody": (("--attack", "ipm"), "say who attacks"),
     "attackers alone": (("--attack-on", "hungary"), "[attack] needs a name"),
     "unknown client": (("--attack", "ipm", "--attack-on", "budapest"), "there is no client 'budapest' to attack"),
-    "share of nobody": (("--attack", "ipm", "--attack-on", "0.01"), "is nobody"),
+    "share of nobody": (("--attack", "ipm", "--attack-on", "0.01"), "is less than one client"),
     "share": (("--attack", "ipm", "--attack-on", "2"), "share in (0, 1]"),
     "unknown field": (
         ("--attack", "ipm", "--attack-on", ".5", "--set", "attack.epz=1"),

@@ -286,7 +286,7 @@ def test_a_run_is_not_overwritten(driver, killed):
     before = everything(killed)
     refused = driver(killed.parent, *COMPARE, "--out", "run")
     assert refused.status == 2
-    assert refused.err == "coterie: run already holds a run; go on with --resume, or choose another --out\n"
+    assert refused.err == "coterie: run already holds a run; continue with --resume, or choose another --out\n"
     assert everything(killed) == before
 
 

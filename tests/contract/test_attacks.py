@@ -153,5 +153,5 @@ def test_evaluation_is_honest():
 
 def test_an_attack_on_nobody_is_an_error():
     problem = logistic()
-    with pytest.raises(InputError, match=r"the attack is on nobody; say who attacks: on = \["):
+    with pytest.raises(InputError, match=r"no client attacks; say who does: on = \["):
         fit(run(FIRST["fedavg"]).method, problem.clients, problem.model, 1, attack=Noise())

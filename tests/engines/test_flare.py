@@ -167,7 +167,7 @@ def test_a_client_without_certificate_is_refused_and_told_before(lonely, tmp_pat
         lonely.stop("hungary")
     check = lonely.coterie("site", "check", kit, check=False)
     assert (check.returncode, check.stdout) == (2, "")
-    assert "has no client.crt: the server lets nobody in without" in check.stderr
+    assert "has no client.crt: the server refuses connections without it" in check.stderr
 
 
 def test_a_kit_of_a_foreign_ca_is_refused(lonely, tmp_path):

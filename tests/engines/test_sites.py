@@ -219,7 +219,7 @@ def test_replies_leave_a_site_through_the_filters_of_its_plan_whatever_the_serve
     assert "models" in str(differences(tmp_path / "here", tmp_path / "plain"))
     for site in sites.values():
         site._newest = -1  # a job of its own
-    with pytest.raises(RunError, match="is packed, which nobody asked for"):
+    with pytest.raises(RunError, match="is packed, although no filter packs it"):
         run_experiment(plain, tmp_path / "other", backend=Sites(remote(sites)))
 
 

@@ -305,8 +305,8 @@ def test_a_share_is_rounded_and_drawn_from_the_seed():
 @pytest.mark.parametrize(
     ("attackers", "sentence"),
     [
-        (0.05, "is nobody"), (("x",), "there is no client 'x' to attack"), (("b", "b"), "attackers repeat"),
-        ((), "the attack is on nobody"),
+        (0.05, "is less than one client"), (("x",), "there is no client 'x' to attack"), (("b", "b"), "attackers repeat"),
+        ((), "no client attacks"),
     ],
 )  # fmt: skip
 def test_wrong_attackers_are_refused(attackers, sentence):

@@ -79,7 +79,7 @@ def test_a_damaged_frozen_part_is_found_and_made_again(run, arguments, table, tm
     before = contents(copied)
     (copied / "models" / "frozen" / "local-0.safetensors").write_bytes(b"not a model")
     assert [said for said in verify(copied).problems if "frozen/local-0.safetensors is damaged" in said]
-    with pytest.raises(ct.InputError, match=r"frozen/local-0\.safetensors is damaged; go on with: .* --resume"):
+    with pytest.raises(ct.InputError, match=r"frozen/local-0\.safetensors is damaged; continue with: .* --resume"):
         predict(copied, table, client="hungary", method="local")
     ct.compare(**arguments, folder=copied, resume=True)
     assert not verify(copied).problems

@@ -188,6 +188,6 @@ def _unpacked(value: Any, packing: Filter | None, kind: str, layout: Layout) -> 
     if not isinstance(value, Packed):
         return value
     if packing is None or kind not in packing.kinds:
-        raise InputError("it is packed, which nobody asked for")
+        raise InputError("it is packed, although no filter packs it")
     parts = {k: v for k, v in value.parts.items() if k != _BUFFERS}
     return torch.cat([packing.unpack(parts, layout.dim), value.parts[_BUFFERS]], dim=-1)

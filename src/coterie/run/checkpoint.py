@@ -52,7 +52,7 @@ def history_lines(path: Path, meta: Mapping[str, Any]) -> list[bytes]:
         lines = []
     require(
         functools.reduce(_chained, lines, b"").hex() == meta["history_hash"],
-        f"{path} is missing or damaged; delete {path.parent} and go on with --resume: this method and seed start again",
+        f"{path} is missing or damaged; delete {path.parent} and continue with --resume: this method and seed start again",
     )
     return lines
 

@@ -85,7 +85,7 @@ def mend_tables(folder: Path) -> list[str]:
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
     methods += [MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")]
     pairs = [Pair(entry, seed, folder) for entry in methods for seed in tables["run"]["seeds"]]
-    again = f"go on with: coterie run {settings} --resume"
+    again = f"continue with: coterie run {settings} --resume"
     for pair in pairs:
         require(not pair.damage(), f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
     write_tables(folder, methods, tables["run"]["seeds"])
@@ -132,5 +132,5 @@ def _cure(folder: Path, name: str) -> str:
     if name == "experiment.toml":
         return "restore it from a copy"
     if name.endswith("history.jsonl"):
-        return f"delete {(folder / name).parent} and go on with: coterie run {folder / 'experiment.toml'} --resume"
-    return f"go on with: coterie run {folder / 'experiment.toml'} --resume"
+        return f"delete {(folder / name).parent} and continue with: coterie run {folder / 'experiment.toml'} --resume"
+    return f"continue with: coterie run {folder / 'experiment.toml'} --resume"

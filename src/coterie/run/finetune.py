@@ -119,7 +119,7 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
     folded = next((r["client"] for r in run.summary if r["n_train"] > trained.get(r["client"], r["n_train"])), None)
     require(
         folded is None,
-        f"client {folded!r} was trained on validation rows, which then cannot choose; fit with merge_validation=False",
+        f"client {folded!r} was trained on its validation rows, so they cannot choose; fit with merge_validation=False",
     )
     federation = Federation(
         engine, engine.clients, run.seed, max_norm=settings.max_norm, strict_wire=settings.strict_wire

@@ -230,7 +230,7 @@ def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
     own = module.state_dict()
     for name in own:
         require(name in init, f"the initial model lacks {name!r}; it has {', '.join(map(str, list(init)[:6]))}")
-        require(_is_plain(init[name]), f"{name!r} of the initial model is no dense tensor of finite real numbers")
+        require(_is_plain(init[name]), f"{name!r} of the initial model is not a dense tensor of finite real numbers")
         if init[name].shape != own[name].shape:
             raise InputError(
                 f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(own[name].shape)}"

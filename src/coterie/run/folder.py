@@ -45,7 +45,7 @@ def refuse_others(folder: Path, resume: bool) -> None:
     """Raise `InputError` if `folder` holds something else, or a run and `resume` is not asked for."""
     require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
     if is_run(folder):
-        require(resume, f"{folder} already holds a run; go on with --resume, or choose another --out")
+        require(resume, f"{folder} already holds a run; continue with --resume, or choose another --out")
     elif folder.is_dir():
         begun = {CHECKPOINTS, "format.json", "tuning.csv"}  # a run that was killed before its first file
         other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
@@ -110,7 +110,7 @@ class Pair:
         saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
         for what in damaged(self.run, {name: saved["files"][name]} if saved else {}).values():
             raise InputError(
-                f"{self.history} {what}; delete {self.folder} and go on with --resume: this method and seed start again"
+                f"{self.history} {what}; delete {self.folder} and continue with --resume: this method and seed start again"
             )
 
     def damage(self) -> dict[str, str]:

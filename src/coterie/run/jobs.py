@@ -95,7 +95,7 @@ class Jobs:
             except EOFError:
                 process.join()
                 raise RunError(
-                    f"the process of a run ended with exit code {process.exitcode}; every complete round is saved: go on with --resume"
+                    f"the process of a run ended with exit code {process.exitcode}; complete rounds are saved: continue with --resume"
                 ) from None
             if "round" in said:
                 on_round(said["round"])

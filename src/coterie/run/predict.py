@@ -147,7 +147,7 @@ def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
     recorded = read_sealed(run / CHECKPOINTS / f"{method}-{seed}" / "done.json")["files"]
     needed = [path.relative_to(run).as_posix() for path in (found, frozen_path(run / "models", method, seed))]
     for name in damaged(run, {name: recorded[name] for name in needed if name in recorded}):
-        raise InputError(f"{run / name} is damaged; go on with: coterie run {run / 'experiment.toml'} --resume")
+        raise InputError(f"{run / name} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
     return found
 
 

@@ -52,8 +52,8 @@ def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
 
 def read_sealed(path: Path) -> dict[str, Any]:
     """What `write_sealed` wrote. Raises `InputError` if the file is missing, damaged or of another version."""
-    require(path.exists(), f"{path} is missing, so its run is not complete; go on with --resume")
-    cure = "delete it and go on with --resume"
+    require(path.exists(), f"{path} is missing, so its run is not complete; continue with --resume")
+    cure = "delete it and continue with --resume"
     record = read_json(path, dict, cure)
     whole = record.pop(SEAL, None) == _seal(record)
     require(whole, f"{path} is damaged, or of another version of coterie; {cure}")

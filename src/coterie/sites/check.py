@@ -119,14 +119,15 @@ def _check_certificate(startup: Path, site: str) -> None:
 
     for name in ("client.crt", "client.key", "rootCA.pem"):
         require(
-            (startup / name).is_file(), f"{startup} has no {name}: the server lets nobody in without; get the kit anew"
+            (startup / name).is_file(),
+            f"{startup} has no {name}: the server refuses connections without it; get a new kit",
         )
     own, root = (x509.load_pem_x509_certificate((startup / n).read_bytes()) for n in ("client.crt", "rootCA.pem"))
     try:
         own.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise InputError(
-            f"{startup / 'client.crt'} is not signed by {startup / 'rootCA.pem'}; get the kit anew"
+            f"{startup / 'client.crt'} is not signed by {startup / 'rootCA.pem'}; get a new kit"
         ) from error
     named = str(own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
     require(

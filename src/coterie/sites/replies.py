@@ -65,7 +65,7 @@ def opened(got: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
     except InputError as error:
         raise InputError(plain(f"its reply cannot be read: {error}")) from error
     why = values.get("failed", "")
-    require(isinstance(why, str), "its reply cannot be read: it fails without a sentence")
+    require(isinstance(why, str), "its reply cannot be read: it reports a failure without a reason")
     answers = (serial, UNREAD) if why else (serial,)
     require(type(values.get("serial")) is int and values["serial"] in answers, "it replied to another ask")
     return values, plain(why)
@@ -83,15 +83,15 @@ def answer_of(name: str, ask: Ask, values: Mapping[str, Any]) -> Answer:
         for field, value in block.values.items():
             _check_row(plain(str(field), 40), value)
     for kind, count in answer.spent.items():
-        require(kind in WORK and 0 <= count <= MANY_ROWS, "it says that it did work that nobody can have done")
-    require(len(answer.forgot) + len(answer.remembered) <= MANY_KEYS, "it remembers too many things")
+        require(kind in WORK and 0 <= count <= MANY_ROWS, "it reports an impossible amount of work")
+    require(len(answer.forgot) + len(answer.remembered) <= MANY_KEYS, "it reports too many remembered values")
     for key in (*answer.forgot, *answer.remembered):
-        require(isinstance(key, str) and len(key) <= 300, "it remembers something without a name")
-    require(all(names == (name,) for names in answer.forgot.values()), "it says what others have forgotten")
+        require(isinstance(key, str) and len(key) <= 300, "it reports a remembered value without a name")
+    require(all(names == (name,) for names in answer.forgot.values()), "it reports what other clients forgot")
     rounds = [pair for pairs in answer.remembered.values() for pair in pairs]
     require(
         all(client == name and -1 <= number <= ask.context.round for client, number in rounds),
-        "it remembers what others did, or a round that was not",
+        "it reports memory of other clients, or of a round that has not run",
     )
     failed = {name: plain(why) for name, why in answer.failed.items()}
     return Answer(answer.blocks, failed, answer.spent, (), answer.forgot, answer.remembered)
@@ -111,7 +111,7 @@ def notes_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The notes of a site about its file."""
     notes = values.get("notes")
     good = isinstance(notes, tuple) and len(notes) <= MANY_KEYS and all(isinstance(note, str) for note in notes)
-    require(good, "its notes are no sentences")
+    require(good, "its notes are not sentences")
     return tuple(plain(note) for note in notes or ())
 
 
@@ -125,7 +125,7 @@ def facts_of_reply(values: Mapping[str, Any], classes: int) -> Facts:
         and set(sizes) == {"train", "validation", "test"}
         and all(_is_count(rows) for rows in sizes.values())
         and sizes["train"] > 0,
-        "its facts count rows that nobody can have",
+        "its facts count an impossible number of rows",
     )
     lowest, highest = facts["lowest"], facts["highest"]
     require(
@@ -154,7 +154,7 @@ def check_description(text: Any, chosen: Collection[str] = ()) -> None:
         most = about["rows"] if name in chosen else MANY_CATEGORIES
         good = _is_word(name) and isinstance(column, dict) and _is_column(column, most)
         require(good, f"its description of column {plain(str(name), 40)!r} is none")
-    require(isinstance(label, dict) and _is_label(label), "its description of the label is none")
+    require(isinstance(label, dict) and _is_label(label), "its description of the label is not a description")
 
 
 def _is_column(column: Mapping[str, Any], most: int) -> bool:

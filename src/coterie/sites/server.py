@@ -242,7 +242,7 @@ class Remote:
             left = [name for name in left if name not in said]
         if (said and not begun) or 2 * len(left) < len(self._link.names):
             shown = "; ".join(f"{name} ({why})" for name, why in {**said, **unreadable}.items())
-            raise RunError(f"the run cannot begin ({do}): {shown}. Mend these sites, then go on with --resume")
+            raise RunError(f"the run cannot begin ({do}): {shown}. Correct these sites, then continue with --resume")
         self._left_out.update(said)
         self.refused.update({name: f"its reply to {short(do)} is refused: {why}" for name, why in unreadable.items()})
 

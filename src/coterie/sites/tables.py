@@ -62,7 +62,7 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
         options = {**{k: list(v) if isinstance(v, tuple) else v for k, v in HEART_DISEASE.items()}, **options}
     for key in options:
         require(key in _ALLOWED, f"[data] has no option {key!r} for tables at sites; {nearest(key, _ALLOWED)}")
-    require(isinstance(options.get("label"), str), "[data] must name the label: nobody sees the columns of all sites")
+    require(isinstance(options.get("label"), str), "[data] must name the label: no party sees the columns of all sites")
     return options
 
 

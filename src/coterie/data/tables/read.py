@@ -103,11 +103,13 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
             require(
                 len(row) == len(header),
                 f"{path}: line {reader.line_num} has {len(row)} cells but the header has {len(header)}; "
-                "mend that line (a separator inside a cell needs quotes)",
+                "correct that line (a separator inside a cell needs quotes)",
             )
             rows.append(row)
     except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num} cannot be read as CSV ({error}); mend that line") from error
+        raise InputError(
+            f"{path}: line {reader.line_num} cannot be read as CSV ({error}); correct that line"
+        ) from error
     require(bool(header), f"{path} is empty; give it a header line and rows, or remove it")
     cells: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(header)
     return header, cells, "decimal" if separator == ";" else "thousands" if separator == "," else ""

@@ -113,7 +113,7 @@ def _check_key(signed_zip: Path, requested: Path) -> None:
         asked = json.loads((requested / "request.json").read_text(encoding="utf-8"))["request_id"]
     except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
-            f"{signed_zip} or {requested} is damaged; ask for a key anew with coterie site request"
+            f"{signed_zip} or {requested} is damaged; request a new key with coterie site request"
         ) from error
     require(
         signed == asked, f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key"

@@ -27,7 +27,7 @@ RESULT = "coterie-run"
 OUTCOME = "outcome.json"
 LINGER = 5.0
 """Seconds that a job waits at its end for whoever watches it, so that they learn that it is over."""
-ENDED = "the job was ended in the middle of the run, as when a site's worker dies; start what has died, then go on with --resume"
+ENDED = "the job was ended in the middle of the run, as when a site's worker dies; start what has died, then continue with --resume"
 
 
 class Coordinator:

@@ -187,7 +187,7 @@ def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> 
         except Exception as error:  # FLARE has a dozen kinds for this
             if time.monotonic() - heard > SILENT_SECONDS:
                 raise RunError(
-                    f"the server has not answered for {SILENT_SECONDS:g} s; start it again, then go on with --resume"
+                    f"the server has not answered for {SILENT_SECONDS:g} s; start it again, then continue with --resume"
                 ) from error
             time.sleep(1.0)
             continue
@@ -217,7 +217,7 @@ def _bring_back(session: Any, job: str, status: str, out: Path) -> None:
             got = Path(session.download_job_result(job, temporary))
         except Exception as error:
             raise RunError(
-                f"job {job} ended as {status} and has no result ({error}); start what has died, then go on with --resume"
+                f"job {job} ended as {status} and has no result ({error}); start what has died, then continue with --resume"
             ) from error
         found = next(got.rglob(RESULT), None)
         if found is not None:
@@ -225,7 +225,7 @@ def _bring_back(session: Any, job: str, status: str, out: Path) -> None:
         outcome = next(got.rglob(OUTCOME), None)
         said = None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
     if said is None:
-        raise RunError(f"job {job} ended as {status}; start what has died, then go on with --resume")
+        raise RunError(f"job {job} ended as {status}; start what has died, then continue with --resume")
     if said["status"]:
         kind = InputError if said["status"] == 2 else RunError
         raise kind(said["sentence"])
