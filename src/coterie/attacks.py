@@ -236,12 +236,12 @@ class LabelFlip(Attack):
             labels = turned.setdefault(id(rows.labels), rows.labels.clone())
             mine = _numbers(rows, [clients.number(n) for n in names])
             labels[mine] = count - 1 - labels[mine]
-        made = copy(clients)
+        attacked = copy(clients)
         for key in ("train", "validation"):
             if key in parts:
                 rows = parts[key]
-                setattr(made, key, Rows(rows.inputs, turned[id(rows.labels)], rows.offsets, rows.index))
-        return made
+                setattr(attacked, key, Rows(rows.inputs, turned[id(rows.labels)], rows.offsets, rows.index))
+        return attacked
 
 
 ATTACKS = Registry(

@@ -81,16 +81,16 @@ class Entry:
 
 
 def _said(word: str, text: str) -> str:
-    found = re.search(rf"^{word}: (.*?)(?:\n\n|\n(?=[A-Z]\w+: )|\Z)", text, re.S | re.M)
-    return " ".join(found.group(1).split()) if found else ""
+    paragraph = re.search(rf"^{word}: (.*?)(?:\n\n|\n(?=[A-Z]\w+: )|\Z)", text, re.S | re.M)
+    return " ".join(paragraph.group(1).split()) if paragraph else ""
 
 
 @cache
 def entries() -> dict[str, Entry]:
     """All methods by name, in the order in which they are shown."""
     files = [file for room in ("algorithms", "samplers") for file in sorted((_HERE / room).glob("*.py"))]
-    found = [entry for file in files for entry in _entries_of(file)]
-    return {entry.name: entry for entry in sorted(found, key=lambda e: (e.order, e.name))}
+    of_all_files = [entry for file in files for entry in _entries_of(file)]
+    return {entry.name: entry for entry in sorted(of_all_files, key=lambda e: (e.order, e.name))}
 
 
 def _entries_of(file: Path) -> list[Entry]:
@@ -121,8 +121,8 @@ def find(name: str) -> type[Method[Any]]:
             f"there is no method {name!r}; {nearest(name, entries())}; FILE.py:NAME is a method of your own"
         )
     entry = entries()[name]
-    found: type[Method[Any]] = getattr(importlib.import_module(entry.module), entry.class_name)
-    return found
+    method: type[Method[Any]] = getattr(importlib.import_module(entry.module), entry.class_name)
+    return method
 
 
 @cache

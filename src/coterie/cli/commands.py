@@ -305,14 +305,14 @@ def _report(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace) -> int:
     from coterie.run.collect import verify
 
-    found = verify(Path(args.folder))
-    for problem in found.problems:
+    checked = verify(Path(args.folder))
+    for problem in checked.problems:
         _say(problem)
     _say(
-        f"{found.whole} files are as the run recorded them"
-        + (f"; {len(found.problems)} are not" if found.problems else "")
+        f"{checked.whole} files are as the run recorded them"
+        + (f"; {len(checked.problems)} are not" if checked.problems else "")
     )
-    return 2 if found.problems else 0
+    return 2 if checked.problems else 0
 
 
 def _finalise(args: argparse.Namespace) -> int:
@@ -384,9 +384,9 @@ def _check(args: argparse.Namespace) -> int:
 
     tables: dict[str, Any] = {"data": {}}
     override(tables, args)
-    found = check_folder(args.data, split=tables.get("split"), **tables["data"])
-    _say(json.dumps(found.spelled(), indent=1) if args.json else "\n".join(lines(found)))
-    return 2 if found.problems else 0
+    checked = check_folder(args.data, split=tables.get("split"), **tables["data"])
+    _say(json.dumps(checked.spelled(), indent=1) if args.json else "\n".join(lines(checked)))
+    return 2 if checked.problems else 0
 
 
 def _track(args: argparse.Namespace) -> int:

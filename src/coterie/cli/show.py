@@ -20,8 +20,8 @@ def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
     said = explanations(cls)
     rows = []
     for field in dataclasses.fields(cls):
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
+        factory = field.default_factory
+        default = field.default if factory is dataclasses.MISSING else factory()
         text = "" if default is dataclasses.MISSING else repr(default)
         rows.append((field.name, _plain_type(str(field.type)), text, said.get(field.name, "")))
     return rows
@@ -56,8 +56,8 @@ def describe(name: str) -> dict[str, Any]:
         kind, text, fields = "model", _summary(MODELS[name]), fields_of(MODELS[name])
     elif name in values:
         kind, text, fields = "settings", _summary(values[name]), fields_of(values[name])
-    elif found := next((r for r in (ATTACKS, FILTERS, CALLBACKS) if name in r), None):
-        kind, cls = found.kind, found[name]
+    elif registry := next((r for r in (ATTACKS, FILTERS, CALLBACKS) if name in r), None):
+        kind, cls = registry.kind, registry[name]
         text, fields = (inspect.getdoc(cls) or "").partition("\n\nAttributes:")[0], fields_of(cls)
     elif name in DATASETS:
         dataset = DATASETS[name]
@@ -94,12 +94,12 @@ def _keys_of(table: str) -> list[tuple[str, str, str, str]]:
 
 def show(name: str) -> str:
     """The same for people."""
-    found = describe(name)
-    lines = [found["text"].rstrip(), ""]
-    data = found["kind"] in ("data", "table")
-    if found["fields"]:
+    described = describe(name)
+    lines = [described["text"].rstrip(), ""]
+    data = described["kind"] in ("data", "table")
+    if described["fields"]:
         lines.append("options (--set KEY=VALUE)" if data else "fields")
-    for field in found["fields"]:
+    for field in described["fields"]:
         long = field["default"].startswith("LocalSGD(")
         default = "see: coterie show LocalSGD" if long else field["default"] and f"= {field['default']}"
         lines.append(f"{field['name']}{'' if data else ': ' + field['type']} {default}".rstrip())

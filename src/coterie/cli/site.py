@@ -156,8 +156,8 @@ def _request(args: argparse.Namespace) -> int:
     from coterie.sites.flare.join import request
 
     folder = Path(args.out or f"{args.site}-key")
-    made = request(Path(args.plan), args.site, folder)
-    _say(f"send {made} to the operator; the key in {folder} stays here")
+    archive = request(Path(args.plan), args.site, folder)
+    _say(f"send {archive} to the operator; the key in {folder} stays here")
     return 0
 
 

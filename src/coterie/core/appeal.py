@@ -133,7 +133,7 @@ def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, w
 def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm: LocalSGD, rows: str) -> Measured:
     """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
     rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
-    found = []
+    blocks = []
     for some in _chunks(range(len(cohort.names))):
         part = cohort.only(some).unbilled()  # looking is not part of the method's work
         need, own = rho[some], solo[some]
@@ -141,8 +141,8 @@ def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm
         train, (test, right) = part.loss(x), _on_test(part, x)
         columns = [train - need, (need - train).clamp(min=0), train, (train < own[:, 1]).double(), test, right]
         columns += [*_preferences(test, right, own), *_preferences(*_on_test(part, tuned), own)]
-        found.append(torch.stack(columns, dim=1))
-    table = torch.cat(found)
+        blocks.append(torch.stack(columns, dim=1))
+    table = torch.cat(blocks)
     return Measured(table.nan_to_num(0.0), ~table.isnan())
 
 
@@ -154,8 +154,8 @@ def _preferences(test: Tensor, right: Tensor, own: Tensor) -> list[Tensor]:
 
 
 def _on_test(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
-    found = cohort.evaluate(x, {"accuracy": accuracy}, part="test")
-    return found["loss"], found["accuracy"]
+    evaluated = cohort.evaluate(x, {"accuracy": accuracy}, part="test")
+    return evaluated["loss"], evaluated["accuracy"]
 
 
 def requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Tensor:
@@ -165,7 +165,7 @@ def requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: Lo
 
 def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Tensor:
     """rho_k, training loss, test loss and test accuracy of xhat_k [n, 4], computed once; NaN where there are no rows."""
-    found, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
+    kept, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
     new = torch.nonzero(rounds < 0).flatten().tolist()
     if new and start is None:
         raise RuntimeError("the requirement is lost (a process ended?); it is computed anew when next asked")
@@ -176,10 +176,10 @@ def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Te
         rho = train.clone()
         if held:
             rho[held] = part.only(held).loss(own[held], part=rows)
-        found[some] = torch.stack([rho, train, *_on_test(part, own)], dim=1)
+        kept[some] = torch.stack([rho, train, *_on_test(part, own)], dim=1)
     if new:
-        cohort.keep(KEPT, found)
-    return found
+        cohort.keep(KEPT, kept)
+    return kept
 
 
 def _chunks(positions: Any) -> Iterator[list[int]]:
@@ -237,8 +237,8 @@ def measure_appeal(
         if not names:
             continue
         payload = requirement_payload(requirements, names, start, (), with_steps(local, warmup_steps))
-        got = federation.ask(names, measured, x=x, **payload)
-        for column, values, defined in zip(_MEASURED, got.values.T, got.defined.T, strict=True):
+        replies = federation.ask(names, measured, x=x, **payload)
+        for column, values, defined in zip(_MEASURED, replies.values.T, replies.defined.T, strict=True):
             if column == "gap":
                 log[f"objective_everyone{suffix}"] = float(solved(appeal.objective, values, surrogate))
             elif bool(defined.any()):

@@ -158,16 +158,16 @@ class Cohort:
             compute: gives the same numbers for a cohort of some of these clients, [k, ...].
             of: as for `note`.
         """
-        found = self.memory.noted(key, (self.seed, *of))
-        missing = [i for i, value in enumerate(found) if value is None]
-        if len(missing) == len(found):
+        known = self.memory.noted(key, (self.seed, *of))
+        missing = [i for i, value in enumerate(known) if value is None]
+        if len(missing) == len(known):
             return compute(self)
         if missing:
             some = self.only(missing)
             some = replace(some, memory=self.memory.part(some.names))
             for i, value in zip(missing, compute(some), strict=True):
-                found[i] = value
-        return torch.stack(cast("list[Tensor]", found))
+                known[i] = value
+        return torch.stack(cast("list[Tensor]", known))
 
     def steps(self, local: LocalSGD) -> Tensor:
         """Number of batches that each client's training with these settings has, int64 [n]."""

@@ -224,12 +224,12 @@ class Batched:
         if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
         x = aligned(x)
-        found = out if out is not None and is_aligned(out) else torch.empty_like(x)
+        gradient = out if out is not None and is_aligned(out) else torch.empty_like(x)
         rows = self._aligned(inputs.flatten(1)[None])
         scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
-        sides = self._sides(self._split(x[None]), self._split(found[None]), self._space(1, len(labels)), [])
+        sides = self._sides(self._split(x[None]), self._split(gradient[None]), self._space(1, len(labels)), [])
         self._step(sides, rows, self._labels(labels)[None], scale, _GRADIENT)
-        return found
+        return gradient
 
     def steady(self) -> bool:
         """Whether a client's result is the same bits alone, beside one and beside many others, on this machine."""
@@ -243,10 +243,10 @@ class Batched:
         def trained(clients: range, batch: int, steps: int, own: bool) -> Tensor:
             rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
             start = x.repeat(len(clients), 1) if own else x
-            found = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
+            models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
             for chunk in chunks(rows, lambda size: len(clients), lambda client, own: own):
-                self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), found)
-            return found
+                self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), models)
+            return models
 
         groups = (range(2), range(1), range(4, 7))
         return all(
@@ -337,12 +337,12 @@ class Batched:
 
     def _sides(self, old: list[Tensor], new: list[Tensor], space: list[Tensor], shift: list[Tensor]) -> list[_Side]:
         """The views that steps from `old` to `new` (which may be the same memory) work on, layer by layer."""
-        found: list[_Side] = []
+        sides: list[_Side] = []
         at = 0
         for layer, out in zip(self.layers, space, strict=False):
             weight, bias, back, right, moves = None, None, None, None, []
-            if found:
-                right = found[-1].out
+            if sides:
+                right = sides[-1].out
                 # Of torch's own a slice would begin where the one before it ends, and the next products round by that.
                 back = self._slices(len(out), out.shape[1], layer.inputs)
             if layer.inputs:
@@ -354,8 +354,8 @@ class Batched:
                 moves.append(_Move(bias, new[at], space[-1], out, shift[at] if shift else None))
                 at += 1
             turned = None if weight is None else weight.transpose(1, 2)
-            found.append(_Side(layer.relu, weight, turned, bias, out, back, moves))
-        return found
+            sides.append(_Side(layer.relu, weight, turned, bias, out, back, moves))
+        return sides
 
     def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: StepRule) -> None:
         """One step."""

@@ -216,11 +216,11 @@ class MemoryView:
 
     def rounds(self) -> dict[str, dict[str, int]]:
         """By key and client, the round of what this task has committed, or has looked at."""
-        found = {
+        written = {
             key: {name: self._memory.written(key, name) for name in sorted(names)}
             for key, names in self._looked_at.items()
         }
-        return {key: {n: r for n, r in by_name.items() if r != NEVER} for key, by_name in found.items()}
+        return {key: {n: r for n, r in by_name.items() if r != NEVER} for key, by_name in written.items()}
 
     def get(self, key: str, default: Tensor) -> Tensor:
         """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""

@@ -197,12 +197,12 @@ def _ranges(payload: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 def find_metrics(names: str) -> Mapping[str, Metric]:
     """The metrics of a comma-separated list."""
-    found = {}
+    metrics = {}
     for name in names_in(names):
         if name not in METRICS:
             raise InputError(f"there is no metric {name!r}; {nearest(name, METRICS)}")
-        found[name] = METRICS[name]
-    return found
+        metrics[name] = METRICS[name]
+    return metrics
 
 
 class Evaluation(NamedTuple):
@@ -218,16 +218,18 @@ class Evaluation(NamedTuple):
 def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
     names = names_in(metrics)
-    got = cohort.evaluate(x, find_metrics(metrics), part=part)
+    columns = cohort.evaluate(x, find_metrics(metrics), part=part)
     # A wire carries neither NaN nor Inf, so what is undefined is said in a field of its own.
     values = (
-        torch.stack([got[k] for k in names], dim=1) if names else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
+        torch.stack([columns[k] for k in names], dim=1)
+        if names
+        else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
     )
-    loss, known = got["loss"].where(got["n"] > 0, 0.0), values.isfinite()
+    loss, known = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()
     for name, value in zip(cohort.names, loss.tolist(), strict=True):
         if not isfinite(value):
             raise FloatingPointError(f"the loss on {part} rows of client {name!r} is {value}")
-    return Evaluation(got["n"], loss, values.where(known, 0.0), known)
+    return Evaluation(columns["n"], loss, values.where(known, 0.0), known)
 
 
 class Shares(NamedTuple):
@@ -244,21 +246,21 @@ def _counted(labels: Tensor) -> Tensor:
 @task
 def baselines(cohort: Cohort, *, part: str) -> Shares:
     """What a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
-    found = []
+    shares = []
     for i in range(len(cohort.names)):
         several = cohort.workspace.loss.kind == "multilabel"
         if several or not cohort.has(i, part) or cohort.labels(i, part).is_floating_point():
-            found.append((-1.0, -1.0))
+            shares.append((-1.0, -1.0))
             continue
         labels, train = (_counted(cohort.labels(i, k)) for k in (part, "train"))
         if not len(labels) or not len(train):
-            found.append((-1.0, -1.0))
+            shares.append((-1.0, -1.0))
             continue
         classes = int(max(labels.max(), train.max())) + 1
         counts = torch.bincount(labels, minlength=classes).double()
         # One added row per class: a class without training rows would cost an infinite loss.
         known = torch.bincount(train, minlength=classes).double() + 1
         loss = -(counts * (known / known.sum()).log()).sum() / counts.sum()
-        found.append((float(counts.max() / counts.sum()), float(loss)))
-    table = torch.tensor(found, dtype=torch.float64)
+        shares.append((float(counts.max() / counts.sum()), float(loss)))
+    table = torch.tensor(shares, dtype=torch.float64)
     return Shares(table[:, 0], table[:, 1])

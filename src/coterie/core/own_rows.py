@@ -31,18 +31,18 @@ BLOCK = 1 << 24
 def part_of(cohort: Cohort, part: str, client: int) -> Rows:
     """Train, validation or test rows of all clients. Raises `InputError` if the client at position `client` has none of them."""
     require(part in ("train", "validation", "test"), f"part must be train, validation or test; got {part!r}")
-    found: Rows | None = getattr(cohort.clients, part)
-    if found is None or not size_of(cohort, client, part):
+    all_rows: Rows | None = getattr(cohort.clients, part)
+    if all_rows is None or not size_of(cohort, client, part):
         raise InputError(f"client {cohort.names[client]!r} has no {part} rows")
-    return found
+    return all_rows
 
 
 def size_of(cohort: Cohort, client: int, part: str) -> int:
     """Number of rows of this part."""
-    found: Rows | None = getattr(cohort.clients, part)
-    # Not `found.sizes`: its cost grows with the number of clients that exist.
+    all_rows: Rows | None = getattr(cohort.clients, part)
+    # Not `all_rows.sizes`: its cost grows with the number of clients that exist.
     at = cohort.index[client]
-    return 0 if found is None else int(found.offsets[at + 1] - found.offsets[at])
+    return 0 if all_rows is None else int(all_rows.offsets[at + 1] - all_rows.offsets[at])
 
 
 def count_of(cohort: Cohort, client: int, part: str, batch_size: int | None) -> int:
@@ -82,16 +82,16 @@ def transformed(cohort: Cohort, i: int, inputs: Inputs, purpose: str, first: int
     if transform is None:
         return inputs
     streams = cohort.rng(i, purpose).child("transform")
-    made = []
+    changed = []
     with forked():
         for k in range(rows(inputs)):
             own = streams.child(first + k)
             seed_noise(own.seed())  # for transforms that draw from a global generator
-            made.append(transform(_row(inputs, k), own))
+            changed.append(transform(_row(inputs, k), own))
     return cohort.workspace.prepare(
-        {key: _stacked([row[key] for row in made], value) for key, value in inputs.items()}
+        {key: _stacked([row[key] for row in changed], value) for key, value in inputs.items()}
         if isinstance(inputs, dict)
-        else _stacked(made, inputs)
+        else _stacked(changed, inputs)
     )
 
 
@@ -99,12 +99,12 @@ def _row(inputs: Inputs, k: int) -> Any:
     return {key: value[k] for key, value in inputs.items()} if isinstance(inputs, dict) else inputs[k]
 
 
-def _stacked(made: list[Tensor], given: Tensor) -> Tensor:
-    for row in made:
+def _stacked(changed: list[Tensor], given: Tensor) -> Tensor:
+    for row in changed:
         same = isinstance(row, Tensor) and (row.shape, row.dtype) == (given.shape[1:], given.dtype)
         shape = f"{tuple(row.shape)} and {row.dtype}" if isinstance(row, Tensor) else type(row).__name__
         require(same, f"the transform of rows gave {shape}; it must keep {tuple(given.shape[1:])} and {given.dtype}")
-    return torch.stack(made)
+    return torch.stack(changed)
 
 
 def row_chunks(

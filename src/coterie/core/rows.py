@@ -426,21 +426,21 @@ class Clients(Sequence[Client]):
             mine, held = self.train.numbers(i), validation.numbers(i) + shift
             train.append(mine if name in keep else np.concatenate([mine, held]))
             rest.append(held if name in keep else held[:0])
-        made = copy(self)
-        made.train = Rows.indexed(inputs, labels, train)
-        made.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
-        return made
+        clients = copy(self)
+        clients.train = Rows.indexed(inputs, labels, train)
+        clients.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
+        return clients
 
     def subset(self, names: Sequence[str]) -> Clients:
         """Some of the clients (sorted) with copies of their rows and nobody else's: without server rows and unseen clients."""
         numbers = [self.number(n) for n in names]
-        made = copy(self)
+        clients = copy(self)
         for kind in ("train", "validation", "test"):
             rows: Rows | None = getattr(self, kind)
-            setattr(made, kind, None if rows is None else rows.subset(numbers))
-        made.names, made.server, made.unseen = tuple(names), None, None
-        made._number = {n: i for i, n in enumerate(names)}
-        return made
+            setattr(clients, kind, None if rows is None else rows.subset(numbers))
+        clients.names, clients.server, clients.unseen = tuple(names), None, None
+        clients._number = {n: i for i, n in enumerate(names)}
+        return clients
 
     def pooled(self) -> Part:
         """All training rows as one part."""
@@ -458,13 +458,13 @@ class Clients(Sequence[Client]):
             change: function (tensor [rows, ...], its name) -> tensor. The name is that among a dict of inputs, "inputs" for inputs that
                 are one tensor, and None for labels.
         """
-        made: dict[tuple[int, str | None], Tensor] = {}
+        changed: dict[tuple[int, str | None], Tensor] = {}
 
         def new(tensor: Tensor, name: str | None) -> Tensor:
             key = id(tensor), name
-            if key not in made:
-                made[key] = change(tensor, name)
-            return made[key]
+            if key not in changed:
+                changed[key] = change(tensor, name)
+            return changed[key]
 
         other = copy(self)
         for kind in ("train", "validation", "test"):
@@ -477,15 +477,15 @@ class Clients(Sequence[Client]):
 
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""
-        made = copy(self)
-        made.server = part
-        return made
+        clients = copy(self)
+        clients.server = part
+        return clients
 
     def with_draw(self, draw: Callable[[str, int, Rng], Part]) -> Clients:
         """The same clients, of whose distributions `draw` gives fresh rows."""
-        made = copy(self)
-        made.draw = draw
-        return made
+        clients = copy(self)
+        clients.draw = draw
+        return clients
 
     def with_transform(self, transform: Transform) -> Clients:
         """The same clients, whose rows `transform` changes at random whenever training reads them (augmentation).
@@ -496,9 +496,9 @@ class Clients(Sequence[Client]):
                 that results depend neither on workers nor on where a run was resumed. The global generators of torch, numpy and
                 Python are seeded from the same name. Rows are evaluated as they are.
         """
-        made = copy(self)
-        made.transform = transform
-        return made
+        clients = copy(self)
+        clients.transform = transform
+        return clients
 
     @property
     def multi_hot(self) -> bool:
@@ -517,17 +517,17 @@ class Clients(Sequence[Client]):
 
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client, unseen ones behind the others."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for group in (self, self.unseen):
             if group is not None:
                 rows: Rows | None = getattr(group, part)
                 counts = [0] * len(group) if rows is None else rows.sizes.tolist()
-                found.update(zip(group.names, counts, strict=True))
-        return found
+                sizes.update(zip(group.names, counts, strict=True))
+        return sizes
 
     def fingerprints(self) -> dict[str, str]:
         """A short hash of the rows of each client, unseen ones behind the others; of unread inputs as `Rows.evidence` says."""
-        found: dict[str, str] = {}
+        fingerprints: dict[str, str] = {}
         for group in [self] if self.unseen is None else [self, self.unseen]:
             held = {kind: getattr(group, kind) for kind in ("train", "validation", "test")}
             evidence = [(kind, rows.evidence()) for kind, rows in held.items() if rows is not None]
@@ -537,8 +537,8 @@ class Clients(Sequence[Client]):
                     for key, value in of_client(i).items():
                         digest.update(f"{kind}/{key}{tuple(value.shape)}{value.dtype}".encode())
                         digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-                found[name] = digest.hexdigest()
-        return found
+                fingerprints[name] = digest.hexdigest()
+        return fingerprints
 
     def fingerprint(self) -> str:
         """A short hash of rows and names: a checkpoint refuses to go on with other data."""

@@ -370,21 +370,21 @@ class Registry(dict[str, Any]):
         self._given: dict[Any, str] = {}
 
     def __getitem__(self, name: str) -> Any:
-        found = super().__getitem__(name)
-        if isinstance(found, str):
-            module, _, attribute = found.partition(":")
-            found = self[name] = getattr(importlib.import_module(module), attribute)
-        return found
+        value = super().__getitem__(name)
+        if isinstance(value, str):
+            module, _, attribute = value.partition(":")
+            value = self[name] = getattr(importlib.import_module(module), attribute)
+        return value
 
     def find(self, name: str, where: str = "") -> Any:
         """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that does not have it."""
         if ".py:" in name:
             from coterie.core.modules import load_object  # which needs torch, as the keys of a table do not
 
-            found = load_object(name)
-            if isinstance(found, type):
-                self._given[found] = name
-            return found
+            loaded = load_object(name)
+            if isinstance(loaded, type):
+                self._given[loaded] = name
+            return loaded
         begin = f"{where}: " if where else ""
         require(name in self, f"{begin}there is no {self.kind} {name!r}; {nearest(name, self)}")
         return self[name]

@@ -150,8 +150,8 @@ def load_state(path: Path, state_type: type[Any]) -> Any:
 
 def state_type(method: Any) -> type[Any] | None:
     """The NamedTuple that `method.init` declares to return, if it does."""
-    found = get_type_hints(method.init).get("return")
-    return found if isinstance(found, type) and hasattr(found, "_fields") else None
+    declared = get_type_hints(method.init).get("return")
+    return declared if isinstance(declared, type) and hasattr(declared, "_fields") else None
 
 
 def _tuples(value: Any) -> Any:

@@ -159,15 +159,15 @@ def task(function: Callable[..., R]) -> Task[R]:
     >>> size.kinds
     {'rows': 'other'}
     """
-    made = Task(function)
-    _TASKS[made.name] = made
-    return made
+    registered = Task(function)
+    _TASKS[registered.name] = registered
+    return registered
 
 
 def adopt_task(function: Callable[..., R], reply: type[R], kinds: Mapping[str, str]) -> None:
     """Register a task of another process whose annotations cannot be looked up here."""
-    made = task(function)
-    made._reply, made._kinds = reply, kinds
+    adopted = task(function)
+    adopted._reply, adopted._kinds = reply, kinds
 
 
 def find_task(name: str) -> Task[Any]:

@@ -93,17 +93,17 @@ def from_dataset(
         return _from_columns(dataset, at, input, label) if columned else _from_items(dataset, at)
 
     if not lazy:
-        inputs, targets, found = read(dataset, used)
-        return _clients(inputs, targets, lists, rule, seed, name=name, classes=classes or found)
+        inputs, targets, own_classes = read(dataset, used)
+        return _clients(inputs, targets, lists, rule, seed, name=name, classes=classes or own_classes)
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
         opened = _opened(given)
         return lambda at: read(opened, at)[0]
 
     unread = lazily(len(dataset), reader, mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files), used)
-    found = read(dataset, used[:1])[2]
+    own_classes = read(dataset, used[:1])[2]
     targets = _labels(dataset, labels, used, names_of_columns(dataset, input, label)[0] if columned else None)
-    return _clients(unread, targets, lists, rule, seed, name=name, classes=classes or found)
+    return _clients(unread, targets, lists, rule, seed, name=name, classes=classes or own_classes)
 
 
 def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
@@ -245,20 +245,20 @@ def _names(dataset: Any) -> Sequence[str]:
 
 def _stack(values: Sequence[Any], used: NDArray[np.int64], what: str) -> Tensor:
     """One tensor [rows, ...] of values that are tensors, arrays, images, numbers or lists of numbers."""
-    made: list[Tensor] = []
+    tensors: list[Tensor] = []
     for i, value in zip(used, values, strict=True):
         try:
-            made.append(_image(value) if hasattr(value, "getbands") else _value(value))
+            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value))
         except (TypeError, ValueError) as error:
             kind = type(value).__name__
             cure = "tokenise it first" if isinstance(value, str) else "give numbers, an image or a tensor"
             raise InputError(f"row {i}: {what} are {kind}, which cannot become a tensor; {cure}") from error
-        if made[-1].shape != made[0].shape:
+        if tensors[-1].shape != tensors[0].shape:
             raise InputError(
-                f"row {i}: {what} have shape {list(made[-1].shape)} but row {used[0]} has {list(made[0].shape)}; pad or "
+                f"row {i}: {what} have shape {list(tensors[-1].shape)} but row {used[0]} has {list(tensors[0].shape)}; pad or "
                 "crop them to one shape first"
             )
-    return torch.stack(made)
+    return torch.stack(tensors)
 
 
 def _value(value: Any) -> Tensor:
@@ -299,8 +299,8 @@ def names_of_columns(dataset: Any, input_: str | Sequence[str] | None, label: st
 
 def read_columns(dataset: Any, used: NDArray[np.int64], chosen: Sequence[str]) -> Inputs:
     """The rows `used` of these columns: a tensor, or a dict of tensors for several or for token ids."""
-    made = {c: _column(dataset, used, c) for c in chosen}
-    return made if len(chosen) > 1 or chosen[0] == TOKENS[0] else made[chosen[0]]
+    tensors = {c: _column(dataset, used, c) for c in chosen}
+    return tensors if len(chosen) > 1 or chosen[0] == TOKENS[0] else tensors[chosen[0]]
 
 
 def _column(dataset: Any, used: NDArray[np.int64], column: str) -> Tensor:
@@ -315,9 +315,9 @@ def _inputs(dataset: Any, columns: Sequence[str], target: str) -> list[str]:
     others = [c for c in columns if c != target]
     images = [c for c in others if type(dataset.features[c]).__name__ == "Image"]
     numbers = [c for c in others if not _holds_text(dataset.features[c])]
-    for found in (images, numbers):
-        if len(found) == 1:
-            return found
+    for candidates in (images, numbers):
+        if len(candidates) == 1:
+            return candidates
     raise InputError(f"which column is the input? Give input=...; the data set has {', '.join(columns)}")
 
 

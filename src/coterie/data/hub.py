@@ -80,20 +80,20 @@ def from_hub(
     """
     rule = Split.parse(split, **DEFAULT_SPLIT)
     dataset = open_hub(name, subset_name=subset_name, part=part)
-    found = columns(dataset, input, label)
-    count = len(found.labels)
+    rows_of_hub = columns(dataset, input, label)
+    count = len(rows_of_hub.labels)
     require(rows is None or (SIZE.test(rows) and rows <= count), f"rows = {rows!r} must lie between 1 and {count}")
-    chosen = np.arange(count) if rows is None else subset(found.labels, rows, seed=rule.seeded(seed))
+    chosen = np.arange(count) if rows is None else subset(rows_of_hub.labels, rows, seed=rule.seeded(seed))
     return split_over(
-        lazily(count, lambda: found.read, mark_of(dataset), chosen)
+        lazily(count, lambda: rows_of_hub.read, mark_of(dataset), chosen)
         if lazy
-        else lambda index: found.read(chosen[index]),
-        found.labels[chosen],
+        else lambda index: rows_of_hub.read(chosen[index]),
+        rows_of_hub.labels[chosen],
         rule,
         seed=seed,
-        column=lambda key: found.column(key)[chosen],
+        column=lambda key: rows_of_hub.column(key)[chosen],
         name=name,
-        classes=found.classes,
+        classes=rows_of_hub.classes,
     )
 
 
@@ -111,15 +111,15 @@ def open_hub(name: str, *, subset_name: str | None = None, part: str = "train") 
     import datasets
 
     try:
-        found = datasets.load_dataset(name, subset_name)
+        parts = datasets.load_dataset(name, subset_name)
     except Exception as error:  # whatever the network, the hub or a file says
         why = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
         raise InputError(
             f"neither a folder nor the hub has the data set {name!r} ({why}); check the name and the network"
         ) from error
-    if part not in found:
-        raise InputError(f"{name!r} has no part {part!r}; {nearest(part, list(found))}")
-    return found[part]
+    if part not in parts:
+        raise InputError(f"{name!r} has no part {part!r}; {nearest(part, list(parts))}")
+    return parts[part]
 
 
 def columns(dataset: Any, input: str | Sequence[str] | None, label: str | None) -> Columns:

@@ -230,8 +230,8 @@ def load(
         f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}",
     )
     key = os.fspath(name_or_folder)
-    found = DATASETS.get(key)
-    if found is None:
+    data_set = DATASETS.get(key)
+    if data_set is None:
         if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not Path(key).exists()):
             require(folder is None, f"{key} is a name of the hub; drop folder = {folder!r}")
             _check(options, _HUB_OPTIONS, key)
@@ -244,10 +244,10 @@ def load(
         _check(options, _TABLE_OPTIONS, "a folder of tables")
         return from_folder(key, label=label, seed=seed, split=split, **options)
     require(label is None, f"{key} has its own label; drop label = {label!r}")
-    allowed = [option for option in found.defaults if option != "split"]
+    allowed = [option for option in data_set.defaults if option != "split"]
     given = options if folder is None else {**options, "folder": folder}
     _check(given, allowed, key)
-    return found.build(seed=seed, split=split, **given)
+    return data_set.build(seed=seed, split=split, **given)
 
 
 def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:

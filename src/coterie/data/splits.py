@@ -245,10 +245,10 @@ def target_groups(
     """
     classes = _classes(labels, "target-groups")
     require(0 < alpha <= 1, f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
-    found = np.unique(classes)
+    present = np.unique(classes)
     require(
-        bool(np.isin(np.arange(10), found).all()),
-        f"the split 'target-groups' needs rows of the classes 0 to 9, but there are {found[:10].tolist()}",
+        bool(np.isin(np.arange(10), present).all()),
+        f"the split 'target-groups' needs rows of the classes 0 to 9, but there are {present[:10].tolist()}",
     )
     rng = generator(seed, "target-groups")
     rows = [rng.permutation(np.flatnonzero(classes == c)) for c in range(10)]

@@ -59,9 +59,9 @@ def from_tensors(
     """
     rule = Split.parse(split, natural="a list of clients")
     named = _named(clients)
-    made = [_client(key, value, rule, seed) for key, value in named.items()]
+    members = [_client(key, value, rule, seed) for key, value in named.items()]
     return Clients(
-        made,
+        members,
         name=name,
         classes=classes,
         notes=notes,
@@ -100,16 +100,16 @@ def standardise(clients: Clients) -> Clients:
             return ((tensor - mean) / scale).to(tensor.dtype) if quantity else tensor
         return ((tensor - scales[key][0]) / scales[key][1]).to(tensor.dtype) if key in scales else tensor
 
-    made = clients.changed(change)
+    standardised = clients.changed(change)
     numbers = {key: {"mean": m.tolist(), "scale": s.tolist()} for key, (m, s) in scales.items()}
     recipe = {"version": 2, "inputs": numbers, "label": {"mean": float(mean), "scale": float(scale)}}
-    for group in (made, made.unseen):
+    for group in (standardised, standardised.unseen):
         if group is not None:
             group.recipe = recipe
     if clients.draw is None:
-        return made
+        return standardised
     drawn = clients.draw
-    return made.with_draw(lambda client, count, rng: drawn(client, count, rng).changed(change))
+    return standardised.with_draw(lambda client, count, rng: drawn(client, count, rng).changed(change))
 
 
 def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -162,10 +162,10 @@ def as_inputs(value: Any, who: str) -> Inputs:
     """A tensor, or a dict of tensors, of what `value` holds; lists and arrays of float64 become float32."""
     if isinstance(value, Mapping):
         require(len(value) > 0, f"{who} has an empty dict of inputs; name at least one tensor")
-        made = {str(key): _tensor(v, f"{who}, inputs {key!r}") for key, v in value.items()}
-        counts = {key: v.shape[0] for key, v in made.items()}
+        tensors = {str(key): _tensor(v, f"{who}, inputs {key!r}") for key, v in value.items()}
+        counts = {key: v.shape[0] for key, v in tensors.items()}
         require(len(set(counts.values())) == 1, f"{who} has inputs of different length: {counts}")
-        return made
+        return tensors
     return _tensor(value, f"{who}, inputs")
 
 
@@ -272,12 +272,12 @@ def split_over(
             own, origin = place[lists[name]], dealt.copies.get(name, name)
             shares = split.shares(validation=origin not in dealt.validation)
             within = stratified(labels[own], shares, seed=split.seeded(seed), name=origin)
-            made = {key: own[at] for key, at in within.items()}
+            own_parts = {key: own[at] for key, at in within.items()}
             if name in dealt.validation:
-                made["validation"] = place[dealt.validation[name]]
+                own_parts["validation"] = place[dealt.validation[name]]
             if held is not None:
-                made["test"] = behind + held.lists[name]
-            out.append(made)
+                own_parts["test"] = behind + held.lists[name]
+            out.append(own_parts)
         return out
 
     notes = [*about.pop("notes", ()), *dealt.notes]
@@ -318,11 +318,11 @@ def indexed(
 ) -> Clients:
     """Clients with the row numbers `parts[i][part]` of one data set in memory; `about` as for `Clients`."""
     nothing = np.zeros(0, dtype=np.int64)
-    made = {}
+    by_part = {}
     for key in PARTS:
         own = [np.asarray(p.get(key, nothing), dtype=np.int64) for p in parts]
-        made[key] = Rows.indexed(inputs, labels, own) if sum(map(len, own)) or key == "train" else None
-    train = made["train"]
+        by_part[key] = Rows.indexed(inputs, labels, own) if sum(map(len, own)) or key == "train" else None
+    train = by_part["train"]
     if train is None:
         raise InputError("no client has a training row")
-    return Clients.indexed(names, train, made["validation"], made["test"], **about)
+    return Clients.indexed(names, train, by_part["validation"], by_part["test"], **about)

@@ -123,8 +123,8 @@ class Host:
         """Take an idle actor or a new one, and place the clients there; `placed` is the promise that they are."""
         from ray import cloudpickle
 
-        found = None if fresh or not _idle else _idle.pop()
-        self.handle, self._known = found or (_new_actor(), set())
+        idle = None if fresh or not _idle else _idle.pop()
+        self.handle, self._known = idle or (_new_actor(), set())
         own_metrics = {k: m for k, m in METRICS.items() if m.__module__ != "coterie.core.metrics"}
         content = (self._clients.subset(self.names), self._work, own_metrics)
         try:

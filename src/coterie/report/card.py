@@ -85,10 +85,10 @@ def _expected(results: Results, client: str, method: str) -> list[str]:
     )
     lines += ["", f"| {results.names[client]} | value | 95 % interval |", "| --- | ---: | ---: |"]
     for metric in results.metrics:
-        found = results.compared.score(method, client, metric)
-        if found is not None:
-            interval = "-" if found.low is None else f"{number(found.low)} to {number(found.high)}"
-            lines.append(f"| {results.metric_title(metric)} | {number(found.mean)} | {interval} |")
+        score = results.compared.score(method, client, metric)
+        if score is not None:
+            interval = "-" if score.low is None else f"{number(score.low)} to {number(score.high)}"
+            lines.append(f"| {results.metric_title(metric)} | {number(score.mean)} | {interval} |")
     unproven = [results.names[c] for c in results.clients if _no_better(results, c, method)]
     known = any(results.compared.against_constant(method, c) is not None for c in results.clients)
     if unproven:
@@ -99,8 +99,8 @@ def _expected(results: Results, client: str, method: str) -> list[str]:
 
 
 def _no_better(results: Results, client: str, method: str) -> bool:
-    found = results.compared.against_constant(method, client)
-    return found is not None and not (found.better and found.excludes_zero)
+    difference = results.compared.against_constant(method, client)
+    return difference is not None and not (difference.better and difference.excludes_zero)
 
 
 def _privacy(results: Results) -> list[str]:

@@ -84,13 +84,13 @@ class Comparisons:
 
     def _family(self, client: str | None) -> Family:
         base = self.results.baseline
-        found = {
+        differences = {
             (method, metric): self._paired(method, base, client, metric)
             for method in self.results.federated
             for metric in self.deciding(client)
             if base is not None
         }
-        known = {key: d for key, d in found.items() if d is not None}
+        known = {key: d for key, d in differences.items() if d is not None}
         enough = {
             key: d
             for key, d in known.items()
@@ -128,8 +128,8 @@ class Comparisons:
     @cached_property
     def label_spread(self) -> float:
         """Standard deviation of the labels of all test rows; 0 if it is not known."""
-        found = [self.outcomes.rows(self.results.against or "", c) for c in self.results.clients]
-        labels = [rows.labels for seeds in found for rows in seeds.values() if rows.labels is not None]
+        rows_by_seed = [self.outcomes.rows(self.results.against or "", c) for c in self.results.clients]
+        labels = [rows.labels for seeds in rows_by_seed for rows in seeds.values() if rows.labels is not None]
         return float(np.concatenate(labels).std()) if labels else 0.0
 
     def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:

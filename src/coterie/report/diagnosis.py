@@ -99,23 +99,23 @@ def table(results: Results, client: str) -> list[dict[str, Any]]:
     for method in results.methods:
         tested = results.compared.outcomes.rows(method, client)
         cuts = thresholds(results, method, client)
-        found = [
+        diagnoses = [
             _at(diagnose(one.risks, one.labels, cuts[seed]), cuts[seed])
             for seed, one in tested.items()
             if one.risks is not None and one.labels is not None
         ]
-        if found:
-            cells = [number(_mean([one[i] for one in found])) for i in range(len(Diagnosis._fields))]
+        if diagnoses:
+            cells = [number(_mean([one[i] for one in diagnoses])) for i in range(len(Diagnosis._fields))]
             row = {"method": printable(method), "quiet": method in results.references, "cells": cells}
             rows.append({**row, "threshold": number(_mean(list(cuts.values())))})
     return rows
 
 
-def _at(found: Diagnosis, threshold: float) -> Diagnosis:
+def _at(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
     """Without a threshold nobody is called anything; only the risks themselves can be judged."""
     if math.isfinite(threshold):
-        return found
-    return Diagnosis(math.nan, math.nan, math.nan, math.nan, math.nan, found.brier, found.calibration)
+        return diagnosis
+    return Diagnosis(math.nan, math.nan, math.nan, math.nan, math.nan, diagnosis.brier, diagnosis.calibration)
 
 
 def _mean(values: list[float]) -> float:

@@ -41,15 +41,16 @@ def forest(results: Results, client: str | None) -> Forest | None:
     methods = [m for m in results.methods if m != base]
     if base is None or not methods or not metrics:
         return None
-    found = {(m, k): results.difference(m, base, client, k) for m in methods for k in metrics}
+    differences = {(m, k): results.difference(m, base, client, k) for m in methods for k in metrics}
     reach = {
-        k: max((_reach(d) for (_, name), d in found.items() if name == k and d), default=0.0) or 1.0 for k in metrics
+        k: max((_reach(d) for (_, name), d in differences.items() if name == k and d), default=0.0) or 1.0
+        for k in metrics
     }
     rows = tuple(
         (
             printable(m),
             m in results.references,
-            tuple(_bar(found[m, k], reach[k], results.metric_name(k)) for k in metrics),
+            tuple(_bar(differences[m, k], reach[k], results.metric_name(k)) for k in metrics),
         )
         for m in methods
     )
@@ -57,19 +58,21 @@ def forest(results: Results, client: str | None) -> Forest | None:
     return Forest(sides, rows)
 
 
-def _reach(found: Difference) -> float:
-    return max(abs(v) for v in (found.mean, found.low, found.high) if v is not None)
+def _reach(difference: Difference) -> float:
+    return max(abs(v) for v in (difference.mean, difference.low, difference.high) if v is not None)
 
 
-def _bar(found: Difference | None, reach: float, metric: str) -> Bar | None:
-    if found is None:
+def _bar(difference: Difference | None, reach: float, metric: str) -> Bar | None:
+    if difference is None:
         return None
-    low, high = (found.mean if v is None else v for v in (found.low, found.high))
-    at, left, right = (round(50 + 46 * v / reach, 2) for v in (found.mean, low, high))
-    interval = f"{signed(found.low)} to {signed(found.high)}" if found.low is not None else "no interval"
-    state = ("good" if found.sign > 0 else "bad") if found.sign else "open"
-    said = f"{metric} {signed(found.mean)}, 95 % interval {interval}" + (f", {found.words}" if found.sign else "")
-    return Bar(at, left, right, state, f"{signed(found.mean)} ({interval})", said)
+    low, high = (difference.mean if v is None else v for v in (difference.low, difference.high))
+    at, left, right = (round(50 + 46 * v / reach, 2) for v in (difference.mean, low, high))
+    interval = f"{signed(difference.low)} to {signed(difference.high)}" if difference.low is not None else "no interval"
+    state = ("good" if difference.sign > 0 else "bad") if difference.sign else "open"
+    said = f"{metric} {signed(difference.mean)}, 95 % interval {interval}" + (
+        f", {difference.words}" if difference.sign else ""
+    )
+    return Bar(at, left, right, state, f"{signed(difference.mean)} ({interval})", said)
 
 
 def network(results: Results) -> dict[str, Any] | None:

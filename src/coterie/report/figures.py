@@ -60,12 +60,12 @@ def thinned(length: int, most: int) -> list[int]:
 def _methods(results: Results) -> list[dict[str, Any]]:
     """Label and colour of each method: 0 and 1 are the greys of `local` and of references."""
     free = 2
-    found = []
+    entries = []
     for method in results.methods:
         colour = 0 if method == results.baseline else 1 if method in results.references else free
         free += colour == free
-        found.append({"label": printable(method), "colour": colour})
-    return found
+        entries.append({"label": printable(method), "colour": colour})
+    return entries
 
 
 def _number(value: float | None) -> float | None:
@@ -91,8 +91,8 @@ def _points(results: Results, metric: str) -> dict[str, Any]:
     clients = _clients(results, metric)
     rows = []
     for method in results.methods:
-        found = [results.values(method, c, metric) for c in clients]
-        known = [v[np.isfinite(v)] for v in found]
+        by_client = [results.values(method, c, metric) for c in clients]
+        known = [v[np.isfinite(v)] for v in by_client]
         means = [float(v.mean()) if v.size else math.nan for v in known]
         spreads = [float(v.std(ddof=1)) if v.size > 1 else math.nan for v in known]
         rows.append({"mean": _numbers(means), "std": _numbers(spreads)})
@@ -111,13 +111,13 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
     clients = _clients(results, metric)
     rows: list[dict[str, Any] | None] = []
     for method in results.methods:
-        found = [results.difference(method, other, c, metric) for c in clients]
+        differences = [results.difference(method, other, c, metric) for c in clients]
         row = {
-            "mean": [_number(d.mean) if d else None for d in found],
-            "low": [_number(d.low) if d else None for d in found],
-            "high": [_number(d.high) if d else None for d in found],
-            "verdict": [d.words if d else None for d in found],
-            "clear": [d.sign if d and d.strength == "clear" else 0 for d in found],
+            "mean": [_number(d.mean) if d else None for d in differences],
+            "low": [_number(d.low) if d else None for d in differences],
+            "high": [_number(d.high) if d else None for d in differences],
+            "verdict": [d.words if d else None for d in differences],
+            "clear": [d.sign if d and d.strength == "clear" else 0 for d in differences],
         }
         rows.append(row if method != other else None)
     return {"clients": [_name(results, c) for c in clients], "rows": rows}
@@ -138,8 +138,8 @@ def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
 
 def _mean_curve(results: Results, method: str, metric: str) -> Curve | None:
     """The mean over clients, where all of them have the same rounds and seeds."""
-    found = [results.curve(method, c, metric) for c in results.clients]
-    curves = [c for c in found if c is not None]
+    by_client = [results.curve(method, c, metric) for c in results.clients]
+    curves = [c for c in by_client if c is not None]
     if not curves or any(c.values.shape != curves[0].values.shape for c in curves):
         return None
     return Curve(curves[0].rounds, np.mean([c.values for c in curves], axis=0))
@@ -173,15 +173,15 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
     return {"grid": _numbers(GRID), "clients": panels, "first": first}
 
 
-def _columns(found: Roc | Reliability | None) -> dict[str, list[float | None] | None] | None:
-    if found is None:
+def _columns(curve: Roc | Reliability | None) -> dict[str, list[float | None] | None] | None:
+    if curve is None:
         return None
-    return {k: None if v is None else [_number(round(float(x), 4)) for x in v] for k, v in found._asdict().items()}
+    return {k: None if v is None else [_number(round(float(x), 4)) for x in v] for k, v in curve._asdict().items()}
 
 
 def _weights(results: Results) -> list[dict[str, Any]]:
     """Who helps whom, per method that weighs: by round, and the mean over the second half of the rounds."""
-    found = []
+    entries = []
     shown = set(results.extremes(results.metrics[0], TARGETS)) if results.metrics else set(results.clients)
     for method, weights in results.weights.items():
         if results.algorithms[method] == "local" or method in results.references:
@@ -195,7 +195,7 @@ def _weights(results: Results) -> list[dict[str, Any]]:
         frames = weights.values[np.ix_(at, targets, clients)]
         late = weights.late()[np.ix_(targets, clients)]
         names = {"*": "one model for all", **results.names}
-        found.append(
+        entries.append(
             {
                 "method": printable(method),
                 "targets": [names.get(weights.targets[i], printable(weights.targets[i])) for i in targets],
@@ -206,4 +206,4 @@ def _weights(results: Results) -> list[dict[str, Any]]:
                 "omitted": len(weights.clients) - len(clients),
             }
         )
-    return found
+    return entries

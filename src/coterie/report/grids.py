@@ -103,8 +103,8 @@ def client_row(results: Results, client: str | None, metric: str, constant: bool
 def _measured(results: Results, method: str, client: str | None, metric: str) -> Cell:
     cell = _spread(results.values(method, client, metric), quiet=method in results.references)
     base = results.baseline
-    found = results.difference(method, base, client, metric) if base and base != method else None
-    return cell._replace(mark=found.sign if found is not None and found.strength == "clear" else 0)
+    difference = results.difference(method, base, client, metric) if base and base != method else None
+    return cell._replace(mark=difference.sign if difference is not None and difference.strength == "clear" else 0)
 
 
 def _spread(values: Vector, *, quiet: bool) -> Cell:
@@ -128,9 +128,11 @@ def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, 
     for label, sign in (("clearly better", 1), ("clearly worse", -1)):
         tally = []
         for method in results.methods:
-            found = [results.difference(method, base, c, metric) for c in results.clients] if base != method else []
-            hits = sum(d is not None and d.strength == "clear" and d.sign == sign for d in found)
-            tally.append(Cell(note=f"{hits} of {len(results.clients)}" if found else MISSING))
+            differences = (
+                [results.difference(method, base, c, metric) for c in results.clients] if base != method else []
+            )
+            hits = sum(d is not None and d.strength == "clear" and d.sign == sign for d in differences)
+            tally.append(Cell(note=f"{hits} of {len(results.clients)}" if differences else MISSING))
         rows.append((label, (*tally, *tail)))
     return rows
 

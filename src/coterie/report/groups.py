@@ -82,11 +82,11 @@ def order_of(weights: ArrayLike) -> list[int]:
 
 def _silhouette(apart: NDArray[np.float64], cut: NDArray[np.int64]) -> float:
     """How much nearer clients are to their own group than to the next one, mean over clients; 0 for a client alone."""
-    found, own = np.unique(cut, return_inverse=True)
-    if len(found) < 2:  # ties leave fewer groups than were asked for
+    numbers, own = np.unique(cut, return_inverse=True)
+    if len(numbers) < 2:  # ties leave fewer groups than were asked for
         return 0.0
     sizes = np.bincount(own)
-    sums = np.stack([apart[:, cut == g].sum(axis=1) for g in found], axis=1)
+    sums = np.stack([apart[:, cut == g].sum(axis=1) for g in numbers], axis=1)
     rows = np.arange(len(cut))
     inside = sums[rows, own] / np.maximum(sizes[own] - 1, 1)
     means = sums / sizes
@@ -118,11 +118,11 @@ def groups(results: Results, method: str) -> Groups | None:
 
 def groups_in_words(results: Results, method: str) -> str:
     """`meritfed finds 2 groups: A, B and 3 others (81 % of their weight within); C and D (77 %).`; empty if there are none."""
-    found = groups(results, method)
-    if found is None:
+    grouping = groups(results, method)
+    if grouping is None:
         return ""
     parts = []
-    for i, (members, share) in enumerate(zip(found.members, found.shares, strict=True)):
+    for i, (members, share) in enumerate(zip(grouping.members, grouping.shares, strict=True)):
         who = listing(shortened([results.names[c] for c in members], 3))
         parts.append(f"{who} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})")
     return f"{printable(method)} finds {count(len(parts), 'group')}: {'; '.join(parts)}."

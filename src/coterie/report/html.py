@@ -169,12 +169,12 @@ def _table(results: Results, metric: str) -> dict[str, Any]:
 def _costs(results: Results) -> list[dict[str, Any]]:
     """What each method spent: row gradients, seconds, seconds of its own work, models."""
     most = max((results.cost(m) for m in results.methods if math.isfinite(results.cost(m))), default=0.0)
-    found = []
+    entries = []
     for method, multiple in zip(results.methods, budget(results), strict=True):
         cost, seconds, apart = results.cost(method), results.seconds.get(method), results.own_seconds.get(method)
         rows = [row for c in results.clients for row in results.cells.get((method, c, results.split), {}).values()]
         own = {bool(row.get("own_model")) for row in rows}
-        found.append(
+        entries.append(
             {
                 "method": printable(method),
                 "algorithm": printable(results.algorithms[method]),
@@ -186,7 +186,7 @@ def _costs(results: Results) -> list[dict[str, Any]]:
                 "own": f"{apart.mean():.2f}" if apart is not None and math.isfinite(apart.mean()) else number(None),
             }
         )
-    return found
+    return entries
 
 
 def _traffic(results: Results) -> list[dict[str, Any]]:
@@ -228,8 +228,8 @@ def _kept(text: str) -> str:
 
 def _labelled(text: str, labels: list[str], form: Any) -> Any:
     """A sentence whose label, if it begins with one, is set in `form`; escaped."""
-    found = next((label for label in labels if text.startswith(label)), "")
-    return form.format(found, text[len(found) :]) if found else text
+    lead = next((label for label in labels if text.startswith(label)), "")
+    return form.format(lead, text[len(lead) :]) if lead else text
 
 
 def _flat(values: dict[str, Any], before: str = "") -> Any:

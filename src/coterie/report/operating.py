@@ -93,10 +93,10 @@ def _sensitivity(rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]
     hits = np.cumsum(weights * rows.positive, axis=1)[:, rows.last]
     alarms = np.cumsum(weights * (1 - rows.positive), axis=1)[:, rows.last]
     with np.errstate(invalid="ignore", divide="ignore"):
-        found, called = hits / hits[:, -1:], alarms / alarms[:, -1:]
-    zero = np.zeros((len(found), 1))
-    found, called = np.hstack([zero, found]), np.hstack([zero, called])
-    return np.stack([np.interp(GRID, x, y) for x, y in zip(called, found, strict=True)])
+        sensitivity, called = hits / hits[:, -1:], alarms / alarms[:, -1:]
+    zero = np.zeros((len(sensitivity), 1))
+    sensitivity, called = np.hstack([zero, sensitivity]), np.hstack([zero, called])
+    return np.stack([np.interp(GRID, x, y) for x, y in zip(called, sensitivity, strict=True)])
 
 
 def reliability(tested: Mapping[int, Rows]) -> Reliability | None:

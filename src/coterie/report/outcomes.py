@@ -26,11 +26,11 @@ class Outcomes:
 
     @cached_property
     def _files(self) -> dict[tuple[str, int], tuple[Path, list[str]]]:
-        found = {}
+        files = {}
         for path in sorted((self.folder / "outcomes").glob("*.safetensors")):
             with opened_tensors(path, "numpy") as (_, about):
-                found[about["method"], about["seed"]] = (path, list(about["clients"]))
-        return found
+                files[about["method"], about["seed"]] = (path, list(about["clients"]))
+        return files
 
     @cached_property
     def told(self) -> dict[tuple[str, frozenset[str], str], tuple[float, float]]:
@@ -56,18 +56,18 @@ class Outcomes:
         with opened_tensors(path, "numpy") as (file, _):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             spans = zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True)
-            found = {}
+            by_client = {}
             chosen = tensors.get("thresholds", np.full(len(clients), math.nan))
             for client, (low, high), threshold in zip(clients, spans, chosen, strict=True):
                 numbers, loss, constant = (tensors[key][low:high] for key in ("numbers", "loss", "constant_loss"))
                 labels, outputs = (tensors[k][low:high] if k in tensors else None for k in ("labels", "outputs"))
-                found[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold))
-            return found
+                by_client[client] = Rows(numbers, loss, constant, labels, outputs, float(threshold))
+            return by_client
 
     def rows(self, method: str, client: str) -> dict[int, Rows]:
         """The rows of one client by seed."""
-        found = {seed: self.of(method, seed).get(client) for seed in self.seeds}
-        return {seed: rows for seed, rows in found.items() if rows is not None}
+        by_seed = {seed: self.of(method, seed).get(client) for seed in self.seeds}
+        return {seed: rows for seed, rows in by_seed.items() if rows is not None}
 
     def fixed(self, method: str, client: str) -> bool:
         """Whether all seeds have the same test rows of this client."""
@@ -81,10 +81,10 @@ class Outcomes:
 
     def own_error(self, method: str, client: str, metric: str) -> RowError | None:
         """The standard error over rows of the mean over seeds of the metric itself."""
-        found = [rows.influence(metric) for rows in self.rows(method, client).values()]
-        known = [one for one in found if one is not None]
+        errors = [rows.influence(metric) for rows in self.rows(method, client).values()]
+        known = [one for one in errors if one is not None]
         nothing = [one._replace(values=np.zeros_like(one.values)) for one in known]
-        return row_error(known, nothing) if len(known) == len(found) else None
+        return row_error(known, nothing) if len(known) == len(errors) else None
 
     def error(self, method: str, other: str, client: str, metric: str) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""

@@ -161,8 +161,8 @@ class Results:
     @cached_property
     def split(self) -> str:
         """The rows that results are about: test rows, or what there is."""
-        found = {split for _, _, split in self.cells}
-        return next((s for s in ("test", "validation", "train") if s in found), sorted(found)[0])
+        splits = {split for _, _, split in self.cells}
+        return next((s for s in ("test", "validation", "train") if s in splits), sorted(splits)[0])
 
     # Metrics
 
@@ -240,8 +240,8 @@ class Results:
 
     def _vector(self, method: str, client: str, metric: str, split: str) -> Vector:
         seeds = self.cells.get((method, client, split), {})
-        got = (seeds.get(seed, {}).get(metric) for seed in self.seeds)
-        return np.array([v if _finite(v) else math.nan for v in got], dtype=float)
+        values = (seeds.get(seed, {}).get(metric) for seed in self.seeds)
+        return np.array([v if _finite(v) else math.nan for v in values], dtype=float)
 
     def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
         table = np.stack([self._vector(method, c, metric, split) for c in self.clients])
@@ -267,27 +267,27 @@ class Results:
         if client is None:
             return sum(self.size(c, key) for c in self.clients)
         for method in (self.against, *self.methods):
-            found = [row.get(key) for row in self.cells.get((method or "", client, self.split), {}).values()]
-            sizes = [float(v) for v in found if v is not None and _finite(v)]
+            entries = [row.get(key) for row in self.cells.get((method or "", client, self.split), {}).values()]
+            sizes = [float(v) for v in entries if v is not None and _finite(v)]
             if sizes:
                 return sum(sizes) / len(sizes)
         return math.nan
 
     def constant(self, client: str | None, key: str) -> Vector:
         """What depends on client and seed only (`majority`, `majority_loss`): one value per seed [seeds]."""
-        got = np.full(len(self.seeds), math.nan)
+        values = np.full(len(self.seeds), math.nan)
         for method in self.methods:
             more = self.values(method, client, key)
-            got = np.where(np.isfinite(got), got, more)
-        return got
+            values = np.where(np.isfinite(values), values, more)
+        return values
 
     def cost(self, method: str) -> float:
         """Row gradients of a whole run, mean over seeds; NaN if unknown."""
         for client in self.clients:
             rows = self.cells.get((method, client, self.split), {}).values()
-            got = [float(row["row_gradients"]) for row in rows if _finite(row.get("row_gradients"))]
-            if got:
-                return sum(got) / len(got)
+            gradients = [float(row["row_gradients"]) for row in rows if _finite(row.get("row_gradients"))]
+            if gradients:
+                return sum(gradients) / len(gradients)
         return math.nan
 
     @property
@@ -317,8 +317,8 @@ class Results:
 
     def unproven(self, client: str) -> bool:
         """Whether no method but a reference is shown to have a lower loss here than a constant prediction."""
-        found = [self.compared.against_constant(m, client) for m in self.methods if m not in self.references]
-        known = [d for d in found if d is not None and d.low is not None]
+        differences = [self.compared.against_constant(m, client) for m in self.methods if m not in self.references]
+        known = [d for d in differences if d is not None and d.low is not None]
         return bool(known) and not any(d.better and d.excludes_zero for d in known)
 
     def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
@@ -346,8 +346,8 @@ class Results:
         other, rivals = self.against, [m for m in self.federated if m != self.against]
         gains: list[tuple[float, float, str]] = []
         for client in self.clients:
-            found = [self.difference(m, other, client, metric) for m in rivals] if other else []
-            means = [sign * d.mean for d in found if d is not None]
+            differences = [self.difference(m, other, client, metric) for m in rivals] if other else []
+            means = [sign * d.mean for d in differences if d is not None]
             if not means and other:  # one method only: its lowest and highest values
                 means = [v for v in [sign * self.mean(other, client, metric)] if math.isfinite(v)]
             if client not in few:
@@ -432,14 +432,14 @@ def _coinciding(
     for row in rows:
         metrics = {k: v for k, v in row.items() if k not in SUMMARY}
         numbers[row["method"]][row["client"], row["split"], row["seed"]] = metrics
-    found: dict[str, tuple[str, ...]] = {}
+    twins_of: dict[str, tuple[str, ...]] = {}
     for i, method in enumerate(methods):
-        taken = {twin for group in found.values() for twin in group}
+        taken = {twin for group in twins_of.values() for twin in group}
         if algorithms[method] not in ("local", *REFERENCES) and method not in taken:
             later = [m for m in methods[i + 1 :] if algorithms[m] not in ("local", *REFERENCES)]
             twins = tuple(m for m in later if numbers[m] == numbers[method])
-            found.update({method: twins} if twins else {})
-    return found
+            twins_of.update({method: twins} if twins else {})
+    return twins_of
 
 
 def _label_in_words(label: dict[str, Any]) -> str:

@@ -104,9 +104,9 @@ def verdict(results: Results, client: str) -> Verdict:
 def recommended(results: Results, client: str) -> str:
     """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if nobody is called so."""
     require(client in results.clients, f"the run has no client {client!r}; {nearest(client, results.clients)}")
-    found, alone = verdict(results, client), results.baseline
-    if found.joins and found.method is not None:
-        return found.method
+    judged, alone = verdict(results, client), results.baseline
+    if judged.joins and judged.method is not None:
+        return judged.method
     return results.methods[0] if alone is None else alone
 
 
@@ -217,8 +217,8 @@ def beats_constant(results: Results, client: str, method: str) -> bool | None:
     """Whether a method has a lower loss than always predicting the client's own training rows, 0 outside the 95 % interval of
     the difference; None where that is not known.
     """
-    found = results.compared.against_constant(method, client)
-    return None if found is None or found.low is None else found.better and found.excludes_zero
+    difference = results.compared.against_constant(method, client)
+    return None if difference is None or difference.low is None else difference.better and difference.excludes_zero
 
 
 def whole_percent(share: float) -> str:

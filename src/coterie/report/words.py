@@ -108,50 +108,50 @@ def facts(results: Results) -> list[str]:
 # One client
 
 
-def headline(results: Results, found: Verdict) -> str:
+def headline(results: Results, verdict: Verdict) -> str:
     """A verdict in at most about 15 words: `Join with Hungary (meritfed): clearly better in AUC.`"""
-    forms = (_in_full(results, found), _in_short(results, found))
+    forms = (_in_full(results, verdict), _in_short(results, verdict))
     return next((text for text in forms if len(text.split()) <= HEADLINE), forms[-1])
 
 
-def _in_full(results: Results, found: Verdict) -> str:
-    method = f" ({printable(found.method)})" if found.method else ""
-    if found.joins:
-        strength = "clearly better" if found.sure else "likely better"
-        metrics = listing([results.metric_name(m) for m in found.metrics])
-        why = f"{strength}; not shown to beat a constant" if found.skill is False else f"{strength} in {metrics}"
-        return f"{badge(results, found)}{method}: {why}."
-    if found.kind == "no gain; recalibrate if you join anyway":
-        return f"{badge(results, found)}{method}."
-    if found.kind == "no difference shown":
-        return f"{badge(results, found)}."
-    return f"{badge(results, found)}: {found.reason}."
+def _in_full(results: Results, verdict: Verdict) -> str:
+    method = f" ({printable(verdict.method)})" if verdict.method else ""
+    if verdict.joins:
+        strength = "clearly better" if verdict.sure else "likely better"
+        metrics = listing([results.metric_name(m) for m in verdict.metrics])
+        why = f"{strength}; not shown to beat a constant" if verdict.skill is False else f"{strength} in {metrics}"
+        return f"{badge(results, verdict)}{method}: {why}."
+    if verdict.kind == "no gain; recalibrate if you join anyway":
+        return f"{badge(results, verdict)}{method}."
+    if verdict.kind == "no difference shown":
+        return f"{badge(results, verdict)}."
+    return f"{badge(results, verdict)}: {verdict.reason}."
 
 
-def _in_short(results: Results, found: Verdict) -> str:
-    if found.joins:
-        kind: Kind = "join" if found.kind == "join with" else found.kind
-        return _in_full(results, found._replace(kind=kind, partners=()))
-    if found.kind == "mixed":
+def _in_short(results: Results, verdict: Verdict) -> str:
+    if verdict.joins:
+        kind: Kind = "join" if verdict.kind == "join with" else verdict.kind
+        return _in_full(results, verdict._replace(kind=kind, partners=()))
+    if verdict.kind == "mixed":
         return "Mixed: what is better in one metric is worse in another."
-    if found.kind == "no gain shown":
+    if verdict.kind == "no gain shown":
         return "No gain shown: some methods are worse, and none is better."
-    return f"{badge(results, found)}."
+    return f"{badge(results, verdict)}."
 
 
-def badge(results: Results, found: Verdict) -> str:
+def badge(results: Results, verdict: Verdict) -> str:
     """The kind of a verdict with its partners: `Join with Hungary`."""
-    partners = listing(shortened([results.names[c] for c, _ in found.partners], PARTNERS))
-    return f"{found.kind[0].upper()}{found.kind[1:]}{' ' + partners if partners else ''}"
+    partners = listing(shortened([results.names[c] for c, _ in verdict.partners], PARTNERS))
+    return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' ' + partners if partners else ''}"
 
 
-def _numbers(results: Results, client: str, found: Verdict) -> list[str]:
+def _numbers(results: Results, client: str, verdict: Verdict) -> list[str]:
     """What decides: the method of the verdict, or else the one with the lowest loss; and those that are worse."""
     family = results.compared.family(client)
     methods = list(dict.fromkeys(method for method, _ in family))
     if not methods:
         return []
-    best = found.method or min(methods, key=lambda m: (_mean(results, m, client), methods.index(m)))
+    best = verdict.method or min(methods, key=lambda m: (_mean(results, m, client), methods.index(m)))
     worse = [m for m in methods if m != best and any(d.sign < 0 for (other, _), d in family.items() if other == m)]
     texts = []
     for method in (best, *worse):
@@ -168,14 +168,16 @@ def _mean(results: Results, method: str, client: str) -> float:
 def numbers(results: Results, method: str, client: str | None, *, judged: bool = False) -> str:
     """Differences to training alone in what decides: `AUC +.032 ± .024, log-loss −.025 ± .028`; what they show if `judged`."""
     family = results.compared.family(client)
-    found = {k: d for (m, k), d in family.items() if m == method}
-    return ", ".join(f"{results.metric_name(k)} {_difference(d, results.unit(k), judged)}" for k, d in found.items())
+    differences = {k: d for (m, k), d in family.items() if m == method}
+    return ", ".join(
+        f"{results.metric_name(k)} {_difference(d, results.unit(k), judged)}" for k, d in differences.items()
+    )
 
 
-def _difference(found: Difference, unit: str, judged: bool) -> str:
-    spread = "" if found.half_width is None else f" ± {number(found.half_width)}"
-    words = f" ({found.words})" if judged and found.sign else ""
-    return f"{signed(found.mean)}{spread}{' ' if unit else ''}{unit}{words}"
+def _difference(difference: Difference, unit: str, judged: bool) -> str:
+    spread = "" if difference.half_width is None else f" ± {number(difference.half_width)}"
+    words = f" ({difference.words})" if judged and difference.sign else ""
+    return f"{signed(difference.mean)}{spread}{' ' if unit else ''}{unit}{words}"
 
 
 def takes(results: Results, client: str, method: str) -> str:
@@ -223,8 +225,8 @@ def _answer(results: Results, verdicts: dict[str, Verdict]) -> tuple[str, ...]:
         lead = "No method trained each client alone, so nothing can be called help or harm."
         return (lead, *(f"{label(results, m)}: {_means(results, m)}." for m in results.methods))
     groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
-    for client, found in verdicts.items():
-        groups[GROUPS[found.kind]].append(client)
+    for client in verdicts:
+        groups[GROUPS[verdicts[client].kind]].append(client)
     lead = " ".join(f"{group}: {_named(results, who)}." for group, who in groups.items() if who)
     methods = (f"{label(results, m)}: {text}." for m in results.federated if (text := _overall(results, m)))
     return (lead, *methods, *(text for m in results.federated if (text := groups_in_words(results, m))))

@@ -244,19 +244,19 @@ class Experiment:
                 return load(table.pop("folder") if name is None else name, seed=seed, split=self.split or None, **table)
             except InputError as error:
                 raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
-        made = self.objects[name] if name in self.objects else load_object(name)
-        if callable(made):
+        clients = self.objects[name] if name in self.objects else load_object(name)
+        if callable(clients):
             try:
-                made = made(seed=seed, **table, **({"split": dict(self.split)} if self.split else {}))
+                clients = clients(seed=seed, **table, **({"split": dict(self.split)} if self.split else {}))
             except InputError:
                 raise
             except Exception as error:
                 raise InputError(f"{name} failed: {type(error).__name__}: {error}") from error
-        if not isinstance(made, Clients):
+        if not isinstance(clients, Clients):
             raise InputError(
-                f"{name} gives a {type(made).__name__}; it must give Clients, as coterie.data.from_tensors does"
+                f"{name} gives a {type(clients).__name__}; it must give Clients, as coterie.data.from_tensors does"
             )
-        return made
+        return clients
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
@@ -306,11 +306,11 @@ def model_of(model_table: Mapping[str, Any], where: str) -> Any:
 def find_method(name: str) -> Callable[..., Any]:
     """A registered method, or the user's own as FILE.py:NAME."""
     if ".py:" in name:
-        found = load_object(name)
+        given = load_object(name)
         for part in ("init", "round", "models"):
-            require(hasattr(found, part), f"{name} has no {part!r}; a method is an object with init, round and models")
-        made: Callable[..., Any] = found if isinstance(found, type) else lambda: found
-        return made
+            require(hasattr(given, part), f"{name} has no {part!r}; a method is an object with init, round and models")
+        method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
+        return method
     return catalogue.find(name)
 
 

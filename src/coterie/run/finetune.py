@@ -67,13 +67,13 @@ def tunable(layout: Layout, part: str) -> Tensor:
     [7, 3, 1]
     """
     last = layout.parameters[-1][0].rpartition(".")[0]
-    found = []
+    masks = []
     for name, shape in layout.parameters:
         owner, _, leaf = name.rpartition(".")
-        found.append(
+        masks.append(
             torch.full((shape.numel(),), part == "all" or (owner == last and (part == "last" or leaf == "bias")))
         )
-    mask = torch.cat([*found, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
+    mask = torch.cat([*masks, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
     if not bool(mask.any()):
         raise InputError(f"the last layer {last!r} has no bias that could be tuned; take part = last or all")
     return mask

@@ -105,10 +105,10 @@ def _name_of(table: str, registry: Registry) -> Key:
 
 
 def _fields_of_entries(table: str, registry: Registry) -> Iterator[Key]:
-    found: dict[str, list[Key]] = {}
+    by_name: dict[str, list[Key]] = {}
     for entry in registry:
         for key in _fields(table, registry[entry], (entry,)):
-            found.setdefault(key.name, []).append(key)
-    for several in found.values():
+            by_name.setdefault(key.name, []).append(key)
+    for several in by_name.values():
         shared = len(several) == len(registry)
         yield several[0]._replace(entries=() if shared else tuple(key.entries[0] for key in several))

@@ -51,7 +51,7 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
     workspace.model.eval()
     trained_on = {row["client"]: row["n_train"] for row in run.summary}
     names: list[str] = []
-    found: dict[str, list[Tensor]] = {}
+    columns: dict[str, list[Tensor]] = {}
     thresholds: list[float] = []
     for client in (*clients, *(clients.unseen or ())):
         name, model = client.name, run.models.get(client.name, run.models.get("*"))
@@ -70,9 +70,9 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
             said = of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale)
             thresholds.append(torch.nan if held is None else _threshold(workspace, held))
         for key, value in said.items():
-            found.setdefault(key, []).append(value)
-    sizes = [len(loss) for loss in found.get("loss", ())]
-    joined = {key: torch.cat(values) for key, values in found.items()}
+            columns.setdefault(key, []).append(value)
+    sizes = [len(loss) for loss in columns.get("loss", ())]
+    joined = {key: torch.cat(values) for key, values in columns.items()}
     joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
     return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
 

@@ -139,16 +139,16 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
 def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
     own = run / "models" / f"{safe_name(f'{method}-{seed}-{client}')}.safetensors"
     shared = run / "models" / f"{safe_name(f'{method}-{seed}')}.safetensors"
-    found = own if own.exists() else shared
+    model = own if own.exists() else shared
     require(
-        found.exists(),
+        model.exists(),
         f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
     )
     recorded = read_sealed(run / CHECKPOINTS / f"{method}-{seed}" / "done.json")["files"]
-    needed = [path.relative_to(run).as_posix() for path in (found, frozen_path(run / "models", method, seed))]
+    needed = [path.relative_to(run).as_posix() for path in (model, frozen_path(run / "models", method, seed))]
     for name in damaged(run, {name: recorded[name] for name in needed if name in recorded}):
         raise InputError(f"{run / name} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
-    return found
+    return model
 
 
 def _json(path: Path) -> Any:

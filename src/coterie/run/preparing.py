@@ -107,14 +107,15 @@ def add_metrics(experiment: Experiment) -> None:
     for metric in experiment.run.metrics:
         if ".py:" in metric:
             name = metric.rpartition(":")[2]
-            found = load_object(metric)
+            function = load_object(metric)
             require(
-                callable(found), f"{metric} is a {type(found).__name__}; a metric is a function (outputs, labels, kind)"
+                callable(function),
+                f"{metric} is a {type(function).__name__}; a metric is a function (outputs, labels, kind)",
             )
             require(
                 name not in (*SUMMARY, *METRICS),
                 f"{metric} is called like a column of summary.json; give it another name",
             )
-            register(name, found)
+            register(name, function)
         else:
             find_metrics(metric)

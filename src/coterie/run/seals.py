@@ -32,16 +32,16 @@ def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
 
 def damaged(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
     """Files that are not as recorded: "is missing", "is damaged" or why it cannot be read, by path in `folder`."""
-    found: dict[str, str] = {}
+    problems: dict[str, str] = {}
     for name, expected in recorded.items():
         try:
             if _hash(folder / name) != expected:
-                found[name] = "is damaged"
+                problems[name] = "is damaged"
         except FileNotFoundError:
-            found[name] = "is missing"
+            problems[name] = "is missing"
         except OSError as error:
-            found[name] = f"cannot be read ({error.strerror})"
-    return found
+            problems[name] = f"cannot be read ({error.strerror})"
+    return problems
 
 
 def write_sealed(path: Path, record: Mapping[str, Any]) -> None:

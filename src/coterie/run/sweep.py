@@ -263,7 +263,7 @@ def _run_pair(
 
 
 def _seal_pair(
-    experiment: Experiment, pair: Pair, clients: Clients, files: Iterable[Path], made: Mapping[str, Any]
+    experiment: Experiment, pair: Pair, clients: Clients, files: Iterable[Path], results: Mapping[str, Any]
 ) -> None:
     mark, written = mark_of(experiment, pair, clients), hashes(pair.run, (f for f in files if f.exists()))
-    write_sealed(pair.done, {"mark": mark, **made, "files": written})
+    write_sealed(pair.done, {"mark": mark, **results, "files": written})

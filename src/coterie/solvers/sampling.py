@@ -48,9 +48,9 @@ def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
     share, total = float(left[last]), float(sums[last])
     p = torch.ones_like(u)
     p[: last + 1] = share * u[: last + 1] / total if total > 0 else share / (last + 1)
-    found = torch.empty_like(p)
-    found[order] = p.clamp_max(1.0)
-    return found.to(dtype_of(norms))
+    probabilities = torch.empty_like(p)
+    probabilities[order] = p.clamp_max(1.0)
+    return probabilities.to(dtype_of(norms))
 
 
 def without_replacement(weights: Values, uniform: Values, count: int) -> Tensor:

@@ -156,12 +156,12 @@ def _files(folder: Path, part: str) -> list[Path]:
 def _source(images: ImageSet, folder: Path | None, part: str) -> Source:
     if folder is None:
         try:
-            found = hub.columns(hub.open_hub(images.on_the_hub, part=part), "img", images.label)
+            columns = hub.columns(hub.open_hub(images.on_the_hub, part=part), "img", images.label)
         except InputError as error:
             raise InputError(
                 f"{images.title} was not found in {_variable()}; {_CURE} (the hub was tried: {error})"
             ) from error
-        return found.labels, found.read_tensor
+        return columns.labels, columns.read_tensor
     files = _files(folder, part)
     require(bool(files), f"{folder} has no {part}.parquet; copy it there too")
     return _parquet(images, files)

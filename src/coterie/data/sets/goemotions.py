@@ -106,13 +106,13 @@ def goemotions(
     def part(comments: _Comments) -> tuple[torch.Tensor, torch.Tensor]:
         return hashed_words(comments.texts, features), torch.from_numpy(comments.labels)
 
-    made: dict[str, Any] = {name: {"train": part(train.select(np.sort(rows)))} for name, rows in dealt.items()}
+    clients: dict[str, Any] = {name: {"train": part(train.select(np.sort(rows)))} for name, rows in dealt.items()}
     if held_out:
-        made["target"]["validation"] = part(train.select(np.sort(validation)))
+        clients["target"]["validation"] = part(train.select(np.sort(validation)))
     tested = np.flatnonzero(np.isin(test.labels, groups[target]))
     require(len(tested) > 0, f"{where}: no comment of the test set has only {target}")
-    made["target"]["test"] = part(test.select(tested))
-    return from_tensors(made, name="goemotions", classes=names)
+    clients["target"]["test"] = part(test.select(tested))
+    return from_tensors(clients, name="goemotions", classes=names)
 
 
 class _Stock:
@@ -154,14 +154,14 @@ def _labels(folder: Path) -> tuple[list[str], dict[str, list[int]]]:
 
 def _read(folder: Path, part: str, labels: int) -> _Comments:
     """The comments of `train` or `test` that have a single label."""
-    found = sorted(folder.glob(f"{part}.tsv*"))
-    require(bool(found), f"{folder} has no {part}.tsv; copy it there too")
+    files = sorted(folder.glob(f"{part}.tsv*"))
+    require(bool(files), f"{folder} has no {part}.tsv; copy it there too")
     texts, numbers = [], []
-    for number, line in enumerate(_text(folder, found[0].name).rstrip("\n").split("\n"), 1):
+    for number, line in enumerate(_text(folder, files[0].name).rstrip("\n").split("\n"), 1):
         cells = line.split("\t")
         good = len(cells) == 3 and all(n.isdecimal() and int(n) < labels for n in cells[1].split(","))
         require(
-            good, f"{found[0]}, line {number}: expected text, label numbers below {labels} and id; copy the file again"
+            good, f"{files[0]}, line {number}: expected text, label numbers below {labels} and id; copy the file again"
         )
         if "," not in cells[1]:
             texts.append(cells[0])

@@ -101,7 +101,7 @@ def mean_estimation(
         return Part(xi, xi)
 
     train = cast("Rows", draw("train", [samples] * len(names)))  # samples and groups[0] are at least 1
-    made = Clients.indexed(
+    clients = Clients.indexed(
         names,
         train,
         draw("validation", [validation if n == TARGET else 0 for n in names]),
@@ -109,7 +109,7 @@ def mean_estimation(
         name="mean-estimation",
         notes=[f"the target is {TARGET}; the mean that it looks for is 0"],
     )
-    return made.with_draw(fresh)
+    return clients.with_draw(fresh)
 
 
 def _scalars(centres: Any, seed: int) -> Clients:

@@ -75,11 +75,11 @@ def medmnist(
     require(
         len(set(shapes.values())) == 1, f"the images of these sets differ in shape: {shapes}; take sets of one shape"
     )
-    made = {
+    tensors = {
         name: {part: (torch.from_numpy(images), torch.from_numpy(labels)) for part, (images, labels) in parts.items()}
         for name, parts in clients.items()
     }
-    return from_tensors(made, name="medmnist")
+    return from_tensors(tensors, name="medmnist")
 
 
 def read_npz(path: Path) -> dict[str, Images]:

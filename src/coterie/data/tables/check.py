@@ -140,20 +140,20 @@ def check_tables(
     split: Mapping[str, Any] | None = None,
 ) -> TableCheck:
     """Check tables that could be read; `problems`: those of the others. One table alone is what a site can check."""
-    found = _Problems(problems or ())
+    collected = _Problems(problems or ())
     rule = Split.parse(split, natural="a folder of tables")
     notes: list[str] = []
     label: str | None = None
     ready: dict[str, Table] = {}
     draft: dict[str, Any] = {}
     if tables:
-        with found.noted():
+        with collected.noted():
             settings.check_names(tables)
-        with found.noted():
+        with collected.noted():
             label = settings.label_of(tables)
     if label is not None:
         for name, table in tables.items():
-            with found.noted():
+            with collected.noted():
                 check_label(table, label, tables)
                 fitted = settings.fitted_to({name: table})
                 ready |= ready_tables({name: table}, fitted, rule, seed, files)[0]
@@ -164,17 +164,17 @@ def check_tables(
             categorical=json.dumps(sorted(settings.categorical)),
             rare=settings.rare,
         )
-        draft = draft_recipe(sorted(ready), told, settings.fitted_to(ready), found.noted)
+        draft = draft_recipe(sorted(ready), told, settings.fitted_to(ready), collected.noted)
         notes = draft["notes"]
-    if tables and not found:
-        with found.noted():
+    if tables and not collected:
+        with collected.noted():
             whole = from_tables(tables, settings, "a folder of tables", files, name="checked", seed=seed, split=split)
             notes = list(whole.notes)
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
     if label is not None and draft.get("label", {}).get("task") == "classification":
         columns[label] = {name: facts_of(_classes(table.columns[label], settings)) for name, table in ready.items()}
-    return TableCheck(tuple(dict.fromkeys(found)), tuple(notes), label, columns, _drifts(columns))
+    return TableCheck(tuple(dict.fromkeys(collected)), tuple(notes), label, columns, _drifts(columns))
 
 
 def _classes(label: Column, settings: TableSettings) -> Column:
@@ -205,15 +205,15 @@ def facts_of(column: Column) -> Facts:
 
 
 def _drifts(columns: Mapping[str, Mapping[str, Facts]]) -> tuple[Drift, ...]:
-    found = []
+    drifts = []
     for column, by_client in columns.items():
         for name, own in by_client.items():
             others = [facts for other, facts in by_client.items() if other != name]
             drift = _drift(name, column, own, others)
-            found += [drift] if drift is not None else []
+            drifts += [drift] if drift is not None else []
     return tuple(
         sorted(
-            found, key=lambda d: (-abs(d.value) / (1 if d.measure == "mean difference" else 0.5), d.column, d.client)
+            drifts, key=lambda d: (-abs(d.value) / (1 if d.measure == "mean difference" else 0.5), d.column, d.client)
         )
     )
 

@@ -167,9 +167,9 @@ def dealt_table(
     inputs = replace(ready, columns={key: c for key, c in ready.columns.items() if key not in dealt.columns})
     tables = {name: _chosen(inputs, name, rows) for name, rows in dealt.clients.items()}
     within = {key: value for key, value in (split or {}).items() if key in ("seed", "parts")}
-    made = from_tables(tables, settings, "a table", files, name=name, seed=seed, split=within)
-    made.notes = (*dropped, *dealt.notes, *made.notes)
-    return made
+    clients = from_tables(tables, settings, "a table", files, name=name, seed=seed, split=within)
+    clients.notes = (*dropped, *dealt.notes, *clients.notes)
+    return clients
 
 
 def _chosen(table: Table, name: str, rows: NDArray[np.int64]) -> Table:

@@ -45,8 +45,8 @@ def _endings() -> str:
     return ", ".join(SUFFIXES)
 
 
-def _table(name: str, source: str, found: Columns, reading: Reading) -> Table:
-    header, column = found
+def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
+    header, column = content
     reading.check(header, source)
     names = reading.names(header)
     seen: set[str] = set()
