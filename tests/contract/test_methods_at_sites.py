@@ -75,3 +75,17 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
             for other in others(local) if isinstance(local, LocalSGD) else ():
                 with pytest.raises(RefusedError, match=f"does not allow this '{field}'"):
                     allowed.check(ask.task, {**ask.payload, field: other}, **about)
+
+
+@pytest.mark.xfail(strict=True, reason="a site takes one number of a method's settings for any other")
+def test_a_number_under_the_name_of_a_setting_is_that_settings():
+    from coterie.algorithms import MaxFL
+    from coterie.sites.allowed import Allowed, RefusedError
+
+    method = MaxFL(warmup_steps=9, tuning_steps=2)
+    allowed = Allowed(method, 0, ROUNDS, ("auc",))
+    payload = {"x": torch.zeros(4), "local": method.local, "tuning_steps": 2}
+    task = "coterie.algorithms.maxfl:local_update"
+    allowed.check(task, payload, seed=0, round=1)
+    with pytest.raises(RefusedError, match="does not allow this 'tuning_steps'"):
+        allowed.check(task, {**payload, "tuning_steps": 9}, seed=0, round=1)
