@@ -77,7 +77,6 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
                     allowed.check(ask.task, {**ask.payload, field: other}, **about)
 
 
-@pytest.mark.xfail(strict=True, reason="a site takes one number of a method's settings for any other")
 def test_a_number_under_the_name_of_a_setting_is_that_settings():
     from coterie.algorithms import MaxFL
     from coterie.sites.allowed import Allowed, RefusedError

@@ -90,14 +90,16 @@ class Allowed:
             return isinstance(value, str) and set(filter(None, value.split(","))) <= set(self.metrics)
         if name in COUNTERS and type(value) is int:
             return 0 <= value <= max(v for v in self.values if type(v) is int)
-        return self._said(value)
+        return self._said(name, value)
 
-    def _said(self, value: Any) -> bool:
-        """Whether a number or a word is one of the method's settings, or a rate that they give."""
+    def _said(self, name: str, value: Any) -> bool:
+        """Whether a number or a word is the method's setting of that name (any setting, if none has it), or a rate that it gives."""
+        settings = vars(self.method)
+        among = (None, *_values(settings[name])) if name in settings else self.values
         if type(value) is float:
-            rates = [v.rate(r) for v in self.values if isinstance(v, Schedule) for r in range(self.rounds + 1)]
-            return value in self.values or value in rates
-        return any(type(value) is type(v) and value == v for v in self.values)
+            rates = [v.rate(r) for v in among if isinstance(v, Schedule) for r in range(self.rounds + 1)]
+            return value in among or value in rates
+        return any(type(value) is type(v) and value == v for v in among)
 
     def _trains(self, field: str, local: LocalSGD) -> bool:
         """Whether local settings are those of the plan; under another name than `local` with one of the method's numbers of steps."""
