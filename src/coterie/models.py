@@ -391,8 +391,8 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
         {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
     )
     with forked(Rng.named(seed, "model").seed()):
-        made = build_shape(model, shape, outputs_of(clients))
-    return _materialised(made, clients, seed)
+        module = build_shape(model, shape, outputs_of(clients))
+    return _materialised(module, clients, seed)
 
 
 def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") -> None:
@@ -426,16 +426,16 @@ def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
     buffer: Any = nn.UninitializedBuffer  # whose stub lacks its arguments
     lazy = [b for b in module.buffers() if nn.parameter.is_lazy(b)]
     fresh = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
-    made = deepcopy(module, fresh).eval()  # torch cannot copy such a buffer itself
+    materialised = deepcopy(module, fresh).eval()  # torch cannot copy such a buffer itself
     few = take(clients.train.part(0).inputs, slice(0, 2))
     with forked(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
         try:
-            _forward(made, few)
+            _forward(materialised, few)
         except Exception as error:
             raise InputError(
                 f"the lazy layers of the model cannot be made from rows of client {clients.names[0]!r}: {error}"
             ) from error
-    return made.train(module.training)
+    return materialised.train(module.training)
 
 
 def _forward(module: nn.Module, inputs: Inputs) -> None:
@@ -461,12 +461,12 @@ def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
     if not callable(build):
         raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
     try:
-        made = build(shape, outputs)
+        module = build(shape, outputs)
     except InputError:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise InputError(f"the model cannot be built for inputs {shape} and {outputs} outputs: {why}") from error
-    if not isinstance(made, nn.Module):
-        raise InputError(f"the model's build returned a {type(made).__name__}, not an nn.Module")
-    return made
+    if not isinstance(module, nn.Module):
+        raise InputError(f"the model's build returned a {type(module).__name__}, not an nn.Module")
+    return module

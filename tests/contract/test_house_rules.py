@@ -280,6 +280,27 @@ def test_a_method_is_short_and_has_its_header(path):
     assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super"]
 
 
+# ---- local variables say what they hold
+
+EMPTY_NAMES = {"found", "got", "made", "thing", "things"}
+
+
+def empty_names(text: str) -> list[str]:
+    """Variables and parameters whose names tell only that there is a value."""
+    names = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.id)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+    return [name for name in names if name in EMPTY_NAMES]
+
+
+def test_no_variable_has_an_empty_name():
+    assert empty_names("def f(found):\n    for got, n in found: made: int = n") == ["found", "got", "made"]
+    assert {path: names for path in FILES if (names := empty_names(path.read_text()))} == {}
+
+
 # ---- tests know the point of each method
 
 

@@ -240,5 +240,5 @@ def make_optimiser(local: LocalSGD, head: Tensor, lr: float) -> torch.optim.Opti
     if local.optimiser == "sgd" and not local.momentum:
         return None
     further = {"momentum": local.momentum} if local.momentum else {}
-    made: Any = OPTIMISERS[cast("str", local.optimiser)]  # each takes these
-    return cast("torch.optim.Optimizer", made([head], lr, weight_decay=local.weight_decay, **further))
+    optimiser: Any = OPTIMISERS[cast("str", local.optimiser)]  # each takes these
+    return cast("torch.optim.Optimizer", optimiser([head], lr, weight_decay=local.weight_decay, **further))

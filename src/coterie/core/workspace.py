@@ -328,8 +328,8 @@ class Workspace:
             return self.loss.rows(torch.func.functional_call(self.model, parameters, (one,)), label[None]).sum()
 
         at = {name: named[name].detach() for name in names}
-        found = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(at, inputs, labels)
-        return torch.cat([found[name].reshape(len(labels), -1) for name in names], dim=1)
+        gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(at, inputs, labels)
+        return torch.cat([gradients[name].reshape(len(labels), -1) for name in names], dim=1)
 
     def descend(self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0) -> None:
         """One step of plain SGD in place; without the copy into one gradient vector, which costs a tenth of a small model's step."""

@@ -85,8 +85,8 @@ def _open_arrays(opens: Mapping[str, Callable[[], Any]], named: bool) -> Read:
     arrays = {key: np.asarray(opened()) for key, opened in opens.items()}
 
     def read(numbers: Numbers) -> Inputs:
-        made = {key: from_array(array[numbers]) for key, array in arrays.items()}
-        return made if named else made["inputs"]
+        tensors = {key: from_array(array[numbers]) for key, array in arrays.items()}
+        return tensors if named else tensors["inputs"]
 
     return read
 

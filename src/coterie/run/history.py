@@ -230,8 +230,8 @@ class Run:
     @property
     def _split(self) -> str:
         """The rows that results are about: test rows, or what there is."""
-        found = {row["split"] for row in self.summary}
-        return next((s for s in ("test", "validation", "train") if s in found), "test")
+        splits = {row["split"] for row in self.summary}
+        return next((s for s in ("test", "validation", "train") if s in splits), "test")
 
     def _repr_html_(self) -> str:
         rows = [row for row in self.summary if row["split"] == self._split]

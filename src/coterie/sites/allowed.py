@@ -117,35 +117,35 @@ def tasks_of(method: Any) -> tuple[Task[Any], ...]:
     >>> [task.name.partition(":")[2] for task in tasks_of(FedAvg())]
     ['local_update']
     """
-    found: dict[str, Task[Any]] = {}
+    tasks: dict[str, Task[Any]] = {}
     sampler = getattr(getattr(method, "local", None), "sampler", None)
     waiting: list[Any] = [type(method), *([] if sampler is None else [type(sampler)])]
     seen: set[int] = set()
     while waiting:
-        thing = waiting.pop()
-        if id(thing) in seen:
+        node = waiting.pop()
+        if id(node) in seen:
             continue
-        seen.add(id(thing))
-        if isinstance(thing, Task):
-            found[thing.name] = thing
-        elif getattr(thing, "__module__", None) and thing.__module__.startswith("coterie."):
-            waiting += _reached(thing)
-    return tuple(found[name] for name in sorted(found))
+        seen.add(id(node))
+        if isinstance(node, Task):
+            tasks[node.name] = node
+        elif getattr(node, "__module__", None) and node.__module__.startswith("coterie."):
+            waiting += _reached(node)
+    return tuple(tasks[name] for name in sorted(tasks))
 
 
-def _reached(thing: Any) -> Iterator[Any]:
+def _reached(node: Any) -> Iterator[Any]:
     """What a class or a function refers to by name."""
-    if isinstance(thing, type):
-        yield from thing.__mro__[1:]
-        for member in vars(thing).values():
+    if isinstance(node, type):
+        yield from node.__mro__[1:]
+        for member in vars(node).values():
             inner = (
                 getattr(member, "fget", None) or getattr(member, "func", None) or getattr(member, "__func__", member)
             )
             if isinstance(inner, types.FunctionType):
                 yield inner
-    elif isinstance(thing, types.FunctionType):
-        names = set(_names(thing.__code__))
-        reached = [thing.__globals__[n] for n in names if n in thing.__globals__]
+    elif isinstance(node, types.FunctionType):
+        names = set(_names(node.__code__))
+        reached = [node.__globals__[n] for n in names if n in node.__globals__]
         yield from reached
         for module in (m for m in reached if isinstance(m, types.ModuleType)):
             yield from (vars(module)[n] for n in names if n in vars(module))

@@ -64,11 +64,11 @@ class Sites:
             loss=run.loss,
         )
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))
-        made = run_method(
+        finished = run_method(
             self.engine, method, run.rounds, seed, settings, filters=experiment.filters, checkpoint=checkpoint
         )
-        self._let_note(made)
-        return made
+        self._let_note(finished)
+        return finished
 
     def _let_note(self, run: Run) -> None:
         """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""

@@ -111,11 +111,11 @@ def summed(table: Table, options: Mapping[str, Any]) -> set[str]:
 
 def parts_withheld(clients: Clients, least: int) -> Clients:
     """The client of a site without a validation or test part of fewer than `least` rows."""
-    made = copy(clients)
+    kept = copy(clients)
     for part in ("validation", "test"):
-        if sum(made.sizes(part).values()) < least:
-            setattr(made, part, None)
-    return made
+        if sum(kept.sizes(part).values()) < least:
+            setattr(kept, part, None)
+    return kept
 
 
 def classes_withheld(

@@ -77,11 +77,11 @@ class Noted:
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         said = np.concatenate([one.values - two.values for one, two in pairs])
         digest = hmac.new(self._key, said.tobytes(), hashlib.sha256).digest()
-        found = resampled_error(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
-        if found is None:
+        resampled = resampled_error(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
+        if resampled is None:
             return None
         mean = float(np.mean([one.metric - two.metric for one, two in pairs]))
-        return found.error, student(mean if abs(mean) > 1e-12 else 0.0, found)[1]
+        return resampled.error, student(mean if abs(mean) > 1e-12 else 0.0, resampled)[1]
 
     def _file(self, pair: str) -> Path:
         return self._folder / f"{hashlib.blake2b(pair.encode(), digest_size=12).hexdigest()}-outcomes.safetensors"

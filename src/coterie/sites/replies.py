@@ -53,15 +53,15 @@ def most_bytes(ask: Ask, layout: Layout) -> int:
     return total
 
 
-def opened(got: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
+def opened(message: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
     """A reply of at most `most` bytes to the message `serial`, and why the site failed, in its own words, if it did."""
-    require(isinstance(got, bytes), f"its reply is a {type(got).__name__}, not a message")
-    size = len(got) / MEGABYTE
+    require(isinstance(message, bytes), f"its reply is a {type(message).__name__}, not a message")
+    size = len(message) / MEGABYTE
     require(
-        len(got) <= most, f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for"
+        len(message) <= most, f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for"
     )
     try:
-        values = decode(got)
+        values = decode(message)
     except InputError as error:
         raise InputError(plain(f"its reply cannot be read: {error}")) from error
     why = values.get("failed", "")

@@ -312,10 +312,10 @@ class Remote:
         sent = encode({**message, **about})
         started = time.perf_counter()
         values: dict[str, Any] = {}
-        got: Any = b""
+        received: Any = b""
         try:
-            got = self._link.call(name, sent, self._timeout)
-            values, why = opened(got, serial, most)
+            received = self._link.call(name, sent, self._timeout)
+            values, why = opened(received, serial, most)
             self._garbled.discard(name)
         except InputError as error:
             self._garbled.add(name)
@@ -328,7 +328,9 @@ class Remote:
             self._lost[name] = serial
             why = plain(str(error))
         seconds = time.perf_counter() - started
-        return _Reply(values, ClientCost(name, len(sent), len(got) if isinstance(got, bytes) else 0, seconds, why))
+        return _Reply(
+            values, ClientCost(name, len(sent), len(received) if isinstance(received, bytes) else 0, seconds, why)
+        )
 
     def _ping(self, names: Sequence[str]) -> None:
         """Let those that answer a ping take part again. Nobody waits for long: an answer may also come during a later ask."""

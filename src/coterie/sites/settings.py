@@ -49,13 +49,13 @@ def read_settings(path: Path) -> SiteSettings:
     tables = read_toml(path)
     for key in tables:
         require(key == "site", f"{path}: unknown table [{key}]; {nearest(key, ['site'])}")
-    made = build(SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site")
-    for task in made.refuse:
+    settings = build(SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site")
+    for task in settings.refuse:
         require(
             any(matches(name, task) for name in known_tasks()),
             f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in known_tasks()])}",
         )
-    return dataclasses.replace(made, data=str(path.parent / made.data), log=str(path.parent / made.log))
+    return dataclasses.replace(settings, data=str(path.parent / settings.data), log=str(path.parent / settings.log))
 
 
 def short(task: str) -> str:

@@ -37,12 +37,12 @@ def wheels_in(folder: Path | None) -> list[Path]:
     """The wheels of a folder, sorted; none if there is no folder. Raises `InputError` if none of them is of coterie."""
     if folder is None:
         return []
-    found = sorted(folder.glob("*.whl"))
+    wheels = sorted(folder.glob("*.whl"))
     require(
-        any(wheel.name.startswith("coterie-") for wheel in found),
+        any(wheel.name.startswith("coterie-") for wheel in wheels),
         f"{folder} has no wheel of coterie; fill it with: pip wheel -w {folder} 'coterie[flare]'",
     )
-    return found
+    return wheels
 
 
 def _pinned(wheel: Path) -> str:

@@ -91,10 +91,10 @@ def join(
     with tempfile.TemporaryDirectory() as temporary:
         given = ("--request-dir", str(requested), "--fingerprint", f"SHA256:{plain}", "-w", temporary)
         _nvflare("package", str(signed_zip), *given)
-        made = next((p.parent for p in Path(temporary).rglob("startup")), None)
-        if made is None:
+        startup = next((p.parent for p in Path(temporary).rglob("startup")), None)
+        if startup is None:
             raise InputError(f"FLARE made no kit of {signed_zip}; ask the operator to sign again")
-        shutil.copytree(made, kit)
+        shutil.copytree(startup, kit)
     harden(kit)
     add_software(kit, wheels)
     furnish(kit, plan, plan_file)

@@ -193,15 +193,15 @@ def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> 
             continue
         if status.startswith("FINISHED") or status in ("ABANDONED", "APPROVED_FAILED"):
             return status
-        got: dict[str, Any] = {}
+        told: dict[str, Any] = {}
         if status == "RUNNING" and not over:
             with suppress(Exception):  # the job may be beginning or ending; the status tells
-                got = session.do_app_command(job, "coterie", {})
-        if got and watch is not None:
-            event = Event(*got["event"]) if "event" in got else None
-            lists = tuple(got.get("waiting", ())), tuple(got.get("gone", ()))
-            watch(Watched(event, got.get("ask", 0), got.get("task", ""), *lists))
-        if "over" in got:
+                told = session.do_app_command(job, "coterie", {})
+        if told and watch is not None:
+            event = Event(*told["event"]) if "event" in told else None
+            lists = tuple(told.get("waiting", ())), tuple(told.get("gone", ()))
+            watch(Watched(event, told.get("ask", 0), told.get("task", ""), *lists))
+        if "over" in told:
             over = time.monotonic()
         if over and time.monotonic() - over > END_SECONDS:
             session.abort_job(job)  # all is done, but FLARE waits for a site that is gone
@@ -214,15 +214,15 @@ def _bring_back(session: Any, job: str, status: str, out: Path) -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         try:
-            got = Path(session.download_job_result(job, temporary))
+            downloaded = Path(session.download_job_result(job, temporary))
         except Exception as error:
             raise RunError(
                 f"job {job} ended as {status} and has no result ({error}); start what has died, then continue with --resume"
             ) from error
-        found = next(got.rglob(RESULT), None)
-        if found is not None:
-            shutil.copytree(found, out, dirs_exist_ok=True)
-        outcome = next(got.rglob(OUTCOME), None)
+        result = next(downloaded.rglob(RESULT), None)
+        if result is not None:
+            shutil.copytree(result, out, dirs_exist_ok=True)
+        outcome = next(downloaded.rglob(OUTCOME), None)
         said = None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
     if said is None:
         raise RunError(f"job {job} ended as {status}; start what has died, then continue with --resume")
