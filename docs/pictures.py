@@ -28,8 +28,8 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 """Fields without a default."""
 CAPTION = (
-    "Four clients with 60 rows each, eight rounds. Clients a and b agree; c and d see the opposite labels. Left: the mean weight "
-    "of each client's update in the model that a row's client receives. Right: the loss of each client's model on its test rows; "
+    "Four clients with 60 rows each, eight rounds. Clients a and b agree; c and d see the opposite labels. First: the mean weight "
+    "of each client's update in the model that a row's client receives. Second: the loss of each client's model on its test rows; "
     "clients for which a method makes no model have no curve."
 )
 
@@ -48,7 +48,8 @@ def measured(entry: Entry) -> dict[str, Any]:
     if file.exists() and (kept := json.loads(file.read_text(encoding="utf-8")))["state"] == state:
         return dict(kept["numbers"])
     run = ct.fit(_method(entry), _clients(), "logistic", ROUNDS, settings=ct.RunSettings(evaluate=1))
-    losses = {name: [value for _, value in run.history.select("loss", name, "test")] for name in NAMES}
+    tested = [row for row in run.history if (row.metric, row.split) == ("loss", "test")]
+    losses = {name: [row.value for row in tested if row.client == name] for name in NAMES}
     weights = {str(who): {name: float(row.get(name, 0.0)) for name in NAMES} for who, row in run.weights.items()}
     numbers = {"weights": weights, "losses": losses}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -75,16 +76,19 @@ def _clients() -> ct.Clients:
 
 
 def _svg(name: str, weights: dict[str, dict[str, float]], losses: dict[str, list[float]]) -> str:
-    label = f"{name}: weights of four clients, and their test losses over {ROUNDS} rounds"
-    return (
-        f'<svg viewBox="0 0 640 220" role="img" aria-label="{label}" font-size="13" fill="currentColor">'
-        f"{_grid(weights)}{_curves(losses)}</svg>"
+    parts = (
+        (f"{name}: weights of four clients", "50 0 230 200", _grid(weights)),
+        (f"{name}: their test losses over {ROUNDS} rounds", "290 0 330 220", _curves(losses)),
+    )
+    return "".join(
+        f'<svg viewBox="{box}" role="img" aria-label="{label}" font-size="13" fill="currentColor">{drawn}</svg>'
+        for label, box, drawn in parts
     )
 
 
 def _grid(weights: dict[str, dict[str, float]]) -> str:
     if not weights:
-        return '<text x="24" y="110">This method has no weights by client.</text>'
+        return '<text x="56" y="110">This method has no weights by client.</text>'
     side = 38
     pieces = [f'<text x="{90 + side * (i + 0.5)}" y="34" text-anchor="middle">{n}</text>' for i, n in enumerate(NAMES)]
     for row, (who, given) in enumerate(weights.items()):

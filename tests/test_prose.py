@@ -75,6 +75,14 @@ def test_nothing_is_said_in_a_banned_construction():
     assert found == []
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if DOCS in page.parents and page.stem != "index"], ids=lambda page: page.stem
+)
+def test_a_page_begins_by_saying_for_whom_it_is(page):
+    prose = [words for kind, words in passages(page.read_text(encoding="utf-8")) if kind == "prose" and words]
+    assert prose[0].startswith("For ")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_no_sentence_is_too_long(page):
     found = [s for _, words in passages(page.read_text(encoding="utf-8")) for s in sentences(words)]
