@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.bits import is_aligned
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError, plain, require
 from coterie.core.inputs import Inputs, rows, sample, take
 from coterie.core.kernels import Batched
 from coterie.core.known_models import recognise
@@ -132,9 +132,7 @@ class Workspace:
         convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
         self.vectorised = not (convolves and self.device.type == "cpu")
         self.channels_last = convolves and self.device.type == "cpu" and self._takes_channels_last(inputs)
-        with self.noise(), torch.enable_grad():
-            value = self.loss.mean(self.model(inputs), labels)
-        self.unused = any(g is None for g in torch.autograd.grad(value, self.parameters, allow_unused=True))
+        self.unused = self._has_unused(inputs, labels)
         norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.batch_norm = any(m not in self.frozen for m in norms)
         # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
@@ -143,6 +141,18 @@ class Workspace:
             self.random = self.always_random or (len(few) >= self.smallest_batch and self._draws(inputs))
         self.x.copy_(kept)
         self.restart_counters()
+
+    def _has_unused(self, inputs: Inputs, labels: Tensor) -> bool:
+        """Whether the loss does not depend on all parameters. Raises `InputError` if it has no gradient."""
+        with self.noise(), torch.enable_grad():
+            value = self.loss.mean(self.model(inputs), labels)
+        try:
+            return any(g is None for g in torch.autograd.grad(value, self.parameters, allow_unused=True))
+        except RuntimeError as error:
+            raise InputError(
+                f"no gradient of the loss can be computed: {plain(str(error), 120)}; look for detach(), no_grad() and changes in "
+                "place in forward"
+            ) from error
 
     @torch.no_grad()
     def _draws(self, inputs: Inputs) -> bool:
