@@ -220,6 +220,19 @@ def with_buffer(value):
     return model
 
 
+class Detached(nn.Linear):
+    def forward(self, inputs):
+        return super().forward(inputs).detach()
+
+
+class Overwritten(nn.Linear):
+    def forward(self, inputs):
+        squared = super().forward(inputs).exp()
+        outputs = squared * squared
+        squared.add_(1)
+        return outputs
+
+
 def pruned():
     return prune.random_unstructured(nn.Linear(4, 1), "weight", 0.5)
 
@@ -227,6 +240,8 @@ def pruned():
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
+        (Detached(4, 1), "no gradient of the loss can be computed: element 0 of tensors does not require grad"),
+        (Overwritten(4, 1), "no gradient of the loss can be computed: one of the variables needed for gradient"),
         (
             pruned(),
             "the model cannot be copied: it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do",
@@ -254,7 +269,7 @@ def pruned():
             "the model gives torch.float32 outputs of shape",
         ),
     ],
-    ids=["computed", "nested", "sparse", "lazy", "meta", "complex", "tuple", "rows"],
+    ids=["detached", "overwritten", "computed", "nested", "sparse", "lazy", "meta", "complex", "tuple", "rows"],
 )
 def test_a_model_that_cannot_be_trained_is_refused_in_a_sentence(model, sentence):
     with pytest.raises(ct.InputError) as caught:
