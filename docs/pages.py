@@ -72,7 +72,7 @@ def method_page(entry: Entry) -> str:
         f"**Use it when** {prose(entry.said('Use'))}" if entry.said("Use") else "",
         f"**Choose another when** {prose(entry.said('Avoid'))}" if entry.said("Avoid") else "",
         f"## Formula\n\n```{{math}}\n{entry.said('Formula')}\n```" if entry.said("Formula") else "",
-        f"Symbols: {prose(text.paragraph('Symbols'))}",
+        f"Symbols: {prose(text.paragraph('Symbols'))}" if text.paragraph("Symbols") else "",
         f"## What it sends and remembers\n\n{table(('', ''), rows)}",
         NUMBERS,
         f"## Fields\n\n{fields(cls)}",

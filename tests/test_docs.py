@@ -190,6 +190,7 @@ def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
         page = pages[f"methods/{name}.md"]
         parts = ("**Use it when**", "**Choose another when**", "```{math}", "## Fields", "## Example", "## Laws")
         assert [part for part in parts if part not in page] == [], name
+        assert not re.search(r"^[A-Z]\w+: *$", page, re.M), name  # a word with nothing behind it
         assert [o.name for o in options_of(find(name)) if f"| `{o.name}` |" not in page] == []
     assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]
 
