@@ -17,8 +17,10 @@ STEEP = 2000.0
 """How steep the models of the attack are in the column that they sweep."""
 
 
-def hospital(folder, *filters):
-    folder.mkdir(parents=True, exist_ok=True)
+def hospital(folder, *filters, key=b"1"):
+    """A site whose key is always the same."""
+    (folder / "kept").mkdir(parents=True, exist_ok=True)
+    (folder / "kept" / "key").write_bytes(key * 32)
     return Hospital(folder, methods=(FEDAVG,), filters=list(filters)).begin()
 
 
@@ -94,7 +96,7 @@ def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
 
 
 def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):
-    one, other = hospital(tmp_path / "one", CLIP, SECRET), hospital(tmp_path / "other", CLIP, SECRET)
+    one, other = (hospital(tmp_path / str(key), CLIP, SECRET, key=key) for key in (b"1", b"2"))
     difference = asked(one, one.x) - asked(other, other.x)
     assert float(difference.abs().min()) > 0
     assert float(difference.std()) > SIGMA / 2
