@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.core.checks import VECTORS, well_formed
 from coterie.core.engine import Engine
@@ -37,7 +37,6 @@ from coterie.core.rng import Rng, normal
 from coterie.core.rows import Clients, Rows
 from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, identity, one_of, options
 from coterie.core.task import Task
-from coterie.core.vector import Layout
 from coterie.core.wire import to_json, wire_type
 
 __all__ = [
@@ -312,11 +311,10 @@ class Corrupted(Filter):
         return changed
 
 
-class Attacked:
+class Attacked(Engine):
     """An engine some of whose clients attack. To attack a federation: `replace(federation, engine=Attacked(federation.engine, ...))`.
 
     Attributes:
-        honest: the engine itself, for evaluation.
         attack: what the attackers do.
         attackers: their names, sorted.
 
@@ -325,19 +323,20 @@ class Attacked:
 
     def __init__(self, engine: Engine, attack: Any, clients: Sequence[str]) -> None:
         require(
-            bool(getattr(engine, "simulated", False)),
+            engine.simulated,
             f"attacks are simulated in process or on Ray, not on {type(engine).__name__}; choose engine inprocess or ray",
         )
-        self.honest, self.attack = engine, as_attack(attack)
+        self._engine, self.attack = engine, as_attack(attack)
         self.attackers = choose_attackers(clients, engine.clients, 0)
-        self.clients: tuple[str, ...] = engine.clients
-        self.unseen: tuple[str, ...] = engine.unseen
-        self.layout: Layout = engine.layout
-        self.has_server: bool = engine.has_server
-        self.x: Tensor = engine.x
-        self.model: nn.Module = engine.model
+        self.clients, self.unseen, self.has_server = engine.clients, engine.unseen, engine.has_server
+        self.layout, self.x, self.model, self.loss = engine.layout, engine.x, engine.model, engine.loss
         self.needs_all = overrides(self.attack, Attack, "rewrite")
         self._filter = _travelling(Corrupted(self.attack, self.attackers))
+
+    @property
+    def honest(self) -> Engine:
+        """The engine that is attacked."""
+        return self._engine
 
     def ask(self, ask: Ask) -> Answer:
         """Let the ask finish, without those that fail before it; then drop what is late and rewrite what attackers say."""
@@ -346,7 +345,7 @@ class Attacked:
         failed = {n: self.attack.fault for n, rng in zip(bad, rngs, strict=True) if self.attack.fails(rng)}
         asked = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
         sent = replace(ask.to(asked), filters=in_order((*ask.filters, *self._filter)))
-        answer = self.honest.ask(sent) if asked else Answer()
+        answer = self._engine.ask(sent) if asked else Answer()
         blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
         if bad and self.needs_all:
             blocks = self._rewritten(ask.function, blocks, ask.context)
@@ -385,24 +384,24 @@ class Attacked:
 
     def sizes(self, part: str) -> Mapping[str, int]:
         """Rows of each client."""
-        return self.honest.sizes(part)
+        return self._engine.sizes(part)
 
     def fingerprint(self) -> str:
         """A hash of the rows, the attack and the attackers: a checkpoint refuses to go on under another attack."""
         said = identity((self.attack, self.attackers))
-        return hashlib.blake2b(f"{self.honest.fingerprint()} {said}".encode(), digest_size=16).hexdigest()
+        return hashlib.blake2b(f"{self._engine.fingerprint()} {said}".encode(), digest_size=16).hexdigest()
 
     def save_memory(self) -> dict[str, Tensor]:
         """What clients remember."""
-        return self.honest.save_memory()
+        return self._engine.save_memory()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
         """Undo `save_memory`."""
-        self.honest.load_memory(saved)
+        self._engine.load_memory(saved)
 
     def close(self) -> None:
         """End the engine."""
-        self.honest.close()
+        self._engine.close()
 
 
 def _travelling(corrupted: Corrupted) -> tuple[Corrupted, ...]:

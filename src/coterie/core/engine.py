@@ -8,6 +8,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from coterie.core.envelopes import Answer, Ask
+from coterie.core.loss import Loss
 from coterie.core.vector import Layout
 
 __all__ = ["Engine"]
@@ -16,6 +17,8 @@ __all__ = ["Engine"]
 class Engine(Protocol):
     """Carries asks to where the clients are. Everything else (order, checks, quorum) is the federation's.
 
+    An engine derives from this class, and so has the values that are given here where it says nothing else.
+
     Attributes:
         clients: names, sorted.
         unseen: names of clients that never train, sorted.
@@ -23,7 +26,9 @@ class Engine(Protocol):
         has_server: whether the server holds rows.
         x: initial model [d + b].
         model: the module that vectors belong to.
+        loss: of a row, as it was made for this model and these clients.
         needs_all: whether a reply depends on who else is asked, as under some attacks, so that no ask may be divided.
+        simulated: whether replies are made on this machine, so that attacks can be simulated.
     """
 
     clients: tuple[str, ...]
@@ -32,7 +37,14 @@ class Engine(Protocol):
     has_server: bool
     x: Tensor
     model: nn.Module
-    needs_all: bool
+    loss: Loss
+    needs_all: bool = False
+    simulated: bool = False
+
+    @property
+    def honest(self) -> Engine:
+        """The engine whose replies nobody falsifies, by which models are evaluated."""
+        return self
 
     def sizes(self, part: str) -> Mapping[str, int]:
         """Rows of each client in `train`, `validation` or `test`, unseen ones behind the others."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask
 from coterie.core.errors import InputError, require
 from coterie.core.loss import RowLoss
@@ -79,7 +80,7 @@ class InProcess(EngineSpec):
             ) from error
 
 
-class InProcessEngine:
+class InProcessEngine(Engine):
     """All clients on this machine.
 
     Attributes:
@@ -87,13 +88,11 @@ class InProcessEngine:
         layout: of model vectors.
         x: initial model [d + b].
         model: a private copy of the module.
-        simulated: replies are made on this machine, so that attacks can be simulated.
 
     Raises `InputError` if model, loss and rows do not fit.
     """
 
     simulated = True
-    needs_all = False
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 import coterie
+from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, ClientCost, Saved, answer_in
 from coterie.core.errors import InputError, require
 from coterie.core.loss import RowLoss
@@ -71,7 +72,7 @@ class Ray(EngineSpec):
         return cluster(self.actors, self.address)
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Clients spread over the actors of a Ray cluster; the server's rows and unseen clients stay in this process.
 
     Attributes:
@@ -94,7 +95,6 @@ class RayEngine:
     """
 
     simulated = True
-    needs_all = False
 
     def __init__(
         self,
@@ -110,6 +110,7 @@ class RayEngine:
         workspace = Workspace(model, loss, clients[0], kernel=kernel)
         workspace.check_labels(clients)
         self.model = workspace.model
+        self.loss = workspace.loss
         self.layout = workspace.layout
         self.clients = clients.names
         self.has_server = clients.server is not None

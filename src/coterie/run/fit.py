@@ -23,7 +23,6 @@ from coterie.core.rows import Clients
 from coterie.core.schema import build
 from coterie.core.training import LocalSGD
 from coterie.core.vector import aliases, copied
-from coterie.core.workspace import Workspace
 from coterie.data import load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
@@ -134,13 +133,14 @@ def fit(
         filters_of(method, filters)
         opened = engine.open(prepared, module, settings.row_loss(prepared))
         try:
-            loss = getattr(opened, "loss", None) or Workspace(module, settings.row_loss(prepared), prepared[0]).loss
             if wrong:
                 opened = Attacked(opened, attack, wrong)
             run = run_method(opened, method, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
         finally:
             opened.close()
-    return replace(run, meaning=Meaning(loss.kind, rows.classes, rows.label_scale, rows.recipe, loss.last))
+    return replace(
+        run, meaning=Meaning(opened.loss.kind, rows.classes, rows.label_scale, rows.recipe, opened.loss.last)
+    )
 
 
 def _check_types(**given: Any) -> None:

@@ -79,7 +79,7 @@ class _Loop:
             filters=filters_of(self.method, filters),
             label=type(self.method).__name__,
         )
-        self.federation = replace(self.training, engine=getattr(engine, "honest", engine), filters=())
+        self.federation = replace(self.training, engine=engine.honest, filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
         self.evaluator = Evaluator(self.federation, self.attempt, settings.metrics)
         self.record, self.divergence = Record(), Divergence()

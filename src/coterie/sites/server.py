@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, ClientCost
 from coterie.core.errors import InputError, RunError, plain, require
 from coterie.core.federation import Federation
-from coterie.core.loss import RowLoss
+from coterie.core.loss import Loss, RowLoss
 from coterie.core.replies import Replies
 from coterie.core.rows import joint_fingerprint
 from coterie.core.shard import Shard
@@ -80,7 +81,7 @@ class _Reply(NamedTuple):
     cost: ClientCost
 
 
-class Remote:
+class Remote(Engine):
     """An engine over a `Link`; one at a time it serves a seed's rows (`open`) and a method's model (`prepare`).
 
     Args:
@@ -91,7 +92,7 @@ class Remote:
         watch: called whenever an ask begins, or a reply to it comes.
 
     Attributes:
-        clients, unseen, layout, has_server, x, model: as in `Engine`; those of the model after `prepare`.
+        clients, unseen, layout, has_server, x, model, loss: as in `Engine`; those of the model after `prepare`.
         refused: why sites take no part in the run any more, by name.
     """
 
@@ -106,12 +107,12 @@ class Remote:
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
         self.clients = tuple(sorted(link.names))
-        self.unseen: tuple[str, ...] = ()
+        self.unseen = ()
         self.has_server = False
-        self.needs_all = False
         self.model: nn.Module = nn.Linear(1, 1)  # until `prepare`: the tasks before it send no model vectors
         self.layout = Layout.of(self.model)
         self.x = torch.zeros(self.layout.size)
+        self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
         self._plan = plan
         self._here: Shard | None = None
@@ -203,6 +204,7 @@ class Remote:
         workspace = Workspace(module, loss, clients[0], kernel=kernel)
         self._here = Shard(clients, workspace)
         self.model, self.layout, self.x = workspace.model, workspace.layout, workspace.x.clone()
+        self.loss = workspace.loss
         message = {"pair": pair, "resume": resume, **{f"state/{k}": v for k, v in module.state_dict().items()}}
         classes = len(clients.classes)
         self._left_out = {}
