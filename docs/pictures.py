@@ -77,7 +77,7 @@ def _clients() -> ct.Clients:
 
 def _svg(name: str, weights: dict[str, dict[str, float]], losses: dict[str, list[float]]) -> str:
     parts = (
-        (f"{name}: weights of four clients", "50 0 230 200", _grid(weights)),
+        (f"{name}: weights of four clients", f"50 0 230 {48 + 38 * max(1, len(weights))}", _grid(weights)),
         (f"{name}: their test losses over {ROUNDS} rounds", "290 0 330 220", _curves(losses)),
     )
     return "".join(
@@ -88,7 +88,7 @@ def _svg(name: str, weights: dict[str, dict[str, float]], losses: dict[str, list
 
 def _grid(weights: dict[str, dict[str, float]]) -> str:
     if not weights:
-        return '<text x="56" y="110">This method has no weights by client.</text>'
+        return '<text x="56" y="40">This method has no weights by client.</text>'
     side = 38
     pieces = [f'<text x="{90 + side * (i + 0.5)}" y="34" text-anchor="middle">{n}</text>' for i, n in enumerate(NAMES)]
     for row, (who, given) in enumerate(weights.items()):

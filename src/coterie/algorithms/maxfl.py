@@ -16,7 +16,7 @@ Symbols: x = w^(t,0), delta_k = w_k^(t,tau) - x (an update, added), start = w^(0
 steps from start, rho_k = its loss (the client's requirement), gap_k = F_k(x) - rho_k, q_k = h'(gap_k), lr = eta_g, eps = epsilon.
 
 Differences from the paper: q = s(1 - s) as in Eq. 4, where line 8 prints q = s; line 13 subtracts what line 11 prints with the other
-sign; the client sends its gap and the server computes q, since who may send q can always send the largest; a fixed number of
+sign. The client sends its gap and the server computes q, since who may send q can always send the largest. A fixed number of
 mandatory rounds, since a method does not know how many there will be. "Everybody takes part" in those rounds means that everybody may
 be drawn; how many are is the run's own setting. Tuning (Table 3) serves the gap alone: local training starts from x. The pool is
 asked at x itself, without tuning.

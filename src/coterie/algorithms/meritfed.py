@@ -23,17 +23,17 @@ target's moments: Adam takes gradients, and an update points the other way. The 
 correction included: dphi/dw_i = <grad f * (-da/dg), delta_i>. Adam's first step goes lr along every entry whatever its size, so that
 in the first round weights hardly move. Moments, a pair of vectors per target, are kept at the server; buffers are averaged as ever.
 
-Differences from the paper: weights persist over rounds (warm start; a reset each round stays at the level of plain averaging);
-updates may be several local steps; one run serves one target, several or all, each with its own model and weights; with partial
-participation the descent runs over the renormalised weights of those who replied, and absent clients keep theirs; the zeroth-order
+Differences from the paper: weights persist over rounds (warm start; a reset each round stays at the level of plain averaging).
+Updates may be several local steps. One run serves one target, several or all, each with its own model and weights. With partial
+participation the descent runs over the renormalised weights of those who replied, and absent clients keep theirs. The zeroth-order
 estimator multiplies by the direction that the printed formula drops. A step multiplies a gradient that already contains `lr`.
 
 The server holds n updates per target. Models differ after the first round, so T targets cost each client T local trainings a round;
-`shared_uploads` (ours) makes it one: clients train from one anchor, the mean of the targets' models, and each target moves its own
-model, x_t <- x_t + lr * sum_i w_ti delta_i, with these deltas and weights of its own; statistics in buffers start from the anchor's.
+`shared_uploads` (ours) makes it one. Clients train from one anchor, the mean of the targets' models. Each target moves its own
+model, x_t <- x_t + lr * sum_i w_ti delta_i, with these deltas and weights of its own. Statistics in buffers start from the anchor's.
 Individual updates are needed, which excludes secure aggregation; `oracle="delegated"` shows them (and Adam's moments) to the target.
 
-Logged for each target: phi before and after the descent, 1 / sum w^2, and `gap_bound`, which is at least phi(w) - min phi at the new
+Logged for each target: phi before and after the descent, 1 / sum w^2, and `gap_bound`. It is at least phi(w) - min phi at the new
 weights, of those who replied, if phi is convex (f convex and SGD at the server) and the oracle is "gradient" or "delegated" on all
 rows; else an estimate. It is phi(w) - phi(w0) + max_i <w0 - e_i, dphi/dw(w0)>: the Frank-Wolfe gap at the weights w0 before the
 descent, where its first step takes the gradient anyway, less what the descent has gained. It costs nothing, is exact where phi is

@@ -15,12 +15,12 @@ batches that the client really took (with `Epochs` it differs between clients), 
 
 Differences from the paper: option II alone, which costs no further gradient. The client keeps c_i and sends its
 change. A client whose c_i is not the one that is in c (its process ended, or its reply was refused or came too late) starts again at
-c_i = 0. Since c still holds the lost c_i / N, which nobody could ever take out and which would move the fixed point, all controls then
-start again at 0 with the next round, as before the first; log and failures name the client. Controls are of parameters; buffers are
+c_i = 0. Since c still holds the lost c_i / N, which would move the fixed point, all controls then start again at 0 with the next
+round, as before the first. Log and failures name the client. Controls are of parameters; buffers are
 averaged.
 
 Weight decay belongs to each client's objective, so controls contain it. Momentum, Adam and clipping are refused: then
-(x - y_i) / (K lr) is not a mean of gradients. Everybody counts the same, so a client that exists twice counts twice, and its size
+(x - y_i) / (K lr) is not a mean of gradients. All clients count the same, so a client that exists twice counts twice, and its size
 does not matter.
 
 Laws:

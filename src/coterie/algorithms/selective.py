@@ -16,8 +16,8 @@ Symbols: internal = the M clients that matter, budget = K external ones kept in 
 
 x <- x + lr * (average by rows of the updates of the internal clients and of the K external ones with the lowest loss at x).
 
-Differences from the paper: it weighs single images of an external set while it trains, and alternates between weights and model;
-here a client is kept or not, in every round anew, by the mean loss of the present model on all its training rows. `budget` None
+Differences from the paper: it weighs single images of an external set while it trains, and alternates between weights and model.
+Here a client is kept or not, in every round anew, by the mean loss of the present model on all its training rows. `budget` None
 leaves what the run's `clients_per_round` does not need for the internal clients.
 
 A round asks the N external clients for one number (a forward pass over their rows), and M + K clients for an update. A low loss

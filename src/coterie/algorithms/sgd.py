@@ -12,7 +12,7 @@ Symbols: x = x^k, delta_i = -g_i (an update, added; accumulated over local steps
 
 x <- x + lr * mean of the deltas of those who take part, or a step of Adam along it; clients count alike, whatever their sizes.
 
-Differences from the paper: SGD Ideal takes any group by name or pattern; where the run draws clients, m of the group are drawn,
+Differences from the paper: SGD Ideal takes any group by name or pattern. Where the run draws clients, m of the group are drawn,
 all of it if it has no more, since a group that an oracle names is a federation of its own. Buffers are averaged, and Adam does
 not see them.
 
