@@ -207,7 +207,9 @@ def test_a_client_without_validation_rows_keeps_its_model():
 
 def test_validation_rows_that_were_trained_on_cannot_choose():
     problem = logistic()
-    with pytest.raises(InputError, match=r"client 'a' was trained on validation rows.*fit with merge_validation=False"):
+    with pytest.raises(
+        InputError, match=r"client 'a' was trained on its validation rows.*fit with merge_validation=False"
+    ):
         personalise(trained(problem, merge_validation=True), problem.clients)
 
 
