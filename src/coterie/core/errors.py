@@ -69,10 +69,10 @@ def shortened(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
 
 
-def cut(value: Any, most: int = 100) -> str:
-    """`value` as the text of an error, cut where it is long."""
+def cut(value: Any) -> str:
+    """`value` as the text of an error, in at most 100 characters."""
     text = " ".join(repr(value).split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.noise import forked
 
-__all__ = ["Source", "import_source", "load_object", "source_of", "user_module", "user_modules"]
+__all__ = ["ModuleSource", "import_source", "load_object", "source_of", "user_module", "user_modules"]
 
 PREFIX = "coterie_user_"
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """A module by name. The text of a user's file travels with it; a module of a package (text None) must be installed.
 
     Attributes:
@@ -35,7 +35,7 @@ class Source(NamedTuple):
 class _Text(importlib.abc.InspectLoader):
     """Loads a module from text that came from another process, where its file may not exist."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ModuleSource) -> None:
         self._source = source
 
     def get_source(self, fullname: str) -> str:
@@ -63,7 +63,7 @@ def user_module(path: str) -> ModuleType:
     while getattr(sys.modules.get(name), "__file__", str(file)) != str(file):
         name += "_"  # another file of this name; tasks are known by their module
     try:
-        return import_source(Source(name, str(file), file.read_bytes()))
+        return import_source(ModuleSource(name, str(file), file.read_bytes()))
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
 
@@ -73,15 +73,15 @@ def user_modules() -> list[str]:
     return [name for name in sys.modules if name.startswith(PREFIX)]
 
 
-def source_of(name: str) -> Source:
+def source_of(name: str) -> ModuleSource:
     """What another process needs to import the module `name` of this one."""
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None or not name.startswith(PREFIX):
-        return Source(name)
-    return Source(name, file, Path(file).read_bytes())
+        return ModuleSource(name)
+    return ModuleSource(name, file, Path(file).read_bytes())
 
 
-def import_source(source: Source) -> ModuleType:
+def import_source(source: ModuleSource) -> ModuleType:
     """The module, imported now if it is not yet."""
     if source.name in sys.modules:
         return sys.modules[source.name]

@@ -37,6 +37,7 @@ __all__ = [
 CONSTANT = "constant"
 """In place of a method: the loss of always predicting a client's own training rows."""
 LEVEL = 0.95
+DRAWS = 1000
 
 Vector = NDArray[np.float64]
 
@@ -207,17 +208,15 @@ def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None
     return _known(float(np.sqrt((patients**2).sum())), a)
 
 
-def resampled_error(
-    a: Sequence[Influence], b: Sequence[Influence], rng: np.random.Generator, draws: int = 1000
-) -> RowError | None:
-    """The same from `draws` resamples of the patients, and so uncertain by a factor of 1 / sqrt(2 draws).
+def resampled_error(a: Sequence[Influence], b: Sequence[Influence], rng: np.random.Generator) -> RowError | None:
+    """The same from `DRAWS` resamples of the patients, and so uncertain by a factor of 1 / sqrt(2 DRAWS).
 
     Whoever does not know `rng` cannot compute back what the rows are from many such errors of chosen models.
     """
     if not (a or b):
         return None
     patients = _by_patient(a, b)
-    sums = [patients[rng.integers(0, len(patients), len(patients))].sum() for _ in range(draws)]
+    sums = [patients[rng.integers(0, len(patients), len(patients))].sum() for _ in range(DRAWS)]
     return _known(float(np.std(sums)), a)
 
 

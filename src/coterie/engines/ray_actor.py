@@ -18,7 +18,7 @@ import coterie
 from coterie.core.envelopes import Ask, Context, Refusal, Saved
 from coterie.core.errors import InputError, RunError
 from coterie.core.metrics import register
-from coterie.core.modules import Source, import_source
+from coterie.core.modules import ModuleSource, import_source
 from coterie.core.shard import Shard
 from coterie.core.task import adopt_task
 from coterie.core.wire import put_together, take_apart, wire_type
@@ -39,7 +39,7 @@ class Parcel(NamedTuple):
     """
 
     path: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[ModuleSource, ...]
     own: bytes
 
 

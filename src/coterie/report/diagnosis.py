@@ -50,13 +50,13 @@ def diagnose(risks: ArrayLike, labels: ArrayLike, threshold: float = THRESHOLD) 
     )
 
 
-def calibration_error(risks: ArrayLike, labels: ArrayLike, bins: int = BINS) -> float:
-    """Expected calibration error: the mean over rows of |mean risk - share of positives| within `bins` equal intervals of risk."""
+def calibration_error(risks: ArrayLike, labels: ArrayLike) -> float:
+    """Expected calibration error: the mean over rows of |mean risk - share of positives| within `BINS` equal intervals of risk."""
     risk, truth = np.asarray(risks, dtype=float), np.asarray(labels, dtype=float)
     if not len(risk):
         return math.nan
-    place = np.minimum((risk * bins).astype(int), bins - 1)
-    gaps = np.bincount(place, weights=risk, minlength=bins) - np.bincount(place, weights=truth, minlength=bins)
+    place = np.minimum((risk * BINS).astype(int), BINS - 1)
+    gaps = np.bincount(place, weights=risk, minlength=BINS) - np.bincount(place, weights=truth, minlength=BINS)
     return float(np.abs(gaps).sum() / len(risk))
 
 

@@ -32,15 +32,15 @@ def number(value: float | None) -> str:
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
-def signed(value: float | None, *, points: bool = False) -> str:
-    """A difference with its sign, as a number or in points (hundredths).
+def signed(value: float | None) -> str:
+    """A difference with its sign.
 
-    >>> signed(0.0312), signed(-0.149, points=True), signed(-0.00004)
-    ('+.031', '−14.9', '.000')
+    >>> signed(0.0312), signed(-0.149), signed(-0.00004)
+    ('+.031', '−.149', '.000')
     """
     if value is None or not math.isfinite(value):
         return MISSING
-    text = f"{abs(value) * 100:.1f}" if points else number(abs(value))
+    text = number(abs(value))
     if float(text) == 0:
         return text
     return ("+" if value > 0 else "−") + text
@@ -60,16 +60,16 @@ def percent(share: float) -> str:
     return (text[1:] if text.startswith("0.") else text) + " %"
 
 
-def count(amount: int, one: str, many: str | None = None) -> str:
+def count(amount: int, noun: str) -> str:
     """`amount` with the right form of its noun.
 
     >>> count(1, "client"), count(4, "client")
     ('1 client', '4 clients')
     """
-    return f"{amount} {one if amount == 1 else many or one + 's'}"
+    return f"{amount} {noun}{'' if amount == 1 else 's'}"
 
 
-def listing(words: Sequence[str], last: str = "and") -> str:
+def listing(words: Sequence[str]) -> str:
     """Words as in a sentence.
 
     >>> listing(["a"]), listing(["a", "b"]), listing(["a", "b", "c"])
@@ -77,17 +77,17 @@ def listing(words: Sequence[str], last: str = "and") -> str:
     """
     if len(words) < 2:
         return "".join(words)
-    return f"{', '.join(words[:-1])} {last} {words[-1]}"
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def shortened(words: Sequence[str], most: int, noun: str = "other") -> list[str]:
+def shortened(words: Sequence[str], most: int) -> list[str]:
     """At most `most` words, then how many more there are.
 
     >>> shortened(["a", "b", "c", "d"], 2), shortened(["a", "b"], 2)
     (['a', 'b', '2 others'], ['a', 'b'])
     """
     rest = len(words) - most
-    return list(words) if rest <= 0 else [*words[:most], count(rest, noun)]
+    return list(words) if rest <= 0 else [*words[:most], count(rest, "other")]
 
 
 def wrapped(text: str, width: int, indent: str = "", first: str = "") -> list[str]:
