@@ -39,6 +39,8 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["pytest", "scipy.optimize", "torch"])  # half of the time of a short test
 LONGEST = 900
 """Seconds after which a mutant that does not end counts as killed."""
+CRASHES = ("AttributeError", "ImportError", "NameError", "SyntaxError", "TypeError", "UnboundLocalError")
+"""Errors of a mutant that cannot run, also where a refusal cites them: no test has noticed that another method runs."""
 
 
 class Mutant(NamedTuple):
@@ -154,8 +156,8 @@ def verdict_of(status: int | None, output: str) -> Verdict:
     failed = re.findall(r"^FAILED (\S+::\S+)", output, re.M)
     if status != 1 or not failed:
         return Verdict("BROKEN: its tests did not run")
-    name = next((e for e in re.findall(r"^E +(\w+Error)", output, re.M) if e in ("NameError", "SyntaxError")), None)
-    return Verdict(f"BROKEN: {name}") if name else Verdict("killed", failed[0])
+    crash = re.search(rf"^E .*\b({'|'.join(CRASHES)}): ", output, re.M)
+    return Verdict(f"BROKEN: {crash.group(1)}") if crash else Verdict("killed", failed[0])
 
 
 def judged(mutants: Sequence[Mutant], trees: Sequence[Tree]) -> Iterator[tuple[Mutant, Verdict, float]]:
