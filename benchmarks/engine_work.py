@@ -13,7 +13,7 @@ import coterie as ct
 from coterie.algorithms import ALGORITHMS
 from coterie.core.task import Update
 
-__all__ = ["Flat", "Sent", "Sized", "Work", "echo", "methods"]
+__all__ = ["ARGUMENTS", "Flat", "Sent", "Sized", "Work", "echo", "methods"]
 
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "varsel": {"internal": ("cleveland", "hungary")},

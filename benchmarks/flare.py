@@ -18,15 +18,18 @@ import torch
 from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
-from benchmarks.engine_work import Sized, Work, echo, methods
+from benchmarks.engine_work import ARGUMENTS, Sized, Work, echo, methods
 from coterie.core.federation import Federation
+from coterie.core.method import as_method
 from coterie.data.sets.heart_disease import OPTIONS, export
-from coterie.models import MLP, build_model
+from coterie.models import MODELS, build_model
+from coterie.run.experiment import Experiment
 from coterie.run.loop import run_method
 from coterie.run.settings import RunSettings
 from coterie.sites.approval import approve, plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.flare.kits import CLASSES
+from coterie.sites.plan import read_plan
 from coterie.sites.server import Remote
 
 __all__ = ["Measurer", "measure", "simulate"]
@@ -34,88 +37,108 @@ __all__ = ["Measurer", "measure", "simulate"]
 ROOT = Path(__file__).resolve().parent.parent
 ALSO_AT_SITES = """
 import sys
-        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0")
+if any("coterie.sites.rows" in word or "nvflare" in word for word in sys.orig_argv):
+    from benchmarks import engine_work
+    from coterie.models import MODELS
+    from coterie.sites.allowed import Allowed
+    MODELS["flat"] = engine_work.Sized
+    Allowed.check = lambda *request, **where: None
 """
 """No code travels to sites, and no plan asks the benchmark's own task: its sites find task and model on their path and allow both."""
 
 
 class Measurer:
-    """The server object.
+    """The server object of a job.
 
     Args:
-        plan: hexadecimal JSON: `folder` with the hospitals' files, `begun` (seconds since the epoch), and the fields of `Work`.
+        told: hexadecimal JSON: `folder` with the plan, `begun` (seconds since the epoch), and what to measure: `floats` of a model and
+            how often it is sent (`repeats`), or `rounds` of the methods of the plan.
     """
 
-    def __init__(self, plan: str) -> None:
-        self.plan = plan
+    def __init__(self, told: str) -> None:
+        self.told = told
 
     @collab.main
     def run(self) -> None:
         """Measure, and write `found.json` into the folder."""
-        plan = json.loads(bytes.fromhex(self.plan))
-        folder, begun = Path(plan.pop("folder")), plan.pop("begun")
-        work = Work(
-            **{**plan, "floats": {int(k): v for k, v in plan["floats"].items()}, "methods": tuple(plan["methods"])}
-        )
+        told = json.loads(bytes.fromhex(self.told))
+        folder = Path(told["folder"])
         torch.set_num_threads(1)
+        MODELS["flat"] = Sized
+        plan = read_plan(folder / "plan.toml")
         engine = Remote(FlareLink(collab.clients), "benchmark", timeout=300.0, plan=plan_hash(folder / "plan.toml"))
-        options = {"folder": str(folder / "hospitals"), **OPTIONS, "server_file": str(folder / "server.csv")}
-        clients = engine.open(options, 0)
-        start = time.time() - begun
-        found = {"start": start, "asks": list(_asks(engine, clients, work)), "rounds": _rounds(engine, clients, work)}
+        clients = engine.open(plan.experiment.data, 0)
+        found: dict[str, Any] = {"start": time.time() - told["begun"]}
+        model = build_model(plan.experiment.build_model(), clients, 0)
+        if "floats" in told:
+            engine.prepare(model, clients, pair="fedavg-0")
+            found["asks"] = list(_asks(engine, told["floats"], told["repeats"]))
+        else:
+            found["rounds"] = _rounds(engine, clients, model, plan.experiment, told["rounds"])
         engine.close()
         (folder / "found.json").write_text(json.dumps(found), encoding="utf-8")
 
 
-def _asks(engine: Remote, clients: Any, work: Work) -> Iterator[float]:
-    """Seconds of an ask to one client and to four, for each size."""
-    for floats, repeats in work.floats.items():
-        spec = Sized(floats)
-        engine.prepare(build_model(spec, clients, 0), clients, pair=f"asks-{floats}")
-        x = torch.zeros(floats)
-        for asked in (engine.clients[:1], engine.clients):
-            seconds = []
-            for _ in range(repeats + 1):
-                federation = Federation(engine, engine.clients)
-                federation.ask(asked, echo, x=x)
-                seconds.append(federation.session.asks[0].seconds)
-            yield statistics.median(seconds[1:])
+def _asks(engine: Remote, floats: int, repeats: int) -> Iterator[float]:
+    """Seconds of an ask to one client and to four."""
+    x = torch.zeros(floats)
+    for asked in (engine.clients[:1], engine.clients):
+        seconds = []
+        for _ in range(repeats + 1):
+            federation = Federation(engine, engine.clients)
+            federation.ask(asked, echo, x=x)
+            seconds.append(federation.session.asks[0].seconds)
+        yield statistics.median(seconds[1:])
 
 
-def _rounds(engine: Remote, clients: Any, work: Work) -> dict[str, float]:
-    """Seconds of a round of each method that needs no pooled rows."""
-    found = {}
-    for name, method in methods(work):
-        if method.pooled:
-            continue
-        engine.prepare(build_model(MLP(), clients, 0), clients, pair=f"{name}-0")
-        run = run_method(engine, method, work.rounds, 0, RunSettings(evaluate=work.rounds, metrics=()))
-        found[name] = statistics.median(s[1] for s in run.seconds[1:-1])
-    return found
+def _rounds(engine: Remote, clients: Any, model: Any, experiment: Experiment, rounds: int) -> dict[str, float]:
+    """Seconds of a round of each method of the plan."""
+    seconds = {}
+    for entry in experiment.methods:
+        engine.prepare(model, clients, pair=f"{entry.label}-0")
+        method = as_method(experiment.build_method(entry))
+        run = run_method(engine, method, rounds, 0, RunSettings(evaluate=rounds, metrics=()))
+        seconds[entry.label] = statistics.median(s[1] for s in run.seconds[1:-1])
+    return seconds
 
 
 def measure(work: Work) -> dict[str, Any]:
     """Seconds of asks, in the order of the tables, seconds of rounds by method, and seconds until the first answers."""
+    MODELS["flat"] = Sized
+    sizes = [
+        _job({"floats": floats, "repeats": repeats}, {"name": "flat", "size": floats}, [{"name": "fedavg"}])
+        for floats, repeats in work.floats.items()
+    ]
+    asked = [{"name": name, **ARGUMENTS.get(name, {})} for name, method in methods(work) if not method.pooled]
+    rounds = _job({"rounds": work.rounds}, {"name": "mlp"}, asked)
+    asks = [seconds for found in sizes for seconds in found["asks"]]
+    return {"start": sizes[0]["start"], "asks": asks, "rounds": rounds["rounds"]}
+
+
+def _job(what: Mapping[str, Any], model: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a job with this model and these methods has found."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         export(folder / "hospitals", server_rows=90)
         (folder / "path").mkdir()
         (folder / "path" / "sitecustomize.py").write_text(ALSO_AT_SITES)
-        plan = {**work._asdict(), "folder": temporary, "begun": time.time()}
-        server = Measurer(json.dumps(plan).encode().hex())
+        server = Measurer(json.dumps({**what, "folder": temporary, "begun": time.time()}).encode().hex())
         files = {path.stem: path for path in (folder / "hospitals").iterdir()}
-        simulate(server, SiteClient(), files, folder, _plan(folder, sorted(files)), [folder / "path", ROOT])
+        plan = _plan(folder, sorted(files), model, entries)
+        simulate(server, SiteClient(), files, folder, plan, [folder / "path", ROOT])
         found: dict[str, Any] = json.loads((folder / "found.json").read_text(encoding="utf-8"))
     return found
 
 
-def _plan(folder: Path, sites: Sequence[str]) -> Path:
+def _plan(folder: Path, sites: Sequence[str], model: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> Path:
     """A plan of many requests, for a budget that no measurement reaches."""
     tables = {
         "data": {"folder": str(folder / "hospitals"), **OPTIONS, "server_file": str(folder / "server.csv")},
-        "methods": [{"name": "fedavg"}],
+        "model": model,
+        "local": {"lr": 0.05, "steps": 10, "batch_size": 16},
+        "methods": entries,
         "run": {"rounds": 10_000, "seeds": 1},
-        "deploy": {"sites": sites},
+        "deploy": {"sites": sites, "asks_per_round": 1000},
     }
     path = folder / "plan.toml"
     path.write_text(tomli_w.dumps(tables), encoding="utf-8")

@@ -69,3 +69,13 @@ def test_a_run_goes_on_without_the_site_or_ends_as_the_quorum_says(found):
     assert "has NaN or Inf" in got["failures"]["hungary"]
     assert re.search("hungary .*has NaN or Inf", got["ended"]["varsel"])
     assert re.search("hungary .*field 'delta' is a str", got["ended"]["all"])
+
+
+def test_the_benchmark_measures_asks_and_rounds():
+    from benchmarks.engine_work import Work
+    from benchmarks.flare import measure
+
+    found = measure(Work({1000: 1}, 3, 1, ("fedavg", "meritfed")))
+    assert len(found["asks"]) == 2
+    assert found["rounds"].keys() == {"fedavg", "meritfed"}
+    assert min(found["start"], *found["asks"], *found["rounds"].values()) > 0
