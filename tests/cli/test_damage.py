@@ -98,6 +98,7 @@ def test_tables_are_made_again_by_report(coterie, copied, finished, file, how):
     [
         (REPORT, "experiment.toml", "restore it from a copy"),
         (REPORT, "environment.json", "--resume"),
+        (REPORT, "outcomes/local-0.safetensors", "--resume"),
         (PREDICT, "models/local-0-a.safetensors", "--resume"),
         (PREDICT, "preprocess.json", "--resume"),
     ],

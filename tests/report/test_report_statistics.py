@@ -79,6 +79,13 @@ def test_errors(b: list[float], ratio: float, words: str) -> None:
         paired([1.0, 2.0], b, ratio)
 
 
+def test_models_that_were_tried_on_other_rows_cannot_be_compared_row_by_row() -> None:
+    one = Influence(np.array([0.1, -0.1]), np.array([1, 2]), 5)
+    for other in (one._replace(numbers=np.array([1, 3])), Influence(np.zeros(3), np.arange(3), 5)):
+        with pytest.raises(InputError, match="two models were not tried on the same test rows"):
+            row_error([one], [other])
+
+
 def test_benjamini_hochberg_against_scipy() -> None:
     p = dict(enumerate(np.random.default_rng(0).uniform(0, 0.2, 9).tolist()))
     expected = stats.false_discovery_control(list(p.values()))
@@ -160,7 +167,8 @@ def test_a_patient_in_all_seeds_is_one_patient() -> None:
     zero = mean_influence(numbers, np.zeros(50))
     once = row_error([mean_influence(numbers, loss)], [zero])
     same = row_error([mean_influence(numbers, loss)] * 4, [zero] * 4)
-    apart = row_error([mean_influence(numbers + 50 * s, loss) for s in range(4)], [zero] * 4)
+    others = [numbers + 50 * s for s in range(4)]
+    apart = row_error([mean_influence(n, loss) for n in others], [zero._replace(numbers=n) for n in others])
     assert once is not None
     assert same is not None
     assert apart is not None

@@ -171,8 +171,9 @@ def _present(
 
 
 def _mend(folder: Path) -> None:
-    from coterie.run.seals import intact
+    from coterie.run.seals import intact, refuse_damaged_outcomes
 
+    refuse_damaged_outcomes(folder)
     if not intact(folder):
         from coterie.run.collect import mend_tables
 

@@ -225,6 +225,10 @@ def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
     require(
         len(a) == len(b), f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds"
     )
+    require(
+        all(np.array_equal(one.numbers, two.numbers) for one, two in zip(a, b, strict=True)),
+        "two models were not tried on the same test rows, so they cannot be compared row by row; check the run with coterie verify",
+    )
     with np.errstate(invalid="ignore"):
         gaps = np.concatenate([one.values - two.values for one, two in zip(a, b, strict=True)]) / len(a)
     _, patient = np.unique(np.concatenate([one.numbers for one in a]), return_inverse=True)

@@ -17,7 +17,17 @@ from coterie.core.errors import InputError, require
 from coterie.core.reading import read_json
 from coterie.core.state import write_atomically
 
-__all__ = ["TABLES", "damaged", "hashes", "intact", "read_sealed", "refuse_changed", "sealed", "write_sealed"]
+__all__ = [
+    "TABLES",
+    "damaged",
+    "hashes",
+    "intact",
+    "read_sealed",
+    "refuse_changed",
+    "refuse_damaged_outcomes",
+    "sealed",
+    "write_sealed",
+]
 
 TABLES = Path("checkpoint") / "tables.json"
 """Where a run directory keeps the hashes of its tables; it is absent while these are being written."""
@@ -80,6 +90,15 @@ def refuse_changed(folder: Path, name: str) -> None:
     recorded = {name: record["files"][name]} if record and name in record["files"] else {}
     for what in damaged(folder, recorded).values():
         raise InputError(f"{folder / name} {what}; restore it, or resume with a file of your own and --out {folder}")
+
+
+def refuse_damaged_outcomes(folder: Path) -> None:
+    """Raise `InputError` if what a model said of each test row, from which intervals come, is not as its run left it."""
+    for done in sorted((folder / "checkpoint").glob("*/done.json")):
+        record = sealed(done)
+        recorded = {} if record is None else {k: v for k, v in record["files"].items() if k.startswith("outcomes/")}
+        for name, what in damaged(folder, recorded).items():
+            raise InputError(f"{folder / name} {what}; continue the run with --resume, which makes it again")
 
 
 def _seal(record: Mapping[str, Any]) -> str:

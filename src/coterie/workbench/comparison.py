@@ -23,6 +23,7 @@ from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.run.files import YARDSTICKS
 from coterie.run.plots import draw
+from coterie.run.seals import refuse_damaged_outcomes
 from coterie.run.search import tuned
 from coterie.run.settings import RunSettings
 from coterie.run.spelling import experiment_of
@@ -154,6 +155,7 @@ class Comparison:
 
     def __init__(self, folder: str | os.PathLike[str], *, _temporary: bool = False) -> None:
         self.folder, self._temporary = Path(folder), _temporary
+        refuse_damaged_outcomes(self.folder)
         self.results  # noqa: B018 - errors belong here
         if _temporary:
             weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
