@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import signal
 import sys
 
 import pytest
@@ -19,6 +20,13 @@ collect_ignore = [
     "src/coterie/sites/flare/server.py",
     "tests/engines/moody.py",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible():
+    """A shell starts background jobs with SIGINT ignored, which children inherit; then Ctrl-C would mean nothing to them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -1,17 +1,9 @@
 from __future__ import annotations
 
-import signal
 import sys
 
 import pytest
 from commands import Driver, Ended
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interruptible():
-    """A shell starts background jobs with SIGINT ignored, which children inherit; then Ctrl-C would mean nothing to them."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

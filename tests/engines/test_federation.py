@@ -129,7 +129,7 @@ def test_the_quorum_error_says_round_task_clients_causes_and_cure(five):
         five.view(five.clients, 12, 0).ask("abcd", broken, need="all", victim="c")
     assert str(caught.value) == (
         f"round 12, task '{__name__}:broken': 3 of 4 clients replied, all of them are needed. "
-        "Failed: c (ValueError: no disk at c). Correct these clients or take them out, then continue with --resume"
+        "Failed: c (ValueError: no disk at c). Correct or remove these clients, then continue with --resume"
     )
 
 
@@ -151,7 +151,7 @@ def test_nobody_at_all_is_below_any_quorum(five):
 
 def test_a_long_list_of_failures_is_cut():
     problem = quadratic({f"client-{i}": [0.0] for i in range(8)})
-    sentence = r"client-3 \(.*\); and 4 more\. Mend"
+    sentence = r"client-3 \(.*\); and 4 more\. Correct"
     with federation_of(problem) as federation, pytest.raises(QuorumError, match=sentence):
         federation.ask(federation.clients, never)
 

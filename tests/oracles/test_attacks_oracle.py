@@ -26,6 +26,7 @@ from coterie.attacks import (
     choose_attackers,
 )
 from coterie.core.cohort import Cohort
+from coterie.core.engine import Engine
 from coterie.core.errors import InputError
 from coterie.core.federation import Federation
 from coterie.core.task import Gap, Gradient, Update, task
@@ -286,7 +287,7 @@ def test_labels_in_a_shared_data_set_are_turned_for_the_attackers_alone(fold):
 
 
 def test_labels_that_are_no_classes_cannot_be_turned():
-    with pytest.raises(InputError, match="these labels are no classes"):
+    with pytest.raises(InputError, match="these labels are not classes"):
         LabelFlip().on_rows(regression().clients, BAD)
 
 
@@ -333,7 +334,7 @@ def test_wrong_fields_are_refused(made, field):
 
 
 def test_engines_of_real_machines_cannot_be_attacked():
-    class Remote:
+    class Remote(Engine):
         clients = ("a",)
 
     with pytest.raises(InputError, match="in process or on Ray, not on Remote"):

@@ -227,6 +227,12 @@ def test_without_local_there_is_no_harm(tmp_path: Path) -> None:
     assert harmed(results, "a") == ()
 
 
+def test_without_local_a_method_for_few_says_whom_it_serves(tmp_path: Path) -> None:
+    truth = {"fedavg": {"a": (0.8,), "b": (0.8,)}, "varsel": {"a": (0.8,)}}
+    results = Results.load(fake_run.write(tmp_path, truth, metrics=("accuracy",), majority=None))
+    assert words.tell(results).answer[-1] == "varsel: serves 1 of 2 (a)."
+
+
 def test_labels_and_algorithms_are_different_things(tmp_path: Path) -> None:
     kinds = {"each for itself": "local", "the usual": "fedavg", "mine": "my.py:Mine"}
     numbers = {"each for itself": ALONE, "the usual": WORSE, "mine": BETTER}

@@ -223,7 +223,8 @@ def constant(results: Results, client: str) -> str:
 def _answer(results: Results, verdicts: dict[str, Verdict]) -> tuple[str, ...]:
     if results.baseline is None:
         lead = "No method trained each client alone, so nothing can be called help or harm."
-        return (lead, *(f"{label(results, m)}: {_means(results, m)}." for m in results.methods))
+        said = {m: _means(results, m) or _overall(results, m) for m in results.methods}
+        return (lead, *(f"{label(results, m)}: {text}." for m, text in said.items() if text))
     groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
     for client in verdicts:
         groups[GROUPS[verdicts[client].kind]].append(client)
