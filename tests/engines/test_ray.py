@@ -162,6 +162,7 @@ class Killing:
 
         self._engine = RayEngine(clients, model, loss=loss)
         self._kill, self._counted = kill, [0, 0]
+        self.honest = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

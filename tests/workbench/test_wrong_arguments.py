@@ -115,7 +115,7 @@ def test_what_a_function_cannot_take_is_one_sentence(case):
 def test_a_round_that_too_few_clients_answer_is_told_in_300_characters():
     local = ct.LocalSGD(lr=1e300)
     with pytest.raises(
-        ct.RunError, match=r"0 of 5 clients replied.*Failed: a \(.*and [1-4] more\. Correct these"
+        ct.RunError, match=r"0 of 5 clients replied.*Failed: a \(.*and [1-4] more\. Correct or remove these"
     ) as error:
         ct.fit(ct.FedAvg(local), PROBLEM.clients, nn.Linear(3, 1), 1)
     assert len(str(error.value)) <= 300
@@ -138,6 +138,6 @@ def test_an_infinite_loss_of_a_finite_model_is_divergence_in_the_round_that_show
 def test_a_loss_that_is_infinite_before_training_is_not_called_divergence():
     clients = data.from_tensors([(1e30 * torch.ones(8, 3), torch.arange(8.0))] * 2)
     with pytest.raises(
-        ct.RunError, match=r"round 0, .*the loss on train rows of client 'client-0' is inf\).*Correct these"
+        ct.RunError, match=r"round 0, .*the loss on train rows of client 'client-0' is inf\).*Correct or remove these"
     ):
         ct.fit("fedavg", clients, nn.Linear(3, 1), 1)
