@@ -27,7 +27,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
 	$(BIN)/coterie compare heart-disease --seeds 5
 
-test: $(VENV)/.dev  ## the fast tests, with warnings as errors (about 10 minutes on 2 cores)
+test: $(VENV)/.dev  ## the fast tests, with warnings as errors (5 minutes on 2 quiet cores)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
 
 test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation (4 minutes)
