@@ -17,9 +17,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import coterie as ct
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError
 from coterie.core.loss import Kind
-from coterie.core.rows import Clients
 from coterie.data.sets.where import find_folder
 from coterie.data.splits import generator
 

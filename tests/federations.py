@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coterie.core.clients import Client, Clients
 from coterie.core.cohort import Cohort
 from coterie.core.engine import Engine
 from coterie.core.federation import Federation
 from coterie.core.inputs import take
 from coterie.core.memory import Memory, MemoryView
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.core.workspace import Workspace
 from coterie.engines.inprocess import InProcess, InProcessEngine
 from coterie.engines.spec import EngineSpec

@@ -32,6 +32,8 @@ from coterie.algorithms.skew import Skew as Skew
 from coterie.algorithms.tawt import TAWT as TAWT
 from coterie.algorithms.varsel import VaRSeL as VaRSeL
 from coterie.core import metrics as metrics
+from coterie.core.clients import Client as Client
+from coterie.core.clients import Clients as Clients
 from coterie.core.cohort import Cohort as Cohort
 from coterie.core.errors import CoterieError as CoterieError
 from coterie.core.errors import InputError as InputError
@@ -42,8 +44,6 @@ from coterie.core.method import Filter as Filter
 from coterie.core.method import Method as Method
 from coterie.core.method import Sampler as Sampler
 from coterie.core.rng import Rng as Rng
-from coterie.core.rows import Client as Client
-from coterie.core.rows import Clients as Clients
 from coterie.core.rows import Part as Part
 from coterie.core.task import Form as Form
 from coterie.core.task import Gap as Gap

@@ -28,14 +28,16 @@ import torch
 from torch import Tensor
 
 from coterie.core.checks import VECTORS, well_formed
+from coterie.core.clients import Clients
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.filters import Filter, Passage, in_order, streams
+from coterie.core.identity import identity
 from coterie.core.method import Attack, as_attack, overrides
 from coterie.core.rng import Rng, normal
-from coterie.core.rows import Clients, Rows
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, identity, one_of, options
+from coterie.core.rows import Rows
+from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, one_of, options
 from coterie.core.task import Task
 from coterie.core.wire import to_json, wire_type
 

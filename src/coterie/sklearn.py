@@ -22,8 +22,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import nn
 
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.engines.inprocess import InProcess
 from coterie.models import MODELS, build_shape
 from coterie.run.fit import fit

@@ -23,10 +23,11 @@ from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.show import fields_of
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients, Part
+from coterie.core.rows import Part
 from coterie.core.state import load_state, save_state
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps

@@ -11,11 +11,12 @@ from test_methods import CASES, LOCAL, StoppedError, each_method, run
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.metrics import METRICS
 from coterie.core.modules import load_object
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.engines import ENGINES
 from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic
 

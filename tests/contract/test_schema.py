@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from coterie.core.errors import InputError
+from coterie.core.identity import identity
 from coterie.core.schema import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -18,7 +19,6 @@ from coterie.core.schema import (
     Registry,
     Units,
     build,
-    identity,
     list_of,
     one_of,
     optional,

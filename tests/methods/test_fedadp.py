@@ -10,9 +10,10 @@ import pytest
 from short_runs import MINI, assert_resumes, between, descent, run, unplug
 
 from coterie.algorithms import FedAdp, FedAvg
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.core.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, logistic, quadratic, start, subset
 

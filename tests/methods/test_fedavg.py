@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from short_runs import CENTRES, MINI, ONE, assert_follows_the_recursion, trained, unplug
 
 from coterie.algorithms import FedAvg, FedProx, Local
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.clients import Client, Clients
+from coterie.core.rows import Part
 from coterie.core.training import Epochs, LocalSGD, Steps
 from coterie.core.vector import move
 from federations import (

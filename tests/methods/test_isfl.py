@@ -12,11 +12,12 @@ from short_runs import MINI, run_with_server
 from torch import nn
 
 from coterie.algorithms import ISFL, FedAvg, Local, MeritFed
+from coterie.core.clients import Client, Clients
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, RunError
 from coterie.core.memory import Memory, MemoryView
 from coterie.core.rng import Rng
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.core.training import Epochs, LocalSGD, Steps
 from coterie.core.workspace import Workspace
 from coterie.run.experiment import Experiment

@@ -15,8 +15,8 @@ from short_runs import LOCAL, logged_at, loss, rows, run, sgd, trained
 from coterie.algorithms import FedAvg, Local, MaxFL, SGDIdeal
 from coterie.attacks import LossInflation
 from coterie.core import appeal
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, RunError
-from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
 from coterie.run.appeal import Appeal

@@ -13,10 +13,11 @@ import torch
 from short_runs import run, trained
 
 from coterie.algorithms import FedAvg, MeritFed, meritfed
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
 from coterie.core.rng import Rng
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Schedule, Steps
 from coterie.data import load

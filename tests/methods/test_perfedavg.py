@@ -12,9 +12,9 @@ from torch import nn
 
 from coterie import data
 from coterie.algorithms import PerFedAvg
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients
 from coterie.core.task import Task
 from coterie.core.training import Steps
 from coterie.samplers.isfl import LipschitzSampler

@@ -18,8 +18,8 @@ from coterie.algorithms import (
     SGDFull,
     TrimmedMean,
 )
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, RunError
-from coterie.core.rows import Client, Clients
 from coterie.core.task import Task
 from coterie.core.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, cohort_of, logistic, quadratic, start

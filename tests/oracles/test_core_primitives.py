@@ -7,9 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
-from coterie.core.rows import CHUNK, Client, Clients, Part
+from coterie.core.rows import CHUNK, Part
 from coterie.core.vector import Layout, Sum, average, dot, export, flatten, move, unflatten
 from federations import (
     HELD,

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from coterie.algorithms import FedAvg
 from coterie.core import kernels, workspace
+from coterie.core.clients import Client, Clients
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError
 from coterie.core.known_models import Layer, recognise
 from coterie.core.memory import Memory, MemoryView
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.core.training import Epochs, LocalSGD, Quadratic, Steps
 from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace

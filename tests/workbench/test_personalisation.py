@@ -9,8 +9,9 @@ import torch
 from torch.nn import functional as F
 
 import coterie as ct
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.core.vector import Layout
 from coterie.run.finetune import PARTS, Tuning, tunable
 from coterie.run.fit import personalise

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from coterie.core import layers, local_training, own_rows
+from coterie.core.clients import Clients
 from coterie.core.errors import require
 from coterie.core.inputs import Inputs, take
 from coterie.core.local_training import of_client
@@ -26,7 +27,6 @@ from coterie.core.memory import ClientState, MemoryView
 from coterie.core.method import Sampler
 from coterie.core.own_rows import count_of, part_of, row_chunks, size_of
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients
 from coterie.core.training import GradientRule, LocalSGD, Penalty
 from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace

@@ -22,7 +22,7 @@ from coterie.core.rng import Rng
 from coterie.core.schema import Flag, Rule, options
 
 if TYPE_CHECKING:
-    from coterie.core.rows import Clients
+    from coterie.core.clients import Clients
 
 __all__ = ["Attack", "Filter", "Log", "Method", "Sampler", "as_attack", "as_method", "as_sampler", "overrides"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.checks import well_formed
+from coterie.core.clients import Clients
 from coterie.core.cohort import Cohort
 from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError, plain
@@ -15,7 +16,6 @@ from coterie.core.filters import filtered
 from coterie.core.inputs import check_plain
 from coterie.core.interrupts import is_interrupt
 from coterie.core.memory import Memory, MemoryView
-from coterie.core.rows import Clients
 from coterie.core.wire import to_json
 from coterie.core.workspace import Workspace
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.bits import is_aligned
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, plain, require
 from coterie.core.inputs import Inputs, rows, sample, take
 from coterie.core.kernels import Batched
 from coterie.core.known_models import recognise
 from coterie.core.loss import IGNORED, Kind, RowLoss, choose_loss
 from coterie.core.noise import Generators, forked, generators_of, seed_noise
-from coterie.core.rows import Client, Clients
 from coterie.core.vector import Layout, copied, flatten, keeps_statistics, unflatten
 
 __all__ = ["Workspace"]

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.inputs import Inputs
-from coterie.core.rows import Clients
 from coterie.core.schema import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
 from coterie.data.lazy import lazy as lazily

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
 from coterie.core.inputs import Inputs, Read
-from coterie.core.rows import Clients
 from coterie.data.hub import DEFAULT_SPLIT
 from coterie.data.lazy import lazy, mark
 from coterie.data.split_table import Split

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.rows import Clients
 from coterie.data import hub
 from coterie.data.sets import (
     cifar10,

@@ -7,11 +7,11 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from coterie.core.clients import Clients
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask
 from coterie.core.errors import InputError, require
 from coterie.core.loss import RowLoss
-from coterie.core.rows import Clients
 from coterie.core.schema import POSITIVE, SIZE, Flag, one_of, optional, options
 from coterie.core.shard import Shard
 from coterie.core.workspace import Workspace

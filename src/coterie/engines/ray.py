@@ -15,12 +15,12 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 import coterie
+from coterie.core.clients import Clients
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, ClientCost, Saved, answer_in
 from coterie.core.errors import InputError, require
 from coterie.core.loss import RowLoss
 from coterie.core.memory import of_clients
-from coterie.core.rows import Clients
 from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, one_of, optional, options
 from coterie.core.shard import Shard
 from coterie.core.wire import PerClient, nbytes

@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from coterie.core.clients import Clients
 from coterie.core.envelopes import Context
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.loss import RowLoss
 from coterie.core.memory import MEMORY_LOST
 from coterie.core.metrics import METRICS
 from coterie.core.modules import source_of, user_modules
-from coterie.core.rows import Clients
 from coterie.core.task import Task
 from coterie.core.wire import wire_types
 from coterie.engines.ray_actor import Actor, Parcel

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from torch import nn
 
+    from coterie.core.clients import Clients
     from coterie.core.engine import Engine
     from coterie.core.loss import RowLoss
-    from coterie.core.rows import Clients
 
 __all__ = ["EngineSpec"]
 

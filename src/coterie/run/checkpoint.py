@@ -15,7 +15,7 @@ import torch
 
 from coterie.core.engine import Engine
 from coterie.core.errors import InputError, plain, require
-from coterie.core.schema import identity
+from coterie.core.identity import identity
 from coterie.core.session import Session
 from coterie.core.state import Checkpoint, naming, read_checkpoint, write_checkpoint
 from coterie.core.vector import add_tensors, still

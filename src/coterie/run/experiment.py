@@ -34,7 +34,7 @@ from coterie.run.files import own_objects
 from coterie.run.finetune import Tuning
 
 if TYPE_CHECKING:
-    from coterie.core.rows import Clients
+    from coterie.core.clients import Clients
 
 __all__ = [
     "Experiment",
@@ -234,7 +234,7 @@ class Experiment:
 
     def load_data(self, seed: int) -> Clients:
         """The clients of this experiment for one seed."""
-        from coterie.core.rows import Clients
+        from coterie.core.clients import Clients
         from coterie.data import load
 
         table = dict(self.data)

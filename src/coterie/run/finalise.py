@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from coterie.core.clients import Clients
 from coterie.core.errors import nearest, require
-from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS

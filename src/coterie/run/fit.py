@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, cut, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.hooks import refuse_misspelt
 from coterie.core.interrupts import heeded
 from coterie.core.method import Method, as_attack, as_method
-from coterie.core.rows import Clients
 from coterie.core.schema import build
 from coterie.core.training import LocalSGD
 from coterie.core.vector import aliases, copied

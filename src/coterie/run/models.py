@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
+from coterie.core.clients import Clients
 from coterie.core.inputs import sample
 from coterie.core.reading import opened_tensors
-from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.core.vector import Layout, still
 from coterie.models import outputs_of

@@ -22,10 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.core.clients import Clients
 from coterie.core.inputs import named
 from coterie.core.loss import Kind, RowLoss
 from coterie.core.rng import Rng
-from coterie.core.rows import Clients, LabelScale, Part
+from coterie.core.rows import LabelScale, Part
 from coterie.core.state import write_atomically
 from coterie.core.workspace import Workspace
 from coterie.run.history import Run

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from coterie import models
 from coterie.attacks import choose_attackers
+from coterie.core.clients import Clients
 from coterie.core.errors import require
 from coterie.core.method import as_method
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
-from coterie.core.rows import Clients
 from coterie.core.vector import copied
 from coterie.core.workspace import Workspace
 from coterie.models import build_model

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from coterie.core.clients import Clients
 from coterie.core.errors import cut, require
 from coterie.core.loss import LOSSES, RowLoss
 from coterie.core.metrics import DEFAULT_METRICS, find_metrics
 from coterie.core.modules import load_object
-from coterie.core.rows import Clients
 from coterie.core.schema import COUNT, POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
 from coterie.run.appeal import Appeal
 from coterie.run.callbacks import Callback

@@ -13,9 +13,10 @@ from typing import Any
 from torch import nn
 
 from coterie import catalogue
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.rows import Clients
-from coterie.core.schema import Registry, build, code_hash, identity, spell
+from coterie.core.identity import code_hash, identity
+from coterie.core.schema import Registry, build, spell
 from coterie.core.training import LocalSGD
 from coterie.core.vector import add_tensors
 from coterie.data import DATASETS

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from coterie.core.clients import Clients
 from coterie.core.outcomes import CONSTANT, Rows, paired_influences, resampled_error, student
-from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.core.wire import decode, encode
 from coterie.core.workspace import Workspace

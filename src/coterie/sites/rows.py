@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from coterie import catalogue
+from coterie.core.clients import Clients
 from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.method import as_method
 from coterie.core.noise import forked
-from coterie.core.rows import Clients
 from coterie.core.shard import Shard
 from coterie.core.state import write_atomically
 from coterie.core.wire import PerClient, decode, encode, to_json

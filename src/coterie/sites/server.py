@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from coterie.core.clients import joint_fingerprint
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, ClientCost
 from coterie.core.errors import InputError, RunError, plain, require
 from coterie.core.federation import Federation
 from coterie.core.loss import Loss, RowLoss
 from coterie.core.replies import Replies
-from coterie.core.rows import joint_fingerprint
 from coterie.core.shard import Shard
 from coterie.core.task import Task
 from coterie.core.vector import Layout

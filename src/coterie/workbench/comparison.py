@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from coterie.core.clients import Clients
 from coterie.core.errors import nearest, require
-from coterie.core.rows import Clients
 from coterie.core.state import write_atomically
 from coterie.core.training import LocalSGD
 from coterie.engines.inprocess import InProcess

@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
-from coterie.core.rows import Clients, Part
+from coterie.core.rows import Part
 from coterie.core.schema import COUNT, SIZE
 from coterie.data import hub
 from coterie.data.split_table import Split

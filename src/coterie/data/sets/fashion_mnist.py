@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
-from coterie.core.rows import Clients, Part
+from coterie.core.rows import Part
 from coterie.core.schema import COUNT, SIZE
 from coterie.data.split_table import Split
 from coterie.data.tensors import split_over

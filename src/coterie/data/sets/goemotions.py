@@ -26,8 +26,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Clients
 from coterie.core.schema import COUNT, SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split

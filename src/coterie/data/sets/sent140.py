@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
-from coterie.core.rows import Clients
 from coterie.core.schema import SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split

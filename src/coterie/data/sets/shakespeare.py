@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import IGNORED
-from coterie.core.rows import Clients
 from coterie.core.schema import SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split

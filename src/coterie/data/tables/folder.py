@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Client, Clients, Part
+from coterie.core.rows import Part
 from coterie.core.schema import build
 from coterie.data.split_table import Split
 from coterie.data.tables.arrays import from_array_files, is_array_file

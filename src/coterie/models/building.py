@@ -1,0 +1,162 @@
+"""From a model, its settings or a function to the module that is trained; and what of it stays as it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coterie.core.clients import Clients
+from coterie.core.errors import InputError, require
+from coterie.core.inputs import Inputs, sample, take
+from coterie.core.loss import IGNORED, is_multi_hot
+from coterie.core.noise import forked
+from coterie.core.rng import Rng
+from coterie.core.vector import freeze_statistics
+
+__all__ = ["ModelSpec", "build_model", "build_shape", "freeze", "outputs_of"]
+
+
+class ModelSpec(Protocol):
+    """Settings of a model that is built once the shapes are known."""
+
+    def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
+        """A module for inputs of `shape` (without rows) and this many outputs."""
+        ...
+
+
+_MANY = 1000
+"""Classes from which most of their numbers must occur: a model with an output for each number would fill the memory."""
+
+
+def outputs_of(clients: Clients) -> int:
+    """Number of outputs that `loss="auto"` expects: 1 for two classes or one float label, C for C classes, or the labels' width.
+
+    Raises `InputError` if all labels are of one class.
+    """
+    labels = clients.train.labels
+    if labels.is_floating_point():
+        return 1 if labels.ndim == 1 else int(labels.shape[1])
+    seen = [rows.labels for rows in (clients.train, clients.validation, clients.test) if rows is not None]
+    if is_multi_hot(labels):
+        return int(labels.shape[1])
+    classes = torch.cat([v[v != IGNORED].unique() for v in seen]).unique()
+    require(
+        len(classes) > 0, f"all labels of {clients.name!r} are {IGNORED}, which is ignored; there is nothing to learn"
+    )
+    lowest, highest = int(classes[0]), int(classes[-1])
+    require(lowest >= 0, f"labels must be classes 0, 1, ...; got {lowest}")
+    count = max(highest + 1, len(clients.classes))
+    if count > _MANY and count > 10 * len(classes):
+        who = next(c.name for c in clients for _, part in c.parts() if bool((part.labels == highest).any()))
+        raise InputError(
+            f"client {who!r} has the label {highest}, but there are only {len(classes)} different ones; number the classes "
+            "0, 1, 2, ..."
+        )
+    if lowest == highest:
+        name = clients.classes[lowest] if clients.classes else lowest
+        raise InputError(f"all labels of {clients.name!r} are of one class ({name}); there is nothing to learn")
+    return 1 if count == 2 else count
+
+
+def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients: Clients, seed: int) -> nn.Module:
+    """The module to train: a module as it is, or one built for these clients with named randomness.
+
+    Lazy layers (`nn.LazyLinear`, ...) are made from rows.
+
+    Args:
+        model: an `nn.Module`, a `ModelSpec`, or a function (shape, outputs) -> module.
+        clients: give the shape of inputs and the number of outputs.
+        seed: of the run; the same for all methods.
+    """
+    if isinstance(model, nn.Module):
+        return _materialised(model, clients, seed)
+    inputs = sample(clients.train.inputs)
+    shape: Any = (
+        {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
+    )
+    with forked(Rng.named(seed, "model").seed()):
+        module = build_shape(model, shape, outputs_of(clients))
+    return _materialised(module, clients, seed)
+
+
+def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") -> None:
+    """Let what `patterns` name stay as it is: modules ("0"), parameters ("0.*"), and statistics of batch norm ("*.running_*").
+
+    Raises `InputError` for a pattern that fits nothing of these.
+    """
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    norms = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    statistics = {f"{name}.{k}".lstrip("."): m for name, m in norms for k, _ in m.named_buffers(recurse=False)}
+    for pattern in patterns:
+        hit = [name for name in (*names, *statistics) if _fits(name, pattern)]
+        require(bool(hit), f"{where} = {pattern!r} fits no parameter; there are {', '.join(names[:6])}")
+        for name in hit:
+            if name in statistics:
+                freeze_statistics(statistics[name])
+            else:
+                module.get_parameter(name).requires_grad_(False)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a pattern names a tensor, or a module that it belongs to."""
+    parts = name.split(".")
+    return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
+
+
+def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
+    """The module; one with lazy layers is copied, and the copy's are made from two rows, with named randomness."""
+    if not any(nn.parameter.is_lazy(v) for v in (*module.parameters(), *module.buffers())):
+        return module
+    buffer: Any = nn.UninitializedBuffer  # whose stub lacks its arguments
+    lazy = [b for b in module.buffers() if nn.parameter.is_lazy(b)]
+    fresh = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
+    materialised = deepcopy(module, fresh).eval()  # torch cannot copy such a buffer itself
+    few = take(clients.train.part(0).inputs, slice(0, 2))
+    with forked(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
+        try:
+            _forward(materialised, few)
+        except Exception as error:
+            raise InputError(
+                f"the lazy layers of the model cannot be made from rows of client {clients.names[0]!r}: {error}"
+            ) from error
+    return materialised.train(module.training)
+
+
+def _forward(module: nn.Module, inputs: Inputs) -> None:
+    """One call on rows, as training will make it: uint8 images in [0, 1], dicts by keyword where the model takes them so."""
+
+    def ready(value: Tensor) -> Tensor:
+        return value.to(torch.get_default_dtype()) / (255 if value.dtype == torch.uint8 else 1)
+
+    whole = (torch.int32, torch.int64, torch.bool)
+    if not isinstance(inputs, dict):
+        module(inputs if inputs.dtype in whole else ready(inputs))
+        return
+    named = {k: v if v.dtype in whole else ready(v) for k, v in inputs.items()}
+    if set(named) <= set(inspect.signature(module.forward).parameters):
+        module(**named)
+    else:
+        module(named)
+
+
+def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
+    """The module that a `ModelSpec` or a function makes for inputs of `shape` and this many outputs."""
+    build = getattr(model, "build", model)
+    if not callable(build):
+        raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
+    try:
+        module = build(shape, outputs)
+    except InputError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"the model cannot be built for inputs {shape} and {outputs} outputs: {why}") from error
+    if not isinstance(module, nn.Module):
+        raise InputError(f"the model's build returned a {type(module).__name__}, not an nn.Module")
+    return module
