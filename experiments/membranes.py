@@ -7,9 +7,10 @@ client are the tiles of six other sections, as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,24 +43,47 @@ def sites(*, seed: int, folder: str | None = None, size: int = 256, tile: int = 
         size: of a section, to which it is scaled.
         tile: of the squares that it is cut into.
     """
+    draw = generator(seed, "membranes")
+    own, others, test = _sections(draw, folder, size, tile)
+    dealt = torch.from_numpy(draw.permutation(len(own[0]))).chunk(INTERNAL)
+    clients = {f"internal-{i}": {"train": (own[0][rows], own[1][rows]), "test": test} for i, rows in enumerate(dealt)}
+    for i, (seen, truth) in enumerate(others):
+        clients[f"external-{i}"] = {"train": (MODALITIES[draw.integers(len(MODALITIES))](seen), truth)}
+    return _named(clients)
+
+
+def ceiling(*, seed: int, folder: str | None = None, size: int = 256, tile: int = 64) -> Clients:
+    """The internal clients, each with the tiles of all ten sections as they are."""
+    own, others, test = _sections(generator(seed, "membranes"), folder, size, tile)
+    everything = _joined([own, *others])
+    return _named({f"internal-{i}": {"train": everything, "test": test} for i in range(INTERNAL)})
+
+
+def _named(clients: dict[str, Any]) -> Clients:
+    return ct.data.from_tensors(clients, name="membranes", classes=("inside", "membrane"))
+
+
+Tiles = tuple[Tensor, Tensor]
+"""Images [tiles, 1, tile, tile] and masks [tiles, tile, tile]."""
+
+
+def _sections(draw: np.random.Generator, folder: str | None, size: int, tile: int) -> tuple[Tiles, list[Tiles], Tiles]:
+    """The tiles of the internal section, of each external one, and of all that test, as drawn."""
     place = find_folder("membrane", ("image/*.png",), folder)
     files = sorted((place / "image").glob("*.png"))
     if len(files) < 1 + EXTERNAL + TESTED:
         raise InputError(f"{place}/image has {len(files)} sections; {1 + EXTERNAL + TESTED} are needed")
-    draw = generator(seed, "membranes")
-    order = [files[i] for i in draw.permutation(len(files))]
-    tested = [_section(file, size, tile) for file in order[1 + EXTERNAL :][:TESTED]]
-    test = tuple(torch.cat(rows) for rows in zip(*tested, strict=True))
-    own, labels = _section(order[0], size, tile)
-    dealt = torch.from_numpy(draw.permutation(len(own))).chunk(INTERNAL)
-    clients = {f"internal-{i}": {"train": (own[rows], labels[rows]), "test": test} for i, rows in enumerate(dealt)}
-    for i, file in enumerate(order[1 : 1 + EXTERNAL]):
-        seen, truth = _section(file, size, tile)
-        clients[f"external-{i}"] = {"train": (MODALITIES[draw.integers(len(MODALITIES))](seen), truth)}
-    return ct.data.from_tensors(clients, name="membranes", classes=("inside", "membrane"))
+    order = [files[i] for i in draw.permutation(len(files))][: 1 + EXTERNAL + TESTED]
+    own, *others = (_section(file, size, tile) for file in order)
+    return own, others[:EXTERNAL], _joined(others[EXTERNAL:])
 
 
-def _section(file: Path, size: int, tile: int) -> tuple[Tensor, Tensor]:
+def _joined(several: Sequence[Tiles]) -> Tiles:
+    images, masks = (torch.cat(tensors) for tensors in zip(*several, strict=True))
+    return images, masks
+
+
+def _section(file: Path, size: int, tile: int) -> Tiles:
     """Tiles of a section and of its mask, in which a membrane is black."""
     image, mask = (
         np.asarray(Image.open(path).convert("L").resize((size, size), how))

@@ -19,27 +19,39 @@ OWN, HELD, OTHERS = 150, 60, 1500
 
 def xrays(*, seed: int) -> Clients:
     """Inputs float32 [rows, 28, 28] in [0, 1], two classes; only the target validates and is tested, on the official test set."""
+    own, turned, pale, target = _images(seed)
+    related = {
+        "related-turned": (turned[0].rot90(1, (1, 2)).contiguous(), turned[1]),
+        "related-pale": (0.6 * pale[0] + 0.3, pale[1]),
+    }
+    clients = {name: {"train": rows} for name, rows in related.items()}
+    return _named({"target": {"train": own, **target}, **clients, **_clothes(seed)})
+
+
+def ceiling(*, seed: int) -> Clients:
+    """The target with the images of the related clients, seen as it sees its own."""
+    *seen, target = _images(seed)
+    inputs, labels = (torch.cat(several) for several in zip(*seen, strict=True))
+    return _named({"target": {"train": (inputs, labels), **target}})
+
+
+def _named(clients: dict[str, Any]) -> Clients:
+    return ct.data.from_tensors(clients, name="xrays", classes=("normal", "pneumonia"))
+
+
+Rows = tuple[Tensor, Tensor]
+"""Images and classes."""
+
+
+def _images(seed: int) -> tuple[Rows, Rows, Rows, dict[str, Rows]]:
+    """Training rows of the target and of both related clients, all as the target sees them; its other parts by name."""
     sets = read_npz(find_folder("pneumoniamnist", ("pneumoniamnist.npz",), None) / "pneumoniamnist.npz")
     images, labels = (torch.from_numpy(array) for array in sets["train"])
     order = torch.from_numpy(generator(seed, "xrays").permutation(len(labels)))
-    own, held, turned, pale = order.split([OWN, HELD, OTHERS, OTHERS, len(order) - OWN - HELD - 2 * OTHERS])[:4]
+    parts = order.split([OWN, HELD, OTHERS, OTHERS, len(order) - OWN - HELD - 2 * OTHERS])[:4]
+    own, held, turned, pale = ((images[rows].float() / 255, labels[rows]) for rows in parts)
     test_images, test_labels = (torch.from_numpy(array) for array in sets["test"])
-
-    def part(rows: Tensor) -> tuple[Tensor, Tensor]:
-        return images[rows].float() / 255, labels[rows]
-
-    def changed(rows: Tensor, change: Any) -> dict[str, Any]:
-        inputs, classes = part(rows)
-        return {"train": (change(inputs), classes)}
-
-    target = {"train": part(own), "validation": part(held), "test": (test_images.float() / 255, test_labels)}
-    related = {
-        "related-turned": changed(turned, lambda x: x.rot90(1, (1, 2)).contiguous()),
-        "related-pale": changed(pale, lambda x: 0.6 * x + 0.3),
-    }
-    return ct.data.from_tensors(
-        {"target": target, **related, **_clothes(seed)}, name="xrays", classes=("normal", "pneumonia")
-    )
+    return own, turned, pale, {"validation": held, "test": (test_images.float() / 255, test_labels)}
 
 
 def _clothes(seed: int) -> dict[str, Any]:

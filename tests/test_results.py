@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+import coterie as ct
+from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.reading import read_toml
+from coterie.core.rows import Part
 from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
 
@@ -26,7 +29,7 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from experiments import maxfl_landscape, membranes, running
+    from experiments import ceiling, maxfl_landscape, membranes, running
     from experiments.documents import Document, Row, read, read_json, write
     from experiments.maxfl_toy import MONTE_CARLO
     from experiments.measures import MEASURES
@@ -162,6 +165,17 @@ def test_where_perfect_help_is_worth_less_than_the_paper_reports_nothing_can_be_
     assert "would give +0.006" in judged(WIDE, LOW, best=little, **settings).sentence
     assert judged(WIDE, LOW, best=much, **settings).word == "not clear"
     assert judged(HIGH, LOW, best=little, **settings).word == "confirmed"
+    assert "would give +0.195" in judged(WIDE, LOW, ceiling=1.0).sentence
+
+
+def test_seeds_that_agree_in_every_digit_have_an_interval_without_width():
+    same = judged(HIGH, HIGH, direction="alike", margin=0.01)
+    assert same.word == "confirmed"
+    assert same.effect == "+0 [+0, +0]"
+    assert judged(HIGH, HIGH).word == "not clear"
+    alone = judged(HIGH[:1], HIGH[:1], direction="alike", margin=0.01)
+    assert alone.word == "not clear"
+    assert "One measurement has no interval." in alone.sentence
 
 
 def test_a_margin_is_what_may_be_lost_and_both_sides_of_as_good():
@@ -347,6 +361,11 @@ def test_sites_are_sections_and_dice_counts_membranes(tmp_path, monkeypatch):
             image.fromarray(pixels).save(tmp_path / folder / f"{i}.png")
     clients = membranes.sites(seed=1, folder=str(tmp_path), size=16, tile=8)
     assert [len(c.train) for c in clients] == [4] * 9 + [2, 2]  # chunks of 4 tiles
+    best = membranes.ceiling(seed=1, folder=str(tmp_path), size=16, tile=8)
+    assert {c.name: len(c.train) for c in best} == {"internal-0": 40, "internal-1": 40, "internal-2": 40}
+    assert torch.equal(best[0].test.inputs, clients[-1].test.inputs)
+    own = torch.cat([c.train.inputs for c in clients if c.name.startswith("internal")]).flatten(1).sum(1)
+    assert set(own.tolist()) <= set(best[0].train.inputs.flatten(1).sum(1).tolist())
     internal = clients[-1]
     assert internal.test.inputs.shape == (6 * 4, 1, 8, 8)
     assert internal.test.labels.double().mean() == 0.25
@@ -358,6 +377,21 @@ def test_sites_are_sections_and_dice_counts_membranes(tmp_path, monkeypatch):
     monkeypatch.setattr(membranes, "TESTED", 7)
     with pytest.raises(InputError, match="has 16 sections; 17 are needed"):
         membranes.sites(seed=1, folder=str(tmp_path))
+
+
+def test_the_ceiling_of_a_target_has_the_rows_of_its_classes_from_everybody(monkeypatch):
+    def part(*labels):
+        return Part(torch.arange(len(labels) * 2.0).reshape(-1, 2), torch.tensor(labels))
+
+    clients = Clients(
+        [Client("near", part(0, 3, 1)), Client("far", part(2, 3)), Client("target", part(1, 0), part(1), part(0, 0))]
+    )
+    monkeypatch.setattr(ct.data, "load", lambda name, **options: clients)
+    alone = ceiling.target_images(seed=0, split={})
+    assert alone.names == ("target",)
+    assert alone["target"].train.labels.tolist() == [0, 1, 1, 0]
+    assert alone["target"].validation.labels.tolist() == [1]
+    assert alone["target"].test.labels.tolist() == [0, 0]
 
 
 def test_committed_rows_count_as_done_and_rows_of_other_settings_do_not(whole, tmp_path):

@@ -20,14 +20,16 @@ ORDER = (
     tuple(meritfed.groups(number) for number in ("99", "50", "90", "70")),
     ("meritfed-copies-90", "meritfed-copies-50"),
     tuple(isfl.fashion(key) for key in isfl.SPLITS),
+    tuple(isfl.fashion(key) for key in ("ceiling", "20", "server-250", "server-1000", "ratio-10")),
     (maxfl.LEAVE, *maxfl.LIARS),
-    (maxfl.CLUSTERS,),
+    (maxfl.CLUSTERS, *map(maxfl.warm_up, maxfl.WARM_UPS)),
     tuple(map(varsel.shards, (*varsel.COLUMNS, "twins", "ceiling"))),
     ("varsel-small-shards-twins", "varsel-small-shards-ceiling", "varsel-small-shards"),
+    (meritfed.groups("ceiling"), meritfed.comments("ceiling")),
     tuple(map(meritfed.comments, meritfed.ALPHAS)),
-    (meritfed.X_RAYS,),
+    (meritfed.X_RAYS, meritfed.X_RAYS_CEILING),
     (varsel.CIFAR,),
-    (varsel.MEMBRANES,),
+    (varsel.MEMBRANES, varsel.MEMBRANES_CEILING),
 )
 """Experiments in order of worth; those of one step take turns, seed by seed."""
 OTHERS = {
@@ -74,7 +76,10 @@ def documents() -> dict[str, Document]:
         named[name] = None if saved is None else document_of(saved)
     known = {name: document for name, document in named.items() if document is not None}
     sampled = {name for name, kind in kinds().items() if kind == "sampling"}
-    return {name: isfl.with_rounds(document) if name in sampled else document for name, document in known.items()}
+    known |= {name: isfl.with_rounds(known[name]) for name in sampled & known.keys()}
+    if {isfl.TENTH, isfl.fashion("98")} <= known.keys():
+        known[isfl.TENTH] = isfl.with_loss(known[isfl.TENTH], known[isfl.fashion("98")])
+    return known
 
 
 def kinds() -> dict[str, str]:

@@ -52,7 +52,8 @@ class Claim:
         printed: the paper's own a - b.
         margin: what may be lost; of "alike" the largest difference, or with `ratio` the largest factor.
         ratio: compare a / b on logarithms, for numbers of different size.
-        ceiling: what perfect help would reach; its mean distance from b is all that anybody could gain.
+        ceiling: what perfect help would reach, a number where it is known without a run; its mean distance from b is all that
+            anybody could gain.
         every_seed: the claim is made of every seed.
         error: standard error of a, where it comes from draws and not from seeds: then the value nearest to the bar counts.
         note: a sentence that must stand beside the verdict.
@@ -69,7 +70,7 @@ class Claim:
     printed: float | None = None
     margin: float = 0.0
     ratio: bool = False
-    ceiling: Place | None = None
+    ceiling: Place | float | None = None
     every_seed: bool = False
     error: float | None = None
     note: str = ""
@@ -181,7 +182,11 @@ def _interval(claim: Claim, a: Sequence[float], b: Sequence[float], documents: D
     shared = max(documents[place.experiment].ratio(place.quantity) for place in places)
     one, two = (np.log(a), np.log(b)) if claim.ratio else (np.asarray(a), np.asarray(b))
     difference = paired(one, two, shared)
-    if difference is None or difference.low is None or difference.high is None:
+    if difference is None:
+        return None
+    if np.ptp(one) and np.array_equal(one, two):  # t has no interval where both agree in every seed
+        return 0.0, 0.0, 0.0
+    if difference.low is None or difference.high is None:
         return None
     return difference.mean, difference.low, difference.high
 
@@ -189,10 +194,15 @@ def _interval(claim: Claim, a: Sequence[float], b: Sequence[float], documents: D
 def _room(claim: Claim, b: Sequence[float], documents: Documents) -> float | None:
     """How far the ceiling lies from b, mean over the seeds that both have."""
     ceiling = claim.ceiling
-    if ceiling is None or ceiling.experiment not in documents or not isinstance(claim.b, Place):
+    if ceiling is None or not isinstance(claim.b, Place):
         return None
-    best = documents[ceiling.experiment].by_seed(ceiling.quantity, ceiling.method)
     rival = documents[claim.b.experiment].by_seed(claim.b.quantity, claim.b.method)
+    if isinstance(ceiling, float):
+        best = dict.fromkeys(rival, ceiling)
+    elif ceiling.experiment in documents:
+        best = documents[ceiling.experiment].by_seed(ceiling.quantity, ceiling.method)
+    else:
+        return None
     gains = [best[seed] - rival[seed] for seed in best if seed in rival]
     return float(np.mean(gains)) if gains else None
 
