@@ -1,0 +1,158 @@
+"""What the second computations share: the rows of an experiment, a perceptron as a function of one vector, batches, local SGD.
+
+Of coterie these files use only the data and their splits, so that both computations see the same rows; models, training, random
+numbers and methods are written anew.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+import coterie as ct
+
+EXPERIMENTS = Path(__file__).resolve().parent.parent
+Values = Mapping[str, float]
+"""A number by quantity, under the names of experiments/measures.py."""
+
+
+class Rows(NamedTuple):
+    """Images [n, pixels] in [0, 1] and labels [n]."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def at(self, rows: Tensor) -> Rows:
+        """Some of them."""
+        return Rows(self.inputs[rows], self.labels[rows])
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """Linear layers with ReLU between them, as a function of one vector x of all weights and biases.
+
+    Attributes:
+        widths: pixels, hidden units of each layer, classes; without hidden units it is logistic regression.
+    """
+
+    widths: Sequence[int]
+
+    def start(self, random: torch.Generator) -> Tensor:
+        """The vector that torch's own layers start from: uniform within 1 / sqrt(fan-in)."""
+        layers = [torch.empty((wide + 1) * narrow).uniform_(-(wide**-0.5), wide**-0.5, generator=random)
+                  for wide, narrow in pairwise(self.widths)]  # fmt: skip
+        return torch.cat(layers)
+
+    def scores(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """Scores of the classes [n, classes]."""
+        for number, (wide, narrow) in enumerate(pairwise(self.widths)):
+            weight, bias, x = x.split([wide * narrow, narrow, len(x) - (wide + 1) * narrow])
+            inputs = (inputs.relu() if number else inputs) @ weight.view(narrow, wide).T + bias
+        return inputs
+
+    def loss(self, x: Tensor, rows: Rows) -> Tensor:
+        """Mean cross-entropy."""
+        return cross_entropy(self.scores(x, rows.inputs), rows.labels)
+
+    def gradient(self, x: Tensor, rows: Rows) -> Tensor:
+        """Of the loss, by x."""
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(self.loss(x, rows), x)[0]
+
+    def hits(self, x: Tensor, rows: Rows) -> int:
+        """Rows whose class has the highest score."""
+        return int((self.scores(x, rows.inputs).argmax(1) == rows.labels).sum())
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One experiment with one seed: the tables of its TOML file, its clients and a model."""
+
+    tables: Mapping[str, Any]
+    seed: int
+    clients: Any
+    model: Perceptron
+
+    @property
+    def rounds(self) -> int:
+        """How many."""
+        return int(self.tables["run"]["rounds"])
+
+    @property
+    def train(self) -> list[Rows]:
+        """Training rows of each client."""
+        return [rows_of(client.train) for client in self.clients]
+
+    def entry(self, label: str) -> Mapping[str, Any]:
+        """The [[methods]] table of this label."""
+        (table,) = [m for m in self.tables["methods"] if m.get("label", m["name"]) == label]
+        return dict(table)
+
+    def start(self) -> Tensor:
+        """The first model, the same for all methods of a seed."""
+        return self.model.start(generator(self.seed, "start"))
+
+    def accuracy(self, x: Tensor, parts: Sequence[Rows]) -> float:
+        """Share of right answers on several parts together."""
+        return sum(self.model.hits(x, rows) for rows in parts) / sum(len(rows.labels) for rows in parts)
+
+
+def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
+    """An experiment on given clients."""
+    rows = [rows_of(client.train) for client in clients]
+    classes = 1 + max(int(part.labels.max()) for part in rows)
+    widths = [rows[0].inputs.shape[1], *tables["model"].get("hidden", []), classes]
+    return Problem(tables, seed, clients, Perceptron(widths))
+
+
+@lru_cache(maxsize=1)
+def read_problem(name: str, seed: int) -> Problem:
+    """The experiment of a TOML file, with the rows that coterie's own run of this seed has."""
+    tables = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8"))
+    data = dict(tables["data"])
+    return problem_of(tables, seed, ct.data.load(data.pop("name"), seed=seed, split=tables["split"], **data))
+
+
+def rows_of(part: Any) -> Rows:
+    """A part of coterie's data, with bytes as numbers in [0, 1]."""
+    scale = 255 if part.inputs.dtype == torch.uint8 else 1
+    return Rows(part.inputs.flatten(1).float() / scale, part.labels)
+
+
+def generator(seed: int, method: str) -> torch.Generator:
+    """Random numbers of one seed and method."""
+    state = np.random.SeedSequence([seed, *method.encode()]).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+
+
+def batches(n: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
+    """Row numbers of one batch after the other, epoch after epoch, each in a new order; the last of an epoch may be short."""
+    while True:
+        yield from torch.randperm(n, generator=random).split(size)
+
+
+def sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator) -> Tensor:
+    """The model after the local steps of the [local] table."""
+    local = problem.tables["local"]
+    for batch in islice(batches(len(rows.labels), local["batch_size"], random), local["steps"]):
+        x = x - local["lr"] * problem.model.gradient(x, rows.at(batch))
+    return x
+
+
+def on(experiment: str, methods: Mapping[str, Callable[[Problem], Values]]) -> dict[str, Callable[[int], Values]]:
+    """Methods of an experiment as functions of the seed."""
+    return {label: partial(_perform, method, experiment) for label, method in methods.items()}
+
+
+def _perform(method: Callable[[Problem], Values], experiment: str, seed: int) -> Values:
+    return method(read_problem(experiment, seed))

@@ -1,0 +1,108 @@
+"""The second computations obey laws that are easy to state by hand, and a finished run is not repeated."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
+    from experiments.documents import read
+    from experiments.independent import __main__ as command
+    from experiments.independent import common, isfl
+
+LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
+
+
+def tiny(clients=2, rows=24, classes=3, methods=(), hidden=(5,), rounds=1):
+    """A problem with easy images, whose clients all have every class and the same test rows."""
+    random = torch.Generator().manual_seed(1)
+    labels = torch.arange(rows) % classes
+
+    def images():
+        return torch.randn(rows, 6, generator=random) + 4 * torch.eye(6)[labels], labels
+
+    test = images()
+    parts = {f"client-{k}": {"train": images(), "test": test} for k in range(clients)}
+    data = ct.data.from_tensors(parts, server=images())
+    tables = {"local": LOCAL, "run": {"rounds": rounds}, "model": {"hidden": list(hidden)}, "methods": list(methods)}
+    return common.problem_of(tables, 0, data)
+
+
+def test_the_perceptron_is_torchs_own():
+    model = common.Perceptron([6, 5, 3])
+    x = model.start(torch.Generator().manual_seed(2))
+    layers = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    nn.utils.vector_to_parameters(x, layers.parameters())
+    inputs = torch.randn(4, 6)
+    torch.testing.assert_close(model.scores(x, inputs), layers(inputs))
+    assert x[:35].abs().max() <= 6**-0.5 < x[35:].abs().max() <= 5**-0.5
+
+
+def test_an_epoch_has_every_row_once():
+    drawn = common.batches(10, 4, torch.Generator().manual_seed(3))
+    epochs = [torch.cat([next(drawn) for _ in range(3)]) for _ in range(2)]
+    assert [sorted(epoch.tolist()) for epoch in epochs] == [list(range(10))] * 2
+    assert epochs[0].tolist() != epochs[1].tolist()
+
+
+def test_q_of_isfl_sums_to_one_touches_its_floor_and_is_lower_where_gradients_move_more():
+    p, p_k = torch.tensor([0.2, 0.3, 0.5]), torch.tensor([0.9, 0.1, 0.0])
+    q = isfl.closed_form(p, p_k, torch.tensor([1.0, 3.0, 2.0]), 0.05)
+    assert float(q.sum()) == pytest.approx(1)
+    assert bool((q >= 0.05 * p_k - 1e-7).all())
+    assert float(q[1]) == pytest.approx(0.05 * 0.1)  # the only one that may fall
+    assert q[0] > p[0]
+
+
+def test_a_gradient_that_doubles_with_the_distance_has_its_slope_as_lipschitz_number(monkeypatch):
+    problem = tiny()
+    slopes = torch.tensor([1.0, 2.0, 3.0])
+    monkeypatch.setattr(
+        isfl, "row_gradients", lambda problem, x, rows: slopes[rows.labels, None] * x.expand(len(rows.labels), -1)
+    )
+    table = isfl.gradient_lipschitz(
+        problem, torch.zeros(7), [torch.ones(7), torch.randn(7)], common.rows_of(problem.clients.server)
+    )
+    torch.testing.assert_close(table, slopes.expand(2, 3))
+
+
+def test_without_a_largest_lipschitz_number_classes_are_drawn_as_among_all_clients():
+    p = torch.tensor([0.2, 0.8])
+    for lipschitz in (torch.tensor([2.0, 2.0]), torch.tensor([0.0, 0.0])):
+        assert torch.equal(isfl.closed_form(p, torch.tensor([0.5, 0.5]), lipschitz, 0.05), p)
+
+
+def test_classes_are_drawn_by_q_renormalised_over_those_present():
+    chance = isfl.by_class(torch.tensor([0.2, 0.5, 0.3]), torch.tensor([0, 0, 2]))
+    torch.testing.assert_close(chance, torch.tensor([0.2, 0.2, 0.6]))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "uniform_is", "pj_is", "isfedavg", "isfl"])
+def test_one_client_learns_its_rows_however_they_are_drawn(method):
+    problem = tiny(clients=1, hidden=(), methods=[{"name": "isfl", "floor": 0.05}], rounds=5)
+    values = getattr(isfl, method)(problem)
+    assert values["accuracy on D_G"] > 0.9
+    assert set(values) == {"accuracy on D_S", "accuracy on D_G"}
+
+
+def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
+    runs = []
+    monkeypatch.setattr(command, "METHODS", {"isfl-fashion-98": dict.fromkeys(("fedavg", "isfl"), runs.append)})
+    monkeypatch.setattr(command, "perform", lambda job: row(job, runs))
+    said = list(command.run_missing(["isfl-fashion-98"], 1, folder=tmp_path))
+    assert said == ["isfl-fashion-98: fedavg, seed 0: done", "isfl-fashion-98: isfl, seed 0: done"]
+    assert len(list(command.run_missing(["isfl-fashion-98"], 2, folder=tmp_path))) == 2
+    assert runs == [("fedavg", 0), ("isfl", 0), ("fedavg", 1), ("isfl", 1)]
+    assert list(command.run_missing(["isfl-fashion-98"], 3, minutes=-1, folder=tmp_path)) == []
+    assert [row.seed for row in read("isfl-fashion-98", tmp_path).rows] == [0, 1, 0, 1]
+
+
+def row(job, runs):
+    runs.append((job.method, job.seed))
+    settings = command.settings_of(command.read_toml(job.file), job.method)
+    return command.Row(job.method, job.seed, settings, "c", 1, 1, {"accuracy on D_S": 0.5})
