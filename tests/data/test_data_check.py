@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from csv_files import folder, rows
 
+import coterie as ct
 from coterie.core.errors import InputError
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.data.tables.check import check_folder
@@ -53,12 +54,11 @@ def test_every_problem_of_every_file_is_said_at_once(tmp_path):
 
 
 def test_a_folder_without_problems_has_the_notes_of_a_run(tmp_path):
-    from coterie.data import from_folder
 
     folder(tmp_path, a=table(), b=table(1, extra=range(N)))
     check = check_folder(tmp_path, label="y")
     assert (check.problems, check.label) == ((), "y")
-    assert check.notes == from_folder(tmp_path, label="y").notes
+    assert check.notes == ct.data.from_folder(tmp_path, label="y").notes
     assert any("extra (only at b)" in note for note in check.notes)
     assert check.clients == {"a": N, "b": N}
     assert json.loads(json.dumps(check.spelled()))["columns"]["sex"]["a"]["shares"] == {"f": 2 / 3, "m": 1 / 3}
@@ -104,3 +104,24 @@ def test_wrong_settings_are_refused_at_once(tmp_path):
         check_folder(folder(tmp_path, a=table()), label="y", task="x")
     with pytest.raises(InputError, match="there is no folder"):
         check_folder(tmp_path / "nowhere")
+
+
+def test_one_table_is_dealt_by_a_column_and_its_clients_are_compared(tmp_path):
+    north, south = (table(i, shift=4.0 * i, clinic=[clinic] * N) for i, clinic in enumerate(("north", "south")))
+    path = folder(tmp_path, all=north + south.partition("\n")[2]) / "all.csv"
+    split = {"kind": "column", "column": "clinic"}
+    check = check_folder(path, label="y", split=split)
+    assert (check.problems, check.clients) == ((), {"north": N, "south": N})
+    assert check.notes == ct.data.from_folder(path, label="y", split=split).notes
+    assert "clinic" not in check.columns
+    assert {d.client for d in check.drift if d.column == "age" and abs(d.value) > 1} == {"north", "south"}
+    misspelt = check_folder(path, label="y", split={"kind": "column", "column": "clinc"})
+    assert [p for p in misspelt.problems if "did you mean 'clinic'?" in p]
+
+
+def test_a_column_that_is_left_out_is_no_drift(tmp_path):
+    names = [[f"{client}{i}" for i in range(N)] for client in "ab"]
+    check = check_folder(folder(tmp_path, a=table(1, id=names[0]), b=table(2, id=names[1])), label="y")
+    assert any(note.startswith("left out: id") for note in check.notes)
+    assert "id" in check.columns
+    assert {d.column for d in check.drift} == {"age", "sex", "y"}

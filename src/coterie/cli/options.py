@@ -93,10 +93,10 @@ def _add_experiments(commands: Any) -> None:
     check = add_command(
         commands, "check", "check a folder of tables: what is wrong, and how alike its clients are; nothing is trained"
     )
-    check.add_argument("data", help="a folder with one file per client")
-    _add_set(check, "any key of [data], such as data.missing.chol=[0]")
+    check.add_argument("data", help="a folder with one file per client, or one table, which --split deals to clients")
+    _add_set(check, "any key of [data] or [split], such as data.missing.chol=[0]")
     check.add_argument("--json", action="store_true", help="print JSON")
-    add_flags(check, "data")
+    add_flags(check, "data", "split")
 
 
 def _add_set(parser: argparse.ArgumentParser, about: str) -> None:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from coterie.core.errors import InputError
 from coterie.data.split_table import Split
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.describe import draft_recipe
-from coterie.data.tables.folder import files_of, from_tables, ready_tables
+from coterie.data.tables.folder import dealt_tables, files_of, from_tables, ready_tables, within
 from coterie.data.tables.read import read
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.data.tables.settings import FileSettings, TableSettings, check_label, settings_of
@@ -71,7 +71,7 @@ class TableCheck:
         notes: sentences about what a run would leave out, map or impute.
         label: the column to predict; None if that is not known.
         columns: by column and client, in the order of the tables.
-        drift: of every column that at least two clients have, the largest first.
+        drift: of every column that a run would use, the label among them, the largest first.
     """
 
     problems: tuple[str, ...]
@@ -117,7 +117,7 @@ def check_folder(
     split_column: str | None = None,
     **options: Any,
 ) -> TableCheck:
-    """Check the tables of a folder, or one table; arguments as for `from_folder`.
+    """Check the tables of a folder, or one table, dealt to clients if `split` says how; arguments as for `from_folder`.
 
     Raises `InputError` for settings that are wrong whatever the files hold; problems of files are part of the answer.
     """
@@ -127,7 +127,13 @@ def check_folder(
     for name, file in ({path.stem: path} if path.is_file() else files_of(path)).items():
         with problems.noted():
             tables[name] = read(file, settings.reading(name))
-    return check_tables(tables, settings, own, problems, seed=seed, split=split)
+    notes: tuple[str, ...] = ()
+    if path.is_file() and tables and (split or {}).get("kind") is not None:
+        with problems.noted():
+            tables, notes = dealt_tables(tables[path.stem], settings, own, seed=seed, split=split)
+        split = within(split)
+    checked = check_tables(tables, settings, own, problems, seed=seed, split=split)
+    return replace(checked, notes=(*notes, *checked.notes))
 
 
 def check_tables(
@@ -174,7 +180,9 @@ def check_tables(
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
     if label is not None and draft.get("label", {}).get("task") == "classification":
         columns[label] = {name: facts_of(_classes(table.columns[label], settings)) for name, table in ready.items()}
-    return TableCheck(tuple(dict.fromkeys(collected)), tuple(notes), label, columns, _drifts(columns))
+    used = {label, *(column["name"] for column in draft["columns"])} if "columns" in draft else set(columns)
+    drift = _drifts({name: by_client for name, by_client in columns.items() if name in used})
+    return TableCheck(tuple(dict.fromkeys(collected)), tuple(notes), label, columns, drift)
 
 
 def _classes(label: Column, settings: TableSettings) -> Column:

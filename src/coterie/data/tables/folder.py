@@ -28,6 +28,7 @@ from coterie.data.tables.settings import EVERY_FILE, FEW_NUMBERS, MANY_CLASSES, 
 __all__ = [
     "agree",
     "apply_recipe",
+    "dealt_tables",
     "encoded_client",
     "files_of",
     "from_folder",
@@ -35,6 +36,7 @@ __all__ = [
     "from_tables",
     "ready_tables",
     "server_rows",
+    "within",
 ]
 
 _OTHER_TABLES = (".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
@@ -123,7 +125,11 @@ def from_folder(
     own = build(FileSettings, said, str(path), named="data")
     if Path(path).is_file():
         settings = settings_of(label=label, **options)
-        return dealt_table(read(path, settings.reading(EVERY_FILE)), settings, own, **about)
+        table = read(path, settings.reading(EVERY_FILE))
+        dealt, notes = dealt_tables(table, settings, own, seed=seed, split=split)
+        clients = from_tables(dealt, settings, "a table", own, **{**about, "split": within(split)})
+        clients.notes = (*notes, *clients.notes)
+        return clients
     files = files_of(Path(path))
     if is_array_file(next(iter(files.values())), arrays):
         plain: tuple[Any, ...] = (None, (), [], {}, "refuse")
@@ -136,16 +142,15 @@ def from_folder(
     return from_tables(tables, settings, name or f"the folder {path}", own, **about)
 
 
-def dealt_table(
+def dealt_tables(
     table: Table,
     settings: TableSettings,
     files: FileSettings,
     *,
-    name: str,
     seed: int,
     split: Mapping[str, Any] | None,
-) -> Clients:
-    """Clients of one table, whose rows `split` deals to them. Raises `InputError` if it does not say how."""
+) -> tuple[dict[str, Table], tuple[str, ...]]:
+    """The tables that `split` deals the rows of one to, by client, and notes. Raises `InputError` if it does not say how."""
     rule = Split.parse(split, kind=None)
     require(
         rule.kind is not None,
@@ -166,11 +171,12 @@ def dealt_table(
 
     dealt = rule.deal(np.zeros(len(ready)) if labels is None else labels, seed=seed, column=column)
     inputs = replace(ready, columns={key: c for key, c in ready.columns.items() if key not in dealt.columns})
-    tables = {name: _chosen(inputs, name, rows) for name, rows in dealt.clients.items()}
-    within = {key: value for key, value in (split or {}).items() if key in ("seed", "parts")}
-    clients = from_tables(tables, settings, "a table", files, name=name, seed=seed, split=within)
-    clients.notes = (*dropped, *dealt.notes, *clients.notes)
-    return clients
+    return {name: _chosen(inputs, name, rows) for name, rows in dealt.clients.items()}, (*dropped, *dealt.notes)
+
+
+def within(split: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What of a split applies to the rows of each client once they are dealt out."""
+    return {key: value for key, value in (split or {}).items() if key in ("seed", "parts")}
 
 
 def _chosen(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
