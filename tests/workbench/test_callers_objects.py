@@ -7,9 +7,11 @@ import random
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import coterie as ct
+from coterie.core.errors import InputError
 from federations import logistic
 
 INIT = {"weight": torch.ones(1, 3, dtype=torch.float64), "bias": torch.zeros(1, dtype=torch.float64)}
@@ -30,6 +32,16 @@ def test_a_module_is_neither_overwritten_nor_frozen(options):
     ct.compare(["fedavg"], clients, given, 1, 1, **options)
     assert torch.equal(given.weight, before)
     assert all(parameter.requires_grad for parameter in given.parameters())
+
+
+def test_a_run_starts_from_a_file_as_from_its_state_dict(tmp_path):
+    path = tmp_path / "start.safetensors"
+    save_file(INIT, path)
+    given = ct.fit("fedavg", logistic().clients, module(), 1, init=INIT)
+    assert torch.equal(ct.fit("fedavg", logistic().clients, module(), 1, init=path).x, given.x)
+    assert torch.equal(ct.fit("fedavg", logistic().clients, module(), 1, init=str(path)).x, given.x)
+    with pytest.raises(InputError, match=r"absent\.safetensors"):
+        ct.fit("fedavg", logistic().clients, module(), 1, init=tmp_path / "absent.safetensors")
 
 
 @pytest.mark.parametrize("noise", [lambda: torch.randn(3), lambda: np.random.normal(), random.random])  # noqa: NPY002

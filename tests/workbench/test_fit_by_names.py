@@ -27,7 +27,7 @@ WRONG = {
     "clients": (("fedavg", [1, 2]), {}, "clients must be Clients, as data.from_tensors makes them"),
     "an engine": ((), {"engine": "ray"}, "engine must be an engine such as InProcess(workers=2); got 'ray'"),
     "local": ((), {"local": {"lr": 0.1}}, "local must be None or LocalSGD(...); got {'lr': 0.1}"),
-    "init": ((), {"init": "model.safetensors"}, "init must be None or a state dict; got 'model.safetensors'"),
+    "init": ((), {"init": 3}, "init must be None, a state dict or a safetensors file; got 3"),
     "settings": ((), {"settings": {"evaluate": 3}}, "settings must be RunSettings(...); got {'evaluate': 3}"),
     "filters": ((), {"filters": ct.TopK(0.1)}, "filters must be a list of filters such as [TopK(0.01)]; got TopK"),
 }

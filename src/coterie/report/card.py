@@ -59,9 +59,11 @@ def _purpose(results: Results, client: str, method: str, threshold: float | None
 def _rows(results: Results, client: str, method: str, rows: Mapping[str, int]) -> list[str]:
     run = results.experiment.get("run", {})
     lines = ["## Training", ""]
+    alone = method == results.baseline
+    rows = {client: rows[client]} if alone and client in rows else rows
     lines.append(
         f"{printable(results.algorithms[method])}, {count(run.get('rounds', 0), 'round')}, with the settings of the run"
-        f" `{printable(results.folder.name)}`, on all rows of all clients:"
+        f" `{printable(results.folder.name)}`, on all rows of {results.names[client] if alone else 'all clients'}:"
     )
     shares = late_shares(results, client, method)
     total = sum(shares.values())

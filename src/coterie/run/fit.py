@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -32,6 +33,7 @@ from coterie.run.experiment import find_method
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
+from coterie.run.models import load_model_file
 from coterie.run.settings import RunSettings
 
 __all__ = ["fit", "one_thread", "personalise", "start_from"]
@@ -78,7 +80,7 @@ def fit(
     attack: Any = None,
     filters: Sequence[Filter] = (),
     local: LocalSGD | None = None,
-    init: Mapping[str, Tensor] | None = None,
+    init: Mapping[str, Tensor] | str | os.PathLike[str] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     settings: RunSettings = _USUAL,
 ) -> Run:
@@ -98,7 +100,7 @@ def fit(
         filters: what replies pass through at the clients before they are sent, e.g. `[TopK(0.01)]`; those that there are run in the
             order of their stages.
         local: local training, in place of the method's own.
-        init: a state dict to start from.
+        init: a state dict or a safetensors file to start from.
         checkpoint: folder where every complete round is saved; None: nothing is saved.
         settings: how many clients take part in a round, what is evaluated, and whatever else is the same for every method.
 
@@ -110,6 +112,7 @@ def fit(
     refuse_misspelt(engine, EngineSpec, "an engine")
     for callback in (c for c in settings.callbacks if isinstance(c, Callback)):
         refuse_misspelt(callback, Callback, "a callback")
+    start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rows = _clients(clients, seed)
     settings.check(rounds, seed, len(rows))
     if isinstance(method, str):
@@ -117,11 +120,11 @@ def fit(
     spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
     method = as_method(method if local is None else _with_local(method, local))
     module = build_model(spec, rows, seed)
-    if settings.freeze or init is not None:
+    if settings.freeze or start is not None:
         module = copied(module)  # the caller's stays as it is
     freeze(module, settings.freeze)
-    if init is not None:
-        start_from(module, init)
+    if start is not None:
+        start_from(module, start)
     wrong: tuple[str, ...] = ()
     if attack is not None:
         attack = as_attack(attack)
@@ -156,7 +159,7 @@ _TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "checkpoint": ((str, os.PathLike), "None or a folder"),
     "engine": (EngineSpec, "an engine such as InProcess(workers=2)"),
     "local": (LocalSGD, "None or LocalSGD(...)"),
-    "init": (Mapping, "None or a state dict"),
+    "init": ((Mapping, str, os.PathLike), "None, a state dict or a safetensors file"),
     "settings": (RunSettings, "RunSettings(...)"),
     "filters": (Sequence, "a list of filters such as [TopK(0.01)]"),
 }
