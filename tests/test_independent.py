@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,12 +14,12 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
     from experiments.documents import read
     from experiments.independent import __main__ as command
-    from experiments.independent import common, isfl
+    from experiments.independent import common, isfl, varsel
 
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
 
 
-def tiny(clients=2, rows=24, classes=3, methods=(), hidden=(5,), rounds=1):
+def tiny(clients=2, rows=24, classes=3, methods=(), hidden=(5,), rounds=1, **local):
     """A problem with easy images, whose clients all have every class and the same test rows."""
     random = torch.Generator().manual_seed(1)
     labels = torch.arange(rows) % classes
@@ -29,7 +30,8 @@ def tiny(clients=2, rows=24, classes=3, methods=(), hidden=(5,), rounds=1):
     test = images()
     parts = {f"client-{k}": {"train": images(), "test": test} for k in range(clients)}
     data = ct.data.from_tensors(parts, server=images())
-    tables = {"local": LOCAL, "run": {"rounds": rounds}, "model": {"hidden": list(hidden)}, "methods": list(methods)}
+    run = {"rounds": rounds, "clients_per_round": clients}
+    tables = {"local": LOCAL | local, "run": run, "model": {"hidden": list(hidden)}, "methods": list(methods)}
     return common.problem_of(tables, 0, data)
 
 
@@ -88,6 +90,43 @@ def test_one_client_learns_its_rows_however_they_are_drawn(method):
     values = getattr(isfl, method)(problem)
     assert values["accuracy on D_G"] > 0.9
     assert set(values) == {"accuracy on D_S", "accuracy on D_G"}
+
+
+def phi(weights, variance, m, away):
+    """Eq. 4 as printed."""
+    return (variance + ((weights @ away) ** 2).sum()) / (m + weights.sum()) ** 2
+
+
+@pytest.mark.parametrize(("variance", "weight"), [(1.0, 0.125), (100.0, 1.0), (0.0, 0.0)])
+def test_one_external_client_has_the_weight_that_a_derivative_gives(variance, weight):
+    # (V + w^2 d) / (M + w)^2 is least at w = V / (M d), here with M = 2 and d = 4
+    assert varsel.surrogate_weights(variance, 2, np.array([4.0]), 10) == pytest.approx(weight, abs=1e-4)
+    assert varsel.exact_weights(variance, 2, np.array([[2.0, 0.0]]), 10) == pytest.approx(weight, abs=1e-4)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 2])
+def test_no_other_weights_within_the_budget_are_better(budget):
+    random = np.random.default_rng(4)
+    away, variance = random.normal(size=(3, 5)), 30.0
+    grid = np.stack(np.meshgrid(*[np.linspace(0, 1, 21)] * 3), -1).reshape(-1, 3)
+    grid = grid[grid.sum(1) <= budget]
+    exact = varsel.exact_weights(variance, 2, away, budget)
+    assert exact.sum() <= budget + 1e-6
+    assert phi(exact, variance, 2, away) <= min(phi(w, variance, 2, away) for w in grid) + 1e-6
+    distances = (away**2).sum(1)
+    bound = [(variance + w.sum() * (w @ distances)) / (2 + w.sum()) ** 2
+             for w in [varsel.surrogate_weights(variance, 2, distances, budget), *grid]]  # fmt: skip
+    assert bound[0] <= min(bound[1:]) + 1e-6
+
+
+def test_varsel_without_a_budget_learns_from_the_internal_clients_alone(monkeypatch):
+    monkeypatch.setattr(varsel, "_accuracy", lambda problem, x: {"model": x})
+    entry = {"name": "varsel", "internal": ["client-0", "client-1"], "budget": 0}
+    problem = tiny(clients=3, methods=[entry], rounds=2, batch_size=24, steps=1)  # all rows a step: no chance in it
+    alone, with_others = varsel.internal_only(problem), varsel.varsel(problem)
+    torch.testing.assert_close(with_others["model"], alone["model"])
+    assert with_others["sum of weights, last fifth"] == 0
+    assert not torch.allclose(varsel.fedavg(problem)["model"], alone["model"])
 
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +88,7 @@ class Problem:
         """How many."""
         return int(self.tables["run"]["rounds"])
 
-    @property
+    @cached_property
     def train(self) -> list[Rows]:
         """Training rows of each client."""
         return [rows_of(client.train) for client in self.clients]
