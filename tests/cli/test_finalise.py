@@ -95,7 +95,9 @@ def test_the_fit_is_that_of_the_run_on_rows_of_all_parts(coterie, run, tmp_path)
     for name, tensor in fitted.state_dict("b").items():
         assert torch.equal(answers.model.state_dict()[name], tensor)
     card = (tmp_path / "final" / "card.md").read_text()
-    assert f"on all rows of b:\n\n| client | rows |\n| --- | ---: |\n| b | {CLIENTS['b']} |\n\n" in card
+    training = card.partition("## Training")[2].partition("## What")[0]
+    assert "on all rows of b:" in training
+    assert [line for line in training.splitlines() if line.startswith("| ")][2:] == [f"| b | {CLIENTS['b']} | 100 % |"]
 
 
 def test_the_card_has_the_numbers_of_the_comparison_and_says_so(coterie, run, tmp_path):
