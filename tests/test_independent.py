@@ -14,12 +14,12 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
     from experiments.documents import read
     from experiments.independent import __main__ as command
-    from experiments.independent import common, isfl, varsel
+    from experiments.independent import common, isfl, meritfed, varsel
 
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
 
 
-def tiny(clients=2, rows=24, classes=3, methods=(), hidden=(5,), rounds=1, **local):
+def tiny(clients=("client-0", "client-1"), rows=24, classes=3, methods=(), hidden=(5,), rounds=1, **local):
     """A problem with easy images, whose clients all have every class and the same test rows."""
     random = torch.Generator().manual_seed(1)
     labels = torch.arange(rows) % classes
@@ -28,9 +28,9 @@ def tiny(clients=2, rows=24, classes=3, methods=(), hidden=(5,), rounds=1, **loc
         return torch.randn(rows, 6, generator=random) + 4 * torch.eye(6)[labels], labels
 
     test = images()
-    parts = {f"client-{k}": {"train": images(), "test": test} for k in range(clients)}
+    parts = {name: {"train": images(), "validation": images(), "test": test} for name in clients}
     data = ct.data.from_tensors(parts, server=images())
-    run = {"rounds": rounds, "clients_per_round": clients}
+    run = {"rounds": rounds, "clients_per_round": len(clients)}
     tables = {"local": LOCAL | local, "run": run, "model": {"hidden": list(hidden)}, "methods": list(methods)}
     return common.problem_of(tables, 0, data)
 
@@ -86,7 +86,7 @@ def test_classes_are_drawn_by_q_renormalised_over_those_present():
 
 @pytest.mark.parametrize("method", ["fedavg", "uniform_is", "pj_is", "isfedavg", "isfl"])
 def test_one_client_learns_its_rows_however_they_are_drawn(method):
-    problem = tiny(clients=1, hidden=(), methods=[{"name": "isfl", "floor": 0.05}], rounds=5)
+    problem = tiny(["client-0"], hidden=(), methods=[{"name": "isfl", "floor": 0.05}], rounds=5)
     values = getattr(isfl, method)(problem)
     assert values["accuracy on D_G"] > 0.9
     assert set(values) == {"accuracy on D_S", "accuracy on D_G"}
@@ -122,11 +122,37 @@ def test_no_other_weights_within_the_budget_are_better(budget):
 def test_varsel_without_a_budget_learns_from_the_internal_clients_alone(monkeypatch):
     monkeypatch.setattr(varsel, "_accuracy", lambda problem, x: {"model": x})
     entry = {"name": "varsel", "internal": ["client-0", "client-1"], "budget": 0}
-    problem = tiny(clients=3, methods=[entry], rounds=2, batch_size=24, steps=1)  # all rows a step: no chance in it
+    problem = tiny(
+        ["client-0", "client-1", "client-2"], methods=[entry], rounds=2, batch_size=24, steps=1
+    )  # all rows a step: no chance in it
     alone, with_others = varsel.internal_only(problem), varsel.varsel(problem)
     torch.testing.assert_close(with_others["model"], alone["model"])
     assert with_others["sum of weights, last fifth"] == 0
     assert not torch.allclose(varsel.fedavg(problem)["model"], alone["model"])
+
+
+def test_one_step_of_meritfed_multiplies_weights_by_the_exponential_of_the_slope():
+    entry = {"name": "meritfed", "md_steps": 1, "md_step": 5.0}
+    problem = tiny(["target", "near-1", "far-1"], methods=[entry], batch_size=24, steps=1, lr=0.5)
+    x, held = problem.start(), common.rows_of(problem.clients["target"].validation)
+    updates = torch.stack([common.sgd(problem, x, rows, torch.Generator()) - x for rows in problem.train])
+    weights = torch.full((3,), 1 / 3, requires_grad=True)
+    problem.model.loss(x + weights @ updates, held).backward()
+    expected = (-5 * weights.grad).softmax(0)
+    values = meritfed.meritfed(problem)
+    assert expected.std() > 0.001
+    assert values["weight of near"] == pytest.approx(float(expected[1]), abs=1e-6)
+    assert values["effective collaborators, first round"] == pytest.approx(float(1 / (expected**2).sum()), rel=1e-5)
+
+
+def test_weights_that_do_not_move_are_sgd_full_and_one_client_is_sgd_ideal():
+    entry = {"name": "meritfed", "md_steps": 10, "md_step": 0.0}
+    several, alone = (
+        tiny(names, methods=[entry], batch_size=24, steps=1, lr=0.5) for names in (["target", "near-1"], ["target"])
+    )
+    for problem, method in ((several, meritfed.sgd_full), (alone, meritfed.sgd_ideal)):
+        assert meritfed.meritfed(problem) == pytest.approx(method(problem), rel=1e-5)
+    assert meritfed.sgd_ideal(several)["effective collaborators, first round"] == 1
 
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):

@@ -1,0 +1,74 @@
+"""MeritFed for one target (Tupitsa et al., Selective Collaboration for Robust Federated Learning, Figs. 22-25), computed a second time.
+
+All clients train locally in each round; what differs is with which weights the target adds their updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+
+TARGET = "target"
+Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From the model, the updates [clients, d] and the weights so far: the weights of this round."""
+
+
+def sgd_ideal(problem: Problem) -> Values:
+    """Clients of the target's own distribution: the target alone."""
+    alone = torch.tensor([float(name == TARGET) for name in problem.clients.names])
+    return _learned(problem, "sgd-ideal", lambda x, updates, weights: alone)
+
+
+def sgd_full(problem: Problem) -> Values:
+    """All clients alike."""
+    return _learned(problem, "sgd-full", lambda x, updates, weights: weights)
+
+
+def meritfed(problem: Problem) -> Values:
+    """Algorithm 1: entropic mirror descent on the target's validation loss, from the weights of the round before."""
+    entry, held = problem.entry("meritfed"), rows_of(problem.clients[TARGET].validation)
+
+    def descended(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        logs = weights.clamp(min=1e-30).log()
+        for _ in range(entry["md_steps"]):
+            slopes = updates @ problem.model.gradient(x + logs.softmax(0) @ updates, held)
+            logs = (logs - entry["md_step"] * slopes).log_softmax(0)
+        return logs.softmax(0)
+
+    return _learned(problem, "meritfed", descended)
+
+
+def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
+    random, x = generator(problem.seed, method), problem.start()
+    names = list(problem.clients.names)
+    weights = torch.full((len(names),), 1 / len(names))
+    by_round = []
+    for _ in range(problem.rounds):
+        updates = torch.stack([sgd(problem, x, rows, random) - x for rows in problem.train])
+        weights = weigh(x, updates, weights)
+        x = x + weights @ updates
+        by_round.append(weights)
+    test = rows_of(problem.clients[TARGET].test)
+    near = torch.tensor([name.startswith("near") for name in names])
+    late = torch.stack(by_round[len(by_round) // 2 :])
+    return {
+        "accuracy of the target": problem.accuracy(x, [test]),
+        "loss of the target": float(problem.model.loss(x, test)),
+        "weight of near": float(late[:, near].sum(1).mean()),
+        "effective collaborators, first round": float(1 / by_round[0].square().sum()),
+    }
+
+
+METHODS = {
+    experiment: on(experiment, {"sgd-ideal": sgd_ideal, "sgd-full": sgd_full, "meritfed": meritfed})
+    for experiment in ("meritfed-groups-50", "meritfed-groups-99")
+}
+
+
+def counted(problem: Problem) -> list[str]:
+    """The clients whose rows count: the target."""
+    return [TARGET]
