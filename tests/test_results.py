@@ -168,6 +168,20 @@ def test_where_perfect_help_is_worth_less_than_the_paper_reports_nothing_can_be_
     assert "would give +0.195" in judged(WIDE, LOW, ceiling=1.0).sentence
 
 
+def test_a_claim_tells_what_an_independent_computation_gives():
+    def documents(second):
+        return {"e": document({"q": {"one": HIGH, "two": LOW}}), "independent/e": document({"q": second})}
+
+    claim = Claim("k", "t", ONE, TWO)
+    agreeing = judge(claim, documents({"one": [v - 0.01 for v in HIGH], "two": LOW}))
+    assert "An independent computation gives +0.0925 [" in agreeing.sentence
+    assert "over 4 seeds, which agrees." in agreeing.sentence
+    differing = judge(claim, documents({"one": LOW, "two": HIGH}))
+    assert "which differs." in differing.sentence
+    assert differing.word == agreeing.word == "confirmed"
+    assert "independent" not in judge(claim, documents({"one": HIGH})).sentence
+
+
 def test_seeds_that_agree_in_every_digit_have_an_interval_without_width():
     same = judged(HIGH, HIGH, direction="alike", margin=0.01)
     assert same.word == "confirmed"

@@ -10,7 +10,7 @@ from pathlib import Path
 from coterie.core.reading import read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, read, read_json
 from experiments.page import isfl, maxfl, meritfed, varsel
-from experiments.page.claims import WORDS, Claim, Documents, judge
+from experiments.page.claims import WORDS, Claim, Documents, again, judge
 from experiments.page.sections import Section, Study, Verdicts, advised
 from experiments.page.text import anchor, table
 
@@ -63,7 +63,9 @@ What was **not run** could be: the section says how many runs it takes, and how 
 minus the second of what a claim compares, or how many times as large it is. Where test sets are
 fixed over seeds the plain paired interval holds, conditional on that test set; where test rows are
 drawn from the clients' own it is corrected for rows that seeds share ([how](statistics.md)).
-The last round counts."""
+The last round counts. An *independent computation* is plain PyTorch, written from the papers alone
+with random numbers of its own (`experiments/independent/`); it agrees where both intervals share a
+point."""
 
 
 def documents() -> dict[str, Document]:
@@ -76,6 +78,7 @@ def documents() -> dict[str, Document]:
         named[name] = None if saved is None else document_of(saved)
     known = {name: document for name, document in named.items() if document is not None}
     sampled = {name for name, kind in kinds().items() if kind == "sampling"}
+    known |= {again(name): second for name in kinds() if (second := read(name, RESULTS / "independent")) is not None}
     known |= {name: isfl.with_rounds(known[name]) for name in sampled & known.keys()}
     if {isfl.TENTH, isfl.fashion("98")} <= known.keys():
         known[isfl.TENTH] = isfl.with_loss(known[isfl.TENTH], known[isfl.fashion("98")])

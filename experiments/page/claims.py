@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -130,6 +130,7 @@ def judge(claim: Claim, documents: Documents) -> Verdict:
         sentence += f" Margin {claim.margin:g}."
     if interval is None:
         sentence += " One measurement has no interval."
+    sentence += _computed_again(claim, interval, documents)
     over = f"{len(a)} {'seed' if claim.error is None else 'distance'}{'s' * (len(a) > 1)}"
     return Verdict(word, _effect(claim, interval, a, b), over, f"{sentence} {claim.note}".strip(), interval is not None)
 
@@ -205,6 +206,28 @@ def _room(claim: Claim, b: Sequence[float], documents: Documents) -> float | Non
         return None
     gains = [best[seed] - rival[seed] for seed in best if seed in rival]
     return float(np.mean(gains)) if gains else None
+
+
+def again(experiment: str) -> str:
+    """The name of the document with an independent computation of an experiment."""
+    return f"independent/{experiment}"
+
+
+def _computed_again(claim: Claim, interval: Interval | None, documents: Documents) -> str:
+    """What an independent computation of both sides gives, and whether both intervals share a point; "" if there is none."""
+    if not (isinstance(claim.a, Place) and isinstance(claim.b, Place)) or interval is None:
+        return ""
+    a, b = (place._replace(experiment=again(place.experiment)) for place in (claim.a, claim.b))
+    if a.experiment not in documents or b.experiment not in documents:
+        return ""
+    second = replace(claim, a=a, b=b)
+    pairs = _pairs(second, documents)
+    measured = None if pairs is None else _interval(second, *pairs, documents)
+    if pairs is None or measured is None:
+        return ""
+    agrees = interval[1] <= measured[2] and measured[1] <= interval[2]
+    effect = _effect(second, measured, *pairs)
+    return f" An independent computation gives {effect} over {len(pairs[0])} seeds, which {'agrees' if agrees else 'differs'}."
 
 
 def _count(claim: Claim, a: Sequence[float], b: Sequence[float]) -> str:
