@@ -65,10 +65,12 @@ def misfits(
 
 
 def _unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
-    answered, names = Counter(n for block in blocks for n in block.names), frozenset(asked)
+    answered, names = [n for block in blocks for n in block.names], frozenset(asked)
+    if len(names.intersection(answered)) == len(answered):
+        return {}
     return {
         n: f"it answered {k} times" if n in names else "nobody asked it"
-        for n, k in answered.items()
+        for n, k in Counter(answered).items()
         if k > 1 or n not in names
     }
 

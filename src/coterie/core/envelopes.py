@@ -192,13 +192,16 @@ class Answer:
     @classmethod
     def joined(cls, answers: Iterable[Answer]) -> Answer:
         """One answer of several."""
+        several = tuple(answers)
+        if len(several) == 1:
+            return several[0]
         blocks: list[Block] = []
         failed: dict[str, str] = {}
         spent: dict[str, int] = {}
         costs: list[ClientCost] = []
         forgot: dict[str, tuple[str, ...]] = {}
         remembered: dict[str, tuple[tuple[str, int], ...]] = {}
-        for answer in answers:
+        for answer in several:
             blocks += answer.blocks
             failed.update(answer.failed)
             costs += answer.costs

@@ -110,8 +110,7 @@ class Exchange(Generic[R]):
         if self.strict_wire:
             answer = replace(decode(encode({"answer": answer}))["answer"], costs=answer.costs)
         sent = answer.blocks[0].bytes_of_one() if answer.blocks else 0
-        blocks, unreadable = unpacked(answer.blocks, ask, self.task, self.engine.layout)
-        return replace(answer, blocks=tuple(blocks), failed={**answer.failed, **unreadable}), sent
+        return unpacked(answer, ask, self.task, self.engine.layout), sent
 
     def _count(self) -> None:
         context = self.ask.context

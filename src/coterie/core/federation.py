@@ -166,7 +166,7 @@ class Federation:
         return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need)
 
     def _check_names(self, names: tuple[str, ...]) -> None:
-        twice = [n for n, count in Counter(names).items() if count > 1]
+        twice = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
         require(not twice, f"an ask names {', '.join(twice)} twice; name each client once")
         known = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
         for name in names:

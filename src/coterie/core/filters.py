@@ -7,14 +7,14 @@ of updates and gradients the d parameters alone: float buffers behind them are s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from coterie.core.checks import VECTORS, well_formed
-from coterie.core.envelopes import Ask, Block, Context, Packed
+from coterie.core.envelopes import Answer, Ask, Block, Context, Packed
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.hooks import refuse_misspelt
 from coterie.core.memory import MemoryView
@@ -170,18 +170,20 @@ def _filtered(value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, m
 _BUFFERS = "buffers"
 
 
-def unpacked(blocks: Iterable[Block], ask: Ask, task: Task[Any], layout: Layout) -> tuple[list[Block], dict[str, str]]:
-    """The blocks with every field in its own form, and why the replies of others cannot be unpacked, by client."""
+def unpacked(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answer:
+    """The answer with every field in its own form; whose reply cannot be unpacked has failed."""
+    if not any(isinstance(value, Packed) for block in answer.blocks for value in block.values.values()):
+        return answer
     packing = next((one for one in ask.filters if one.packs), None)
     done: list[Block] = []
     failed: dict[str, str] = {}
-    for block in blocks:
+    for block in answer.blocks:
         try:
             values = {k: _unpacked(v, packing, task.kinds.get(k, ""), layout) for k, v in block.values.items()}
             done.append(Block(block.names, values))
         except Exception as error:  # it may come from elsewhere
             failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))
-    return done, failed
+    return replace(answer, blocks=tuple(done), failed={**answer.failed, **failed})
 
 
 def _unpacked(value: Any, packing: Filter | None, kind: str, layout: Layout) -> Any:
