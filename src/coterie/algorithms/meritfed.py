@@ -211,15 +211,15 @@ class _Server:
 
     def slopes(self, gradient: Callable[[Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
         """Function weights [T, n] -> dphi/dw = <grad f(x(w)), dx/dw_i> [T, n]; its k-th call is the k-th step."""
-        steps = count()
+        steps, updates = count(), self.deltas[..., : self.dim].unbind()
 
         def slopes(weights: Tensor) -> Tensor:
             moved, bend, _ = self.step(weights)
             # One pass over the updates: as a sum of products this took most of a round's time.
-            rows = zip(self.deltas[..., : self.dim], gradient(moved, next(steps))[..., : self.dim], strict=True)
+            rows = zip(updates, gradient(moved, next(steps))[..., : self.dim].unbind(), strict=True)
             if bend is None:
-                return torch.stack([self.lr * torch.mv(aligned(d), aligned(g)) for d, g in rows]).double()
-            return torch.stack(
+                return _stacked([self.lr * torch.mv(aligned(d), aligned(g)) for d, g in rows]).double()
+            return _stacked(
                 [torch.mv(aligned(d), aligned(b * g)) for (d, g), b in zip(rows, bend, strict=True)]
             ).double()
 

@@ -147,12 +147,13 @@ def not_finite(kinds: Mapping[str, str], replies: Replies[Any], dim: int) -> tup
         value = replies.fields[key]
         if not (isinstance(value, Tensor) and value.is_floating_point()):
             continue
-        seen = value
         # A sum or a norm is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
+        sums = [value]
         if kind in VECTORS:
-            heads, seen = value[..., :dim].flatten(1), value[..., dim:]
+            heads = value[..., :dim].flatten(1)
             norms[key] = torch.linalg.vector_norm(heads, dim=1)
-        if math.isfinite(seen.sum().item() + (norms[key].sum().item() if key in norms else 0.0)):
+            sums = [norms[key], value[..., dim:]] if value.shape[-1] > dim else [norms[key]]
+        if math.isfinite(sum(some.sum().item() for some in sums)):
             continue
         finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
         for name, fine in zip(replies.clients, finite.tolist(), strict=True):

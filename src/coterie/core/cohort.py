@@ -231,7 +231,8 @@ class Cohort:
         self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None
     ) -> Tensor:
         result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
-        result[:, self.layout.dim :] = 0
+        if self.layout.size > self.layout.dim:
+            result[:, self.layout.dim :] = 0
         kernel = self.workspace.batched
         x = x if kernel is None else x.to(self.workspace.x)
         begun = -1

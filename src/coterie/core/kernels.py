@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -111,9 +112,13 @@ def chunks(
             rows = np.empty((steps[0], len(members), size), dtype=np.int64)
             counts = np.zeros((steps[0], len(members)), dtype=np.int64)
             for slot, i in enumerate(members):
+                own = place(i, np.concatenate(chosen[i]))
                 counts[: steps[slot], slot] = [len(batch) for batch in chosen[i]]
-                rows[:, slot] = place(i, chosen[i][0][:1])
-                rows[:, slot][np.arange(size) < counts[:, slot, None]] = place(i, np.concatenate(chosen[i]))
+                if len(own) == steps[0] * size:
+                    rows[:, slot] = own.reshape(-1, size)
+                else:
+                    rows[:, slot] = own[:1]
+                    rows[:, slot][np.arange(size) < counts[:, slot, None]] = own
             yield Chunk(members, rows, counts, steps)
 
 
@@ -212,7 +217,12 @@ class Batched:
         kept = rule.shrink - relative  # share of `old` in what is written
         base = [v if kept == 1 else v * kept for v in old] if kept else []
         base = [v + added for v, added in zip(base, shift, strict=True)] if base and shift else base or shift
+        first, last = chunk.members[0], chunk.members[-1]
+        together = last - first == len(chunk.members) - 1  # single steps keep the order of clients
         for k, (place, grad) in enumerate(zip(self._split(result), grads, strict=True)):
+            if not base and together:
+                torch.mul(grad[: len(chunk.members)], -rule.lr, out=place[first : last + 1])
+                continue
             for slot, i in enumerate(chunk.members):
                 if base:
                     torch.add(base[k][slot % len(base[k])], grad[slot], alpha=-rule.lr, out=place[i])
@@ -261,7 +271,7 @@ class Batched:
         of = [((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in self.layers]
         return [shape for both in of for shape in both if shape is not None]
 
-    @property
+    @cached_property
     def _factor(self) -> float:
         """What the slope of the loss at an output carries beside the weight of its row."""
         return {"classes": 1.0, "regression": 2 / self.layers[-1].outputs}.get(self.kind, 1 / self.layers[-1].outputs)

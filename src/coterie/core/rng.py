@@ -37,15 +37,21 @@ def _mix(key: int, counter: int) -> int:
     return z ^ (z >> 31)
 
 
-def _mix_array(key: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    z = counters + np.uint64(1)
-    z *= np.uint64(_GOLDEN)
+_GOLDEN_64, _FIRST_64, _SECOND_64 = np.array([_GOLDEN, _FIRST, _SECOND], np.uint64)
+_30, _27, _31 = np.array([30, 27, 31], np.uint64)
+
+
+def _mix_first(key: int, count: int) -> NDArray[np.uint64]:
+    """`_mix` of the counters 0..count-1."""
+    z = np.arange(1, count + 1, dtype=np.uint64)
+    z *= _GOLDEN_64
     z += np.uint64(key)
-    z ^= z >> np.uint64(30)
-    z *= np.uint64(_FIRST)
-    z ^= z >> np.uint64(27)
-    z *= np.uint64(_SECOND)
-    z ^= z >> np.uint64(31)
+    shifted = z >> _30
+    z ^= shifted
+    z *= _FIRST_64
+    z ^= np.right_shift(z, _27, out=shifted)
+    z *= _SECOND_64
+    z ^= np.right_shift(z, _31, out=shifted)
     return z
 
 
@@ -76,7 +82,7 @@ class Rng:
 
     def integers(self, count: int) -> NDArray[np.uint64]:
         """The first `count` 64-bit numbers of the stream; a longer draw begins with the shorter one."""
-        return _mix_array(self.key, np.arange(count, dtype=np.uint64))
+        return _mix_first(self.key, count)
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """The first `count` numbers in [0, 1), float64."""
@@ -86,9 +92,9 @@ class Rng:
         """The numbers 0..count-1 in random order, int64; with `first`, only that many of them."""
         hashes = self.integers(count)
         if first is None or first >= count:
-            return np.argsort(hashes, kind="stable")
-        chosen = np.argpartition(hashes, first)[:first]
-        return chosen[np.argsort(hashes[chosen], kind="stable")]
+            return hashes.argsort(kind="stable")
+        chosen = hashes.argpartition(first)[:first]
+        return chosen[hashes[chosen].argsort(kind="stable")]
 
     def seed(self) -> int:
         """A seed for a library's own generator, in [0, 2**63)."""

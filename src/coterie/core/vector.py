@@ -181,7 +181,11 @@ def shift(x: Tensor, mean: Tensor, lr: float = 1.0, dim: int | None = None) -> T
     >>> shift(torch.zeros(3), torch.tensor([2.0, 4, 7]), lr=0.5, dim=2).tolist()
     [1.0, 2.0, 7.0]
     """
-    step = mean.clone()  # and then in place, since fresh memory for each term took as long as the sum
+    return _shifted(x, mean.clone(), lr, dim)
+
+
+def _shifted(x: Tensor, step: Tensor, lr: float, dim: int | None) -> Tensor:
+    """`shift` in place of the mean update: fresh memory for each term took as long as the sum."""
     step[:dim].mul_(lr)
     return step.add_(x)
 
@@ -206,7 +210,7 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
     if dim is not None and dim < x.shape[-1]:
         total = float(weights.sum())
         step[dim:].copy_(step[dim:] / total if total != 0 else torch.zeros_like(step[dim:]))
-    return shift(x, step, lr, dim)
+    return _shifted(x, step, lr, dim)
 
 
 def aliases(model: nn.Module) -> Iterator[tuple[str, str]]:
