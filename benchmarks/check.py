@@ -1,22 +1,29 @@
 """`make bench-check`: is the library slower against L0 than when `benchmarks/results` was written, or slow to start? Two minutes.
 
-Ratios against L0 are compared, not times, on one worker; on a busy machine those in CPU time. Exit status 1 if one fell by more than
-the tolerance. Starting is compared with importing torch, in CPU time of fresh processes.
+Ratios against L0 are compared, not times, on one worker; on a busy machine those in CPU time. Ratios differ from one kind of machine
+to another, too: where the results come from another kind, the commits that they name are measured here, which takes as long again.
+Starting is compared with importing torch, in CPU time of fresh processes.
+
+Exit status: 0 as fast as before, 1 if a ratio fell by more than the tolerance, 2 if there is nothing to compare with.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, Settings, decisive
+from benchmarks.measure import ROOT, Settings, machine
+from benchmarks.trees import GitError, commit_of, worktree
 
-__all__ = ["TOLERANCE", "main", "worse"]
+__all__ = ["TOLERANCE", "NotComparableError", "at_commit", "check_commits", "comparable", "main", "slower", "worse"]
 
 TOLERANCE = 0.15
 """How far a ratio may fall below the committed one: five short pairs scatter by less on a machine with nothing else to do."""
@@ -58,26 +65,85 @@ def slow_starts() -> int:
     return slow
 
 
+class NotComparableError(Exception):
+    """A result was recorded on another kind of machine, and its commit cannot be measured on this one."""
+
+
 def worse(now: float, before: float) -> bool:
     """Whether a ratio fell by more than the tolerance."""
     return now < before * (1 - TOLERANCE)
 
 
+def comparable(record: Mapping[str, Any]) -> bool:
+    """Whether the ratio of a result can be expected of this machine."""
+    return bool(record["machine"] == machine())
+
+
+def check_commits(records: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise `NotComparableError` for a result of another kind of machine whose commit cannot be measured here."""
+    for name, record in records.items():
+        if comparable(record):
+            continue
+        try:
+            commit_of(record["commit"])
+        except GitError as error:
+            raise NotComparableError(
+                f"{name} was recorded on another kind of machine ({record['machine']['cpu']}) at commit {record['commit']}, which this "
+                f"clone does not have; fetch it (git fetch --unshallow), or record anew with `python benchmarks/run.py {name}`"
+            ) from error
+
+
+def at_commit(commit: str, name: str, settings: Settings) -> dict[str, Any]:
+    """What a benchmark finds by the library and the benchmarks of a commit, in a process of its own.
+
+    Raises `NotComparableError` if it fails there.
+    """
+    given = {key: getattr(settings, key) for key in ("quick", "attempts", "patience", "short")}
+    script = (
+        f"import json; from benchmarks import {name}; from benchmarks.measure import Settings; "
+        f"print(json.dumps({name}.run(Settings(**{given!r}))))"
+    )
+    with tempfile.TemporaryDirectory() as folder, worktree(commit_of(commit), Path(folder) / "tree") as tree:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(tree)))}
+        command = [sys.executable, "-c", script]
+        ended = subprocess.run(command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if ended.returncode:
+        raise NotComparableError(
+            f"{name} fails at commit {commit} here, as written above; record anew with `python benchmarks/run.py {name}`"
+        )
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def slower(name: str, record: Mapping[str, Any], settings: Settings) -> bool:
+    """Measure and print how a ratio compares with a result, or with its commit measured here; whether it fell."""
+    same = comparable(record)
+    before = record if same else at_commit(record["commit"], name, settings)
+    module: Any = importlib.import_module(f"benchmarks.{name}")
+    found = module.run(settings)
+    busy = found["busy"] or before["busy"]
+    key = "cpu_ratio" if busy else "ratio"
+    bad = worse(found[key], before[key])
+    where = "in CPU time" if busy else "on the wall"
+    was = "was" if same else f"at commit {record['commit']} on this machine"
+    print(f"{name}: {found[key]:.2f} of L0 {where}, {was} {before[key]:.2f}{': SLOWER' if bad else ''}", flush=True)
+    return bad
+
+
 def main(folder: Path = ROOT / "benchmarks" / "results", settings: Settings | None = None) -> int:
     """Measure and compare; the exit status."""
-    fallen = slow_starts()
+    paths = {name: folder / f"{name}.json" for name in NAMES}
+    records = {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
     for name in NAMES:
-        if not (folder / f"{name}.json").exists():
+        if name not in records:
             print(f"{name}: no committed result; write one with `python benchmarks/run.py {name}`")
-            continue
-        before: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-        module: Any = importlib.import_module(f"benchmarks.{name}")
-        found = module.run(settings or Settings(attempts=2, patience=10.0, short=True))
-        key = "cpu_ratio" if found["busy"] else "ratio"
-        bad = worse(decisive(found), before[key])
-        fallen += bad
-        what = "in CPU time" if found["busy"] else "on the wall"
-        print(f"{name}: {found[key]:.2f} of L0 {what}, was {before[key]:.2f}{': SLOWER' if bad else ''}", flush=True)
+    settings = settings or Settings(attempts=2, patience=10.0, short=True)
+    try:
+        check_commits(records)
+        fallen = slow_starts() + sum(slower(name, record, settings) for name, record in records.items())
+    except NotComparableError as error:
+        print(error, file=sys.stderr)
+        return 2
     return 1 if fallen else 0
 
 

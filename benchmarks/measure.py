@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 import coterie
+from benchmarks.trees import GitError, git
 from coterie.core.state import write_atomically
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "decisive",
     "document",
     "in_turns",
+    "machine",
     "on_a_quiet_machine",
     "over_seeds",
     "ratio",
@@ -213,7 +214,7 @@ def document(name: str, what: str, found: Mapping[str, Any]) -> dict[str, Any]:
         "what": what,
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"},
+        "machine": machine(),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -230,6 +231,11 @@ def write(path: Path, result: Mapping[str, Any]) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text))
 
 
+def machine() -> dict[str, Any]:
+    """The kind of this machine: only on one of the same kind can the ratios of a result be expected."""
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+
+
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -240,12 +246,8 @@ def _cpu() -> str:
 
 def commit() -> str:
     """The commit, with `+` if sources differ from it."""
-
-    def git(*words: str) -> str:
-        command = ["git", "--no-optional-locks", *words]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
     try:
-        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", "src") else "")
-    except (OSError, subprocess.CalledProcessError):
+        changed = git("--no-optional-locks", "status", "--porcelain", "--", "src")
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    except GitError:
         return "unknown"

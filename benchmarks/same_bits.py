@@ -28,8 +28,7 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,17 +38,17 @@ import torch
 import coterie
 from benchmarks import same_bits_cases
 from benchmarks.same_bits_cases import GROUPS, Key, Recording, record
+from benchmarks.trees import ROOT, GitError, commit_of, git, worktree
 
 __all__ = ["Compared", "compare", "main", "renamed"]
 
-ROOT = Path(__file__).resolve().parent.parent
 RENAMES = Path(__file__).with_name("same_bits_renames.toml")
 SHOWN = 20
 """Differences that are printed."""
 
 
 class RecordingError(Exception):
-    """A tree cannot be recorded, or the base is no commit."""
+    """A tree cannot be recorded."""
 
 
 # ---- compare
@@ -161,13 +160,13 @@ def _record_tree(tree: Path, pattern: str) -> tuple[Recording, int]:
 
 def _base(name: str, pattern: str) -> Recording:
     """The recording of a commit: the one that is kept, if nothing that it depends on has changed, or a new one of all cases."""
-    commit = _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    commit = commit_of(name)
     path = _build() / f"{commit}.json"
     if path.exists():
         found, about = Recording.read(path)
         if about == {"broken": 0, **_conditions()}:
             return found.matching(pattern)
-    with _worktree(commit) as tree:
+    with worktree(commit, _build() / f"tree-{commit[:12]}-{os.getpid()}") as tree:
         print(f"recording the base {commit[:12]}", flush=True)
         found, broken = _record_tree(tree, "*")
     if broken:
@@ -176,26 +175,8 @@ def _base(name: str, pattern: str) -> Recording:
     return found.matching(pattern)
 
 
-@contextmanager
-def _worktree(commit: str) -> Iterator[Path]:
-    """The files of a commit, in a folder that is removed afterwards."""
-    tree = _build() / f"tree-{commit[:12]}-{os.getpid()}"
-    _git("worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
-    try:
-        yield tree
-    finally:
-        _git("worktree", "remove", "--force", str(tree))
-
-
 def _build() -> Path:
-    return Path(_git("rev-parse", "--path-format=absolute", "--git-common-dir")).parent / "build" / "same-bits"
-
-
-def _git(*arguments: str) -> str:
-    ended = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise RecordingError(f"git {' '.join(arguments)}: {ended.stderr.strip() or 'failed'}")
-    return ended.stdout.strip()
+    return Path(git("rev-parse", "--path-format=absolute", "--git-common-dir")).parent / "build" / "same-bits"
 
 
 # ---- the command
@@ -217,7 +198,7 @@ def main() -> int:
         return 0
     try:
         base = _base(arguments.base, arguments.only)
-    except RecordingError as error:
+    except (GitError, RecordingError) as error:
         print(f"the base: {error}", file=sys.stderr)
         return 2
     print("recording the present tree", flush=True)

@@ -109,23 +109,84 @@ def test_a_busy_machine_is_measured_again_and_said_so(monkeypatch):
     assert measure.decisive({**found, "cpu_ratio": 0.6}) == 0.6
 
 
-def test_the_check_fails_if_a_ratio_fell_by_more_than_the_tolerance(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def check(monkeypatch):
+    """The check on a machine of the kind `here`, where starting is fast."""
     from benchmarks import check
 
     monkeypatch.setattr(check, "slow_starts", lambda: 0)
-    from benchmarks.measure import Settings
+    monkeypatch.setattr(check, "machine", lambda: {"cpu": "here"})
+    return check
 
-    ratios = {"w1": 1.8, "w2": 1.6, "w3": 2.0}
-    for name, value in ratios.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({"ratio": 2.0, "cpu_ratio": 1.0}))
-        found = {"ratio": value, "cpu_ratio": 0.1, "busy": False}
-        monkeypatch.setattr(f"benchmarks.{name}.run", lambda settings, found=found: found)
-    assert check.main(tmp_path, Settings()) == 1
+
+def recorded(folder, name, cpu="here", **values):
+    record = {"ratio": 2.0, "cpu_ratio": 1.0, "busy": False, "machine": {"cpu": cpu}, "commit": "0123abc", **values}
+    (folder / f"{name}.json").write_text(json.dumps(record))
+
+
+def measured(monkeypatch, name, ratio, cpu_ratio, busy=False):
+    found = {"ratio": ratio, "cpu_ratio": cpu_ratio, "busy": busy}
+    monkeypatch.setattr(f"benchmarks.{name}.run", lambda settings: found)
+
+
+def test_the_check_fails_if_a_ratio_fell_by_more_than_the_tolerance(check, tmp_path, monkeypatch, capsys):
+    for name, ratio in {"w1": 1.8, "w2": 1.6, "w3": 2.0}.items():
+        recorded(tmp_path, name)
+        measured(monkeypatch, name, ratio, 0.1)
+    assert check.main(tmp_path) == 1
     out = capsys.readouterr().out
     assert [line for line in out.splitlines() if "SLOWER" in line] == ["w2: 1.60 of L0 on the wall, was 2.00: SLOWER"]
     assert "w5: no committed result" in out
-    monkeypatch.setattr("benchmarks.w2.run", lambda settings: {"ratio": 0.1, "cpu_ratio": 0.9, "busy": True})
-    assert check.main(tmp_path, Settings()) == 0
+
+
+@pytest.mark.parametrize("busy", [{"now": True, "then": False}, {"now": False, "then": True}])
+def test_on_a_machine_that_was_busy_at_either_time_cpu_time_decides(check, tmp_path, monkeypatch, capsys, busy):
+    recorded(tmp_path, "w2", busy=busy["then"])
+    measured(monkeypatch, "w2", 0.1, 0.9, busy["now"])
+    assert check.main(tmp_path) == 0
+    assert "w2: 0.90 of L0 in CPU time, was 1.00\n" in capsys.readouterr().out
+
+
+def test_a_result_of_another_kind_of_machine_is_compared_with_its_commit_measured_here(
+    check, tmp_path, monkeypatch, capsys
+):
+    for name in ("w1", "w2"):
+        recorded(tmp_path, name, cpu="elsewhere", ratio=9.0)
+        measured(monkeypatch, name, 1.8, 1.0)
+    asked = []
+
+    def at_commit(commit, name, settings):
+        asked.append((commit, name, settings.short))
+        return {"ratio": {"w1": 2.0, "w2": 2.2}[name], "cpu_ratio": 1.0, "busy": False}
+
+    monkeypatch.setattr(check, "at_commit", at_commit)
+    monkeypatch.setattr(check, "commit_of", lambda name: name)
+    assert check.main(tmp_path) == 1
+    assert asked == [("0123abc", "w1", True), ("0123abc", "w2", True)]
+    assert [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("w1", "w2")] == [
+        "w1: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.00",
+        "w2: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.20: SLOWER",
+    ]
+
+
+def test_without_the_commit_of_a_result_of_another_kind_of_machine_nothing_is_measured(check, tmp_path, capsys):
+    for name in ("w1", "w2"):
+        recorded(tmp_path, name, cpu={"w1": "here", "w2": "elsewhere"}[name], commit=f"{name}+")
+    assert check.main(tmp_path) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert (
+        "w2 was recorded on another kind of machine (elsewhere) at commit w2+, which this clone does not have" in said
+    )
+
+
+@pytest.mark.programs
+def test_a_benchmark_runs_at_another_commit(tmp_path):
+    from benchmarks.check import at_commit
+    from benchmarks.measure import Settings
+
+    found = at_commit("HEAD", "w3", Settings(quick=True, attempts=1, patience=0))
+    assert {"ratio", "cpu_ratio", "busy"} <= found.keys()
 
 
 def test_unknown_names_and_quick_results_are_refused(capsys):
