@@ -225,6 +225,25 @@ def test_an_unknown_client_is_an_error_with_the_nearest_spelling():
         federation.ask(["hungery"], who)
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ({"task": who.function}, "a function decorated with @task; got <function who"),
+        ({"need": 2}, r'need must be in \[0, 1\] or "all"; got 2'),
+        ({"need": -0.1}, r'need must be in \[0, 1\] or "all"; got -0.1'),
+        ({"need": "al"}, r"""need must be in \[0, 1\] or "all"; got 'al'"""),
+        ({"weights": torch.tensor([1.0, -1.0])}, r"weights must be finite numbers >= 0, .*; got \[1.0, -1.0\]"),
+        ({"weights": torch.zeros(2)}, "not all of them 0"),
+        ({"weights": torch.tensor([1.0, math.nan])}, "weights must be finite"),
+    ],
+)
+def test_an_ask_that_cannot_be_carried_is_refused_before_anybody_is_asked(what, words):
+    with federation_of(quadratic({"a": [0.0, 0.0], "b": [1.0, 0.0]})) as federation:
+        with pytest.raises(InputError, match=words):
+            federation.average(["a", "b"], what.get("task", who), **{k: v for k, v in what.items() if k != "task"})
+        assert not federation.session.asks
+
+
 def test_a_client_is_asked_once(five):
     with pytest.raises(InputError, match="names b twice"):
         five.ask("abb", who)

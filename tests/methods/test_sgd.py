@@ -50,7 +50,7 @@ MUTANTS = {
             "return tuple(n for n in everyone if any(fnmatchcase(n, p) for p in patterns))",
             "return everyone",
         ),
-        ("algorithms/sgd.py", "m = min(federation.participants, len(group))", "m = len(group)"),
+        ("algorithms/sgd.py", "m = min(federation.per_round, len(group))", "m = len(group)"),
     ],
     "target-only": [
         (

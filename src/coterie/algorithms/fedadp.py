@@ -132,6 +132,6 @@ class FedAdp(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds: updates, and again in double precision."""
-        return 3 * participants
+        return 3 * per_round

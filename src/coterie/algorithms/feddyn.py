@@ -125,6 +125,6 @@ class FedDyn(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates and dual variables, and the dual variables of two rounds that clients keep."""
-        return 2 * min(participants, AT_ONCE) + 2 * clients
+        return 2 * min(per_round, AT_ONCE) + 2 * clients

@@ -152,9 +152,9 @@ class FedFomo(Method[State]):
         """Targets whose validation rows weigh the others and so are not trained on."""
         return self.served(names) if self.validation == "validation" else ()
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""
-        return 2 * clients + 3 * participants
+        return 2 * clients + 3 * per_round
 
 
 def _pulls(losses: Tensor, distances: Tensor) -> Tensor:

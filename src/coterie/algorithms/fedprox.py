@@ -95,6 +95,6 @@ class FedProx(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates, which are added as they come."""
-        return min(participants, AT_ONCE)
+        return min(per_round, AT_ONCE)

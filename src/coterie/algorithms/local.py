@@ -83,6 +83,6 @@ class Local(Method[State]):
         """A model for each client."""
         return dict(zip(state.names, state.x, strict=True))
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""
         return 3 * clients

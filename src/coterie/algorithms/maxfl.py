@@ -165,7 +165,7 @@ class MaxFL(Method[State]):
             log["pool"], log["skipped"] = len(pool), float(not pool)
             if not pool:
                 return state, log
-            m = min(federation.participants, len(pool))
+            m = min(federation.per_round, len(pool))
             drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(pool), m)
             clients = tuple(pool[i] for i in np.sort(drawn).tolist())  # line 6
         payload = self._payload(state, clients, federation)

@@ -393,12 +393,12 @@ class MeritFed(Method[State]):
         """Targets whose validation rows weigh the others and so are not trained on."""
         return self.served(names) if self.validation == "validation" else ()
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""
         everybody = self.targets in ("all", ("all",), ["all"]) and self.validation != "server"
         targets = clients if everybody else 1 if isinstance(self.targets, str) else len(self.targets)
         moments = 2 * targets if self.server_optimiser == "adam" else 0
-        return participants * (1 if self.shared_uploads else targets) + moments
+        return per_round * (1 if self.shared_uploads else targets) + moments
 
 
 @dataclass

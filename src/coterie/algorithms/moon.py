@@ -165,6 +165,6 @@ class MOON(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates and two models of each, and the local models of two rounds that clients keep."""
-        return 3 * min(participants, AT_ONCE) + 2 * clients
+        return 3 * min(per_round, AT_ONCE) + 2 * clients

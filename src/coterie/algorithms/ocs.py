@@ -116,7 +116,7 @@ class OCS(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: norms of everybody, updates of the drawn."""
-        everyone, m = federation.everyone, federation.participants
+        everyone, m = federation.everyone, federation.per_round
         if m >= len(everyone):
             average = federation.average(everyone, local_update, x=state.x, local=self.local)
             x = shift(state.x, average.delta, self.lr, federation.dim)
@@ -142,6 +142,6 @@ class OCS(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Those that everybody trains for its norm, and a block of those that are sent."""
-        return clients + min(participants, AT_ONCE)
+        return clients + min(per_round, AT_ONCE)

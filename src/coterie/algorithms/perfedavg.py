@@ -147,6 +147,6 @@ class PerFedAvg(Method[State]):
         replies = federation.ask(names, adapted, x=state.x, alpha=self._alpha(federation))
         return dict(zip(replies.clients, replies.model, strict=True))
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, or its evaluation."""
-        return max(participants, clients)
+        return max(per_round, clients)

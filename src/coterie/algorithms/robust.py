@@ -137,9 +137,9 @@ class Median(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
-        return COPIES * participants
+        return COPIES * per_round
 
 
 @options
@@ -175,7 +175,7 @@ class TrimmedMean(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients to trim."""
-        _least(self, "trim", lambda k: 2 * k + 1, federation.participants, InputError, "")
+        _least(self, "trim", lambda k: 2 * k + 1, federation.per_round, InputError, "")
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
@@ -189,9 +189,9 @@ class TrimmedMean(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
-        return COPIES * participants
+        return COPIES * per_round
 
 
 @options
@@ -243,9 +243,9 @@ class GeometricMedian(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
-        return COPIES * participants
+        return COPIES * per_round
 
 
 @options
@@ -284,7 +284,7 @@ class MultiKrum(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients for f or m."""
-        self._suspected(federation.participants, InputError, "")
+        self._suspected(federation.per_round, InputError, "")
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
@@ -310,6 +310,6 @@ class MultiKrum(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds, see `COPIES`."""
-        return COPIES * participants
+        return COPIES * per_round

@@ -113,7 +113,7 @@ class SelectiveLearning(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
         outside = tuple(n for n in federation.everyone if n not in state.internal)
-        m = federation.participants
+        m = federation.per_round
         kept, budget = outside, max(0, m - len(state.internal)) if self.budget is None else self.budget
         log = Log()
         if budget == 0:
@@ -133,7 +133,7 @@ class SelectiveLearning(Method[State]):
         """One model, which serves the internal clients only."""
         return dict.fromkeys(state.internal, state.x)
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates, which are added as they come."""
         internal = 1 if isinstance(self.internal, str) else len(self.internal)
-        return min(AT_ONCE, max(participants, internal) if self.budget is None else internal + self.budget)
+        return min(AT_ONCE, max(per_round, internal) if self.budget is None else internal + self.budget)

@@ -123,9 +123,9 @@ class SGDFull(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates, which are added as they come."""
-        return min(participants, AT_ONCE)
+        return min(per_round, AT_ONCE)
 
 
 @options
@@ -184,7 +184,7 @@ class SGDIdeal(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with the group, or with as many of it as a round has clients."""
         group = self.group(federation.everyone)
-        m = min(federation.participants, len(group))
+        m = min(federation.per_round, len(group))
         drawn = Rng.named(federation.seed, "participants", federation.round).permutation(len(group), m)
         return _round(self, state, federation, tuple(group[i] for i in np.sort(drawn).tolist()))
 
@@ -192,9 +192,9 @@ class SGDIdeal(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates, which are added as they come."""
-        return min(participants, AT_ONCE)
+        return min(per_round, AT_ONCE)
 
 
 @options
@@ -250,6 +250,6 @@ class TargetOnly(Method[State]):
         """One model, which serves the target only."""
         return {self.target: state.x}
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""
         return 1

@@ -114,7 +114,7 @@ class Skew(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x; ask for sizes where someone has to be drawn. Raises `InputError` for d outside m..n."""
-        everyone, m = federation.everyone, federation.participants
+        everyone, m = federation.everyone, federation.per_round
         given = self.candidates
         if given is not None and not m <= given <= len(everyone):
             raise InputError(
@@ -129,7 +129,7 @@ class Skew(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: losses of the candidates, updates of those with the highest."""
         chosen, log = federation.everyone, Log()
-        m = federation.participants
+        m = federation.per_round
         if m < len(chosen):
             uniform = [rng.child("candidate", n).uniform(1)[0] for n in chosen]
             drawn = without_replacement(state.sizes, uniform, self.candidates or 2 * m).tolist()
@@ -147,6 +147,6 @@ class Skew(Method[State]):
         """One model for everybody."""
         return state.x
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """A block of updates, which are added as they come."""
-        return min(participants, AT_ONCE)
+        return min(per_round, AT_ONCE)

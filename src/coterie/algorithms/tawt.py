@@ -146,7 +146,7 @@ class TAWT(Method[State]):
         """A model per target."""
         return dict(zip(state.targets, state.x.expand(len(state.targets), -1), strict=True))
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""
         targets = 1 if isinstance(self.targets, str) and self.targets != "all" else len(self.targets)
-        return participants * (clients if self.targets in ("all", ("all",), ["all"]) else targets)
+        return per_round * (clients if self.targets in ("all", ("all",), ["all"]) else targets)

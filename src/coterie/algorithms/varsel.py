@@ -239,7 +239,7 @@ class VaRSeL(Method[State]):
         """One model, which serves the internal clients only."""
         return dict.fromkeys(state.internal, state.x)
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds: one of each client, and those that are weighed in their own and in double precision."""
         internal = 1 if isinstance(self.internal, str) else len(self.internal)
         external = clients - internal if self.budget is None else math.ceil(self.budget)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from torch import Tensor
 from coterie.core.checks import VECTORS, medians, misfits, not_finite, outliers
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block
-from coterie.core.errors import InputError, RunError, plain, require, shortened
+from coterie.core.errors import InputError, RunError, cut, plain, require, shortened
 from coterie.core.filters import unpacked
 from coterie.core.replies import Average, Replies, stack
 from coterie.core.session import AskRecord, Session
@@ -98,7 +99,10 @@ class Exchange(Generic[R]):
             rows = self.session.rows = self.session.rows or self.engine.sizes("train")
             return {name: float(rows.get(name, 0)) for name in names}
         require(given.shape == (len(names),), f"weights have shape {tuple(given.shape)} for {len(names)} clients")
-        return dict(zip(names, given.tolist(), strict=True))
+        weights = given.tolist()
+        good = all(math.isfinite(w) and w >= 0 for w in weights) and (sum(weights) > 0 or not weights)
+        require(good, f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}")
+        return dict(zip(names, weights, strict=True))
 
     # ---- carried
 

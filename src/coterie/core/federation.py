@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Ask, Context
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, cut, is_number, nearest, require
 from coterie.core.exchange import Exchange, Need, QuorumError
 from coterie.core.filters import Filter
 from coterie.core.replies import Average, Replies
@@ -61,7 +61,7 @@ class Federation:
         return self.engine.clients
 
     @property
-    def participants(self) -> int:
+    def per_round(self) -> int:
         """Clients of a round: `clients_per_round`, or all."""
         return self.clients_per_round or len(self.everyone)
 
@@ -114,12 +114,13 @@ class Federation:
         Args:
             clients: names; `server` asks the rows that the server holds.
             task: a function decorated with `@task`.
-            need: share of the clients that must reply, or "all". Below it those that failed are asked once more, then `QuorumError`.
+            need: share of the clients that must reply, in [0, 1], or "all". Below it those that failed are asked once more, then
+                `QuorumError`.
             payload: tensors, numbers, strings, None, `PerClient(tensor)` with a row per client, registered dataclasses.
 
         Raises:
             QuorumError: too few replies.
-            InputError: unknown client, or a payload that cannot travel.
+            InputError: unknown client, what is no task, another `need`, or a payload that cannot travel.
         """
         return self._exchange(tuple(clients), task, payload, need).stacked()
 
@@ -138,7 +139,7 @@ class Federation:
         Args:
             clients: as for `ask`.
             task: as for `ask`; of each client it replies single updates and gradients, [n, d + b].
-            weights: [n] >= 0 in the order of `clients`; None: by number of training rows, as the engine knows them.
+            weights: [n] >= 0, not all 0, in the order of `clients`; None: by number of training rows, as the engine knows them.
             need: as for `ask`.
             payload: as for `ask`.
 
@@ -154,6 +155,10 @@ class Federation:
         return self._exchange(names, task, payload, need).averaged(names, weights)
 
     def _exchange(self, given: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
+        if not isinstance(task, Task):
+            raise InputError(f"a federation is asked a function decorated with @task; got {cut(task)}")
+        if need != "all" and not (is_number(need) and 0 <= need <= 1):
+            raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
         order = sorted(range(len(given)), key=given.__getitem__)
         names = tuple(given[i] for i in order)
         self._check_names(names)

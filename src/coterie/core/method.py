@@ -126,9 +126,9 @@ class Method(ABC, Generic[S]):
         """Clients whose validation rows must not be trained on."""
         return ()
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
-        """Number of model vectors that a round holds at once, of `participants` among all `clients`."""
-        return participants
+    def memory_estimate(self, per_round: int, clients: int) -> int:
+        """Number of model vectors that a round holds at once, with `per_round` participants among all `clients`."""
+        return per_round
 
     def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor]:
         """Models [d + b] that seen and unseen clients make for themselves from the state, by client.

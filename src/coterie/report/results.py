@@ -43,7 +43,7 @@ METRIC_NAMES = {
     "brier": "Brier score",
     "ece": "calibration error",
 }
-REFERENCES = ("centralised", "centralized", *YARDSTICKS)
+REFERENCES = ("centralised", *YARDSTICKS)
 
 
 @dataclass(frozen=True)

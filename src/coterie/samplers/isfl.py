@@ -316,6 +316,6 @@ class ISFL(Preset):
         """Lipschitz constants are measured on them."""
         return True
 
-    def memory_estimate(self, participants: int, clients: int) -> int:
+    def memory_estimate(self, per_round: int, clients: int) -> int:
         """Updates, and then local models, of the participants."""
-        return 2 * participants
+        return 2 * per_round
