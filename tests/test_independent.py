@@ -14,7 +14,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
     from experiments.documents import read
     from experiments.independent import __main__ as command
-    from experiments.independent import common, isfl, meritfed, varsel
+    from experiments.independent import common, isfl, maxfl, meritfed, varsel
 
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
 
@@ -30,7 +30,8 @@ def tiny(clients=("client-0", "client-1"), rows=24, classes=3, methods=(), hidde
     test = images()
     parts = {name: {"train": images(), "validation": images(), "test": test} for name in clients}
     data = ct.data.from_tensors(parts, server=images())
-    run = {"rounds": rounds, "clients_per_round": len(clients)}
+    appeal = {"mandatory_rounds": rounds // 2}
+    run = {"rounds": rounds, "clients_per_round": len(clients), "evaluate": 1, "appeal": appeal}
     tables = {"local": LOCAL | local, "run": run, "model": {"hidden": list(hidden)}, "methods": list(methods)}
     return common.problem_of(tables, 0, data)
 
@@ -43,6 +44,15 @@ def test_the_perceptron_is_torchs_own():
     inputs = torch.randn(4, 6)
     torch.testing.assert_close(model.scores(x, inputs), layers(inputs))
     assert x[:35].abs().max() <= 6**-0.5 < x[35:].abs().max() <= 5**-0.5
+
+
+def test_dropout_changes_no_score_on_average_and_none_in_use():
+    model = common.Perceptron([6, 5, 3], dropout=0.5)
+    x, random = model.start(torch.Generator().manual_seed(2)), torch.Generator().manual_seed(3)
+    inputs = torch.randn(1, 6)
+    trained = model.scores(x, inputs.expand(20_000, 6), random)
+    torch.testing.assert_close(trained.mean(0), model.scores(x, inputs)[0], atol=0.02, rtol=0)
+    assert trained.std(0).min() > 0.01
 
 
 def test_an_epoch_has_every_row_once():
@@ -153,6 +163,22 @@ def test_weights_that_do_not_move_are_sgd_full_and_one_client_is_sgd_ideal():
     for problem, method in ((several, meritfed.sgd_full), (alone, meritfed.sgd_ideal)):
         assert meritfed.meritfed(problem) == pytest.approx(method(problem), rel=1e-5)
     assert meritfed.sgd_ideal(several)["effective collaborators, first round"] == 1
+
+
+def test_weights_of_maxfl_are_the_slope_of_the_sigmoid():
+    gaps = torch.tensor([0.0, 1.0, -1.0, 60.0], requires_grad=True)
+    gaps.sigmoid().sum().backward()
+    torch.testing.assert_close(maxfl.appeal_weights(gaps.detach()), gaps.grad / gaps.grad.sum())
+
+
+def test_maxfl_with_one_client_is_fedavg_and_nobody_stays_with_a_model_worse_than_its_own():
+    problem = tiny(["client-0"], rounds=4, batch_size=24, steps=1, lr=0.5)  # the last two rounds are not mandatory
+    assert maxfl.maxfl(problem) == maxfl.fedavg(problem)
+    assert maxfl.maxfl(problem)["GM-appeal, seen"] == 0  # 2 steps against 100 alone
+    model, rows = problem.model, problem.train[0]
+    x = common.sgd(problem, problem.start(), rows, torch.Generator(), steps=2)
+    assert maxfl.maxfl(problem)["accuracy, seen"] == problem.accuracy(x, [common.rows_of(problem.clients[0].test)])
+    assert model.loss(x, rows) < model.loss(problem.start(), rows)
 
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):

@@ -17,12 +17,12 @@ from benchmarks.measure import commit
 
 from coterie.core.reading import read_toml
 from experiments.documents import RESULTS, Row, read
-from experiments.independent import isfl, meritfed, varsel
+from experiments.independent import isfl, maxfl, meritfed, varsel
 from experiments.independent.common import EXPERIMENTS, Values, read_problem
 from experiments.page import kinds
 from experiments.running import Job, keep, settings_of
 
-PAPERS = (isfl, varsel, meritfed)
+PAPERS = (isfl, varsel, meritfed, maxfl)
 METHODS: Mapping[str, Mapping[str, Callable[[int], Values]]] = {
     experiment: methods for paper in PAPERS for experiment, methods in paper.METHODS.items()
 }

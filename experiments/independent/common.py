@@ -43,9 +43,11 @@ class Perceptron:
 
     Attributes:
         widths: pixels, hidden units of each layer, classes; without hidden units it is logistic regression.
+        dropout: probability with which training leaves a hidden unit out.
     """
 
     widths: Sequence[int]
+    dropout: float = 0.0
 
     def start(self, random: torch.Generator) -> Tensor:
         """The vector that torch's own layers start from: uniform within 1 / sqrt(fan-in)."""
@@ -53,21 +55,28 @@ class Perceptron:
                   for wide, narrow in pairwise(self.widths)]  # fmt: skip
         return torch.cat(layers)
 
-    def scores(self, x: Tensor, inputs: Tensor) -> Tensor:
-        """Scores of the classes [n, classes]."""
+    def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """Scores of the classes [n, classes]; with random numbers as in training, else as in use."""
         for number, (wide, narrow) in enumerate(pairwise(self.widths)):
             weight, bias, x = x.split([wide * narrow, narrow, len(x) - (wide + 1) * narrow])
-            inputs = (inputs.relu() if number else inputs) @ weight.view(narrow, wide).T + bias
+            inputs = self._hidden(inputs, random) if number else inputs
+            inputs = inputs @ weight.view(narrow, wide).T + bias
         return inputs
 
-    def loss(self, x: Tensor, rows: Rows) -> Tensor:
-        """Mean cross-entropy."""
-        return cross_entropy(self.scores(x, rows.inputs), rows.labels)
+    def _hidden(self, values: Tensor, random: torch.Generator | None) -> Tensor:
+        if random is None or not self.dropout:
+            return values.relu()
+        kept = torch.rand(values.shape, generator=random) >= self.dropout
+        return values.relu() * kept / (1 - self.dropout)
 
-    def gradient(self, x: Tensor, rows: Rows) -> Tensor:
+    def loss(self, x: Tensor, rows: Rows, random: torch.Generator | None = None) -> Tensor:
+        """Mean cross-entropy."""
+        return cross_entropy(self.scores(x, rows.inputs, random), rows.labels)
+
+    def gradient(self, x: Tensor, rows: Rows, random: torch.Generator | None = None) -> Tensor:
         """Of the loss, by x."""
         x = x.detach().requires_grad_()
-        return torch.autograd.grad(self.loss(x, rows), x)[0]
+        return torch.autograd.grad(self.loss(x, rows, random), x)[0]
 
     def hits(self, x: Tensor, rows: Rows) -> int:
         """Rows whose class has the highest score."""
@@ -112,7 +121,7 @@ def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
     rows = [rows_of(client.train) for client in clients]
     classes = 1 + max(int(part.labels.max()) for part in rows)
     widths = [rows[0].inputs.shape[1], *tables["model"].get("hidden", []), classes]
-    return Problem(tables, seed, clients, Perceptron(widths))
+    return Problem(tables, seed, clients, Perceptron(widths, tables["model"].get("dropout", 0.0)))
 
 
 @lru_cache(maxsize=1)
@@ -141,11 +150,11 @@ def batches(n: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
         yield from torch.randperm(n, generator=random).split(size)
 
 
-def sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator) -> Tensor:
-    """The model after the local steps of the [local] table."""
+def sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator, steps: int | None = None) -> Tensor:
+    """The model after so many local steps, by default those of the [local] table."""
     local = problem.tables["local"]
-    for batch in islice(batches(len(rows.labels), local["batch_size"], random), local["steps"]):
-        x = x - local["lr"] * problem.model.gradient(x, rows.at(batch))
+    for batch in islice(batches(len(rows.labels), local["batch_size"], random), steps or local["steps"]):
+        x = x - local["lr"] * problem.model.gradient(x, rows.at(batch), random)
     return x
 
 
