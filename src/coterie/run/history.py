@@ -184,7 +184,7 @@ class Run:
         labels, notes = None, tuple[str, ...]()
         inputs: Inputs
         if recipe is not None and not isinstance(rows, Tensor):
-            inputs, labels, notes = apply_recipe(dict(recipe), rows)
+            inputs, labels, notes = apply_recipe(recipe, rows)
             labels = labels if labels is None or classes else scale.undo(labels)
         else:
             inputs = (

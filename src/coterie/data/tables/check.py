@@ -18,7 +18,7 @@ from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.describe import draft_recipe
 from coterie.data.tables.folder import dealt_tables, files_of, from_tables, ready_tables, within
 from coterie.data.tables.read import read
-from coterie.data.tables.recipe import TableCohort, describe
+from coterie.data.tables.recipe import Draft, TableCohort, describe
 from coterie.data.tables.settings import FileSettings, TableSettings, check_label, settings_of
 from coterie.data.tables.spelling import spell
 
@@ -151,7 +151,7 @@ def check_tables(
     notes: list[str] = []
     label: str | None = None
     ready: dict[str, Table] = {}
-    draft: dict[str, Any] = {}
+    draft: Draft | None = None
     if tables:
         with collected.noted():
             settings.check_names(tables)
@@ -178,9 +178,9 @@ def check_tables(
             notes = list(whole.notes)
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
-    if label is not None and draft.get("label", {}).get("task") == "classification":
+    if label is not None and draft is not None and draft["label"].get("task") == "classification":
         columns[label] = {name: facts_of(_classes(table.columns[label], settings)) for name, table in ready.items()}
-    used = {label, *(column["name"] for column in draft["columns"])} if "columns" in draft else set(columns)
+    used = set(columns) if draft is None else {label, *(column["name"] for column in draft["columns"])}
     drift = _drifts({name: by_client for name, by_client in columns.items() if name in used})
     return TableCheck(tuple(dict.fromkeys(collected)), tuple(notes), label, columns, drift)
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.data.tables.numbers import complaint, with_signs
-from coterie.data.tables.recipe import ENOUGH_TO_TELL, MANY_CATEGORIES, RARE, Description, Recipe, spelled_threshold
+from coterie.data.tables.recipe import (
+    ENOUGH_TO_TELL,
+    MANY_CATEGORIES,
+    RARE,
+    ColumnRecipe,
+    Description,
+    Draft,
+    LabelRecipe,
+    spelled_threshold,
+)
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
 from coterie.data.tables.spelling import alike, fold, listing, quoted, variants
 
@@ -22,9 +31,7 @@ Guard = Callable[[], AbstractContextManager[Any]]
 """Makes what surrounds each thing that clients must agree on: nothing, or what notes an error and lets the next one be looked at."""
 
 
-def draft_recipe(
-    names: Sequence[str], told: Description, settings: TableSettings, guard: Guard = nullcontext
-) -> Recipe:
+def draft_recipe(names: Sequence[str], told: Description, settings: TableSettings, guard: Guard = nullcontext) -> Draft:
     """The columns, categories and classes that the clients `names` agree on; means and scales come later.
 
     Raises `InputError` that names client, file and column where they cannot agree, unless `guard` keeps it.
@@ -45,7 +52,7 @@ def draft_recipe(
     for sentence in _near_names(said, everywhere - set(settings.dropped)):
         with guard():
             raise InputError(sentence)
-    columns: list[dict[str, Any]] = []
+    columns: list[ColumnRecipe] = []
     left_out: dict[str, list[str]] = {"as asked": sorted(settings.dropped)} if settings.dropped else {}
     remarks: dict[str, list[str]] = {}
     first = next(iter(said.values()))["columns"]
@@ -57,7 +64,7 @@ def draft_recipe(
                 columns.append(spec)
             for note in notes:
                 (remarks if spec else left_out).setdefault(note, []).append(column)
-    label: dict[str, Any] = {}
+    label = cast("LabelRecipe", {})  # as it stays where the guard keeps what is wrong with it
     with guard():
         label = _label(said, settings)
     return {
@@ -87,7 +94,7 @@ def _near_names(said: Told, columns: set[str]) -> Iterator[str]:
                 )
 
 
-Drafted = tuple[dict[str, Any] | None, list[str]]
+Drafted = tuple[ColumnRecipe | None, list[str]]
 """What a column becomes and remarks on it, or None and the one reason to leave it out."""
 
 
@@ -139,7 +146,10 @@ def _numbers(column: str, said: Told, have: Told) -> Drafted:
             remarks.append(f"{words.format(listed)} ({listing([n for n, about in have.items() if about[key]])})")
     if rows >= ENOUGH_TO_TELL and all(about.get("unique") for about in have.values()):
         remarks.append("whole numbers that never repeat, kept as numbers (drop what only identifies rows)")
-    return {"name": column, "kind": "number", **({"signs": signs} if signs else {})}, remarks
+    spec: ColumnRecipe = {"name": column, "kind": "number"}
+    if signs:
+        spec["signs"] = signs
+    return spec, remarks
 
 
 def _signs(what: str, said: Told, have: Told) -> list[str]:
@@ -169,7 +179,7 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     several = variants(spelled)
     one = {text: fold(text) for group in several for text in group}
     remarks = [f"{', '.join(map(repr, group))} are one category" for group in several]
-    spec: dict[str, Any] = {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}
+    spec: ColumnRecipe = {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}
     if any(about["pooled"] for about in have.values()):
         spec |= {"categories": [*spec["categories"], RARE], "rare": True}
         remarks.append(
@@ -178,7 +188,7 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     return spec, remarks
 
 
-def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
+def _label(said: Told, settings: TableSettings) -> LabelRecipe:
     """Task, values and classes of the label."""
     name = str(settings.label)
     about = {client: what["label"] for client, what in said.items()}
@@ -195,22 +205,28 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
     _refuse_variants(name, about)
     distinct = max([len(values), *(a["distinct"] for a in about.values())])
     whole = all(a["whole"] for a in about.values())
-    spec: dict[str, Any] = {
+    spec: LabelRecipe = {
         "column": name,
         "task": "classification",
         "kind": kind,
         "above": None,
         "values": [],
         "classes": [],
-        **({"spellings": dict(settings.spellings)} if settings.spellings else {}),
-        **({"signs": signs} if signs else {}),
-        **{key: text for key, text in (("meaning", settings.meaning), ("unit", settings.unit)) if text},
     }
+    if settings.spellings:
+        spec["spellings"] = dict(settings.spellings)
+    if signs:
+        spec["signs"] = signs
+    if settings.meaning:
+        spec["meaning"] = settings.meaning
+    if settings.unit:
+        spec["unit"] = settings.unit
     if settings.above is not None:
         require(kind == "number", f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")
-        spec |= {"above": settings.above, "classes": spelled_threshold(name, settings.above)}
+        spec["above"], spec["classes"] = settings.above, spelled_threshold(name, settings.above)
     elif _is_quantity(name, kind, distinct, whole, settings.task):
-        return spec | {"task": "regression"}
+        spec["task"] = "regression"
+        return spec
     else:
         if settings.spellings:
             values = [c for c in dict.fromkeys(settings.spellings.values()) if c in values]
@@ -220,7 +236,7 @@ def _label(said: Told, settings: TableSettings) -> dict[str, Any]:
             len(values) > 1,
             f"label {name!r} is {values[0] if values else 'missing'} in every row of every client; there is nothing to learn",
         )
-        spec |= {"values": values, "classes": values}
+        spec["values"] = spec["classes"] = values
     if settings.classes:
         require(
             len(settings.classes) == len(spec["classes"]),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -217,7 +217,7 @@ def from_frames(frames: Mapping[str, Any], *, name: str = "frames", **options: A
     return from_tables(tables, settings, "a mapping of data frames", own, name=name, **about)
 
 
-def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
+def apply_recipe(recipe: Mapping[str, Any], rows: str | Path | Any, *, need_label: bool = False) -> Encoded:
     """New rows (a file, or a data frame) as the model of `recipe` reads them; nothing is fitted again.
 
     Returns inputs float32 [rows, features], labels (None where the file has none; those of a regression as (label - mean) /
@@ -231,7 +231,7 @@ def apply_recipe(recipe: Recipe, rows: str | Path | Any, *, need_label: bool = F
     reading = Reading(recipe["missing"], named, recipe["rename"])
     on_disk = isinstance(rows, str | Path)
     table = read(rows, reading) if on_disk else read_frame(rows, reading, name="new", source="the frame")
-    return encode(table, recipe, need_label=need_label)
+    return encode(table, cast("Recipe", recipe), need_label=need_label)
 
 
 def from_tables(

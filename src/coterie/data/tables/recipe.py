@@ -19,7 +19,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
 import numpy as np
 import torch
@@ -34,9 +34,13 @@ from coterie.data.tables.numbers import complaint, with_signs
 from coterie.data.tables.spelling import fold, listing, names_rows, spell
 
 __all__ = [
+    "ColumnRecipe",
     "Description",
+    "Draft",
     "Encoded",
+    "LabelRecipe",
     "Moments",
+    "Recipe",
     "TableCohort",
     "describe",
     "encode",
@@ -53,7 +57,82 @@ RARE = "(rare)"
 ENOUGH_TO_TELL = 10
 """Values from which on "all distinct" means an identifier and not a small sample."""
 
-Recipe = dict[str, Any]
+
+class ColumnRecipe(TypedDict, total=False):
+    """How one column becomes features.
+
+    Attributes:
+        name: of the column.
+        kind: "number" or "category".
+        mean, scale: of a number: (value - mean) / scale.
+        signs: units that its numbers are written with.
+        categories: one feature for each.
+        rare: whether the last of them, `RARE`, stands for all that are not there.
+    """
+
+    name: Required[str]
+    kind: Required[str]
+    mean: float
+    scale: float
+    signs: list[str]
+    categories: list[str]
+    rare: bool
+
+
+class LabelRecipe(TypedDict, total=False):
+    """What is predicted.
+
+    Attributes:
+        column, kind: of the table.
+        task: "classification" or "regression".
+        above: cuts a label of numbers into two classes.
+        values, classes: the label's values in the order of the classes, and what those are called; empty for regression.
+        spellings: values that stand for others.
+        signs: units that its numbers are written with.
+        meaning, unit: in words, for reports.
+        mean, scale: of a label to regress on, which is stored as (value - mean) / scale.
+    """
+
+    column: Required[str]
+    task: Required[str]
+    kind: Required[str]
+    above: Required[float | None]
+    values: Required[list[str]]
+    classes: Required[list[str]]
+    spellings: dict[str, str]
+    signs: list[str]
+    meaning: str
+    unit: str
+    mean: float
+    scale: float
+
+
+class Recipe(TypedDict):
+    """How the columns of any table become inputs and labels, as `preprocess.json` holds it.
+
+    Attributes:
+        version: of this form.
+        label: what is predicted.
+        columns: in the order of their features.
+        features: names of the inputs.
+        missing: values that stand for "missing", by column.
+        rename: columns that have another name in some files.
+        notes: sentences about what was left out, mapped or imputed.
+    """
+
+    version: int
+    label: LabelRecipe
+    columns: list[ColumnRecipe]
+    features: list[str]
+    missing: dict[str, list[Any]]
+    rename: dict[str, str]
+    notes: list[str]
+
+
+class Draft(Recipe):
+    """A recipe without means and scales, and the training rows of each client that they are to be taken over."""
+
+    training_rows: dict[str, int]
 
 
 class TableCohort:
@@ -174,7 +253,7 @@ def moments(cohort: TableCohort, *, schema: str, centre: Tensor | None = None) -
     return Moments(*(torch.from_numpy(a) for a in out))
 
 
-def fit_recipe(draft: Recipe, ask: Callable[..., Any]) -> Recipe:
+def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     """`draft` (of `describe.draft_recipe`) with the mean and scale of each column of numbers, and of a label to regress on.
 
     `ask(task, **payload)` puts a task to all clients; its reply has a leading client dimension. The result survives
@@ -189,33 +268,41 @@ def fit_recipe(draft: Recipe, ask: Callable[..., Any]) -> Recipe:
     second = ask(moments, schema=schema, centre=mean)
     variance = second.squares.sum(0) / count.clamp(min=1)
     for j, column in enumerate(numbers):
-        column |= _scale(f"column {column['name']!r}", float(mean[j]), float(variance[j]))
+        column["mean"], column["scale"] = _scale(f"column {column['name']!r}", float(mean[j]), float(variance[j]))
     if label["task"] == "regression":
-        label |= _scale(f"label {label['column']!r}", float(mean[-1]), float(variance[-1]))
+        label["mean"], label["scale"] = _scale(f"label {label['column']!r}", float(mean[-1]), float(variance[-1]))
         require(
             not _is_constant(label["mean"], float(variance[-1])),
             f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn",
         )
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
-    recipe = {**draft, "columns": [c for c in draft["columns"] if c["name"] not in empty]}
-    recipe.pop("training_rows")  # of the clients, not of the recipe
+    columns = [c for c in draft["columns"] if c["name"] not in empty]
     notes = [f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"] if empty else []
     notes += _mostly_missing(numbers, first.counts, draft)
-    require(bool(recipe["columns"]), f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
+    require(bool(columns), f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
     features = [
         name
-        for c in recipe["columns"]
+        for c in columns
         for name in ([c["name"]] if c["kind"] == "number" else [f"{c['name']}={v}" for v in c["categories"]])
     ]
-    return {**recipe, "features": features, "notes": [*draft["notes"], *notes]}
+    return {
+        "version": draft["version"],
+        "label": label,
+        "columns": columns,
+        "features": features,
+        "missing": draft["missing"],
+        "rename": draft["rename"],
+        "notes": [*draft["notes"], *notes],
+    }
 
 
-def _scale(what: str, mean: float, variance: float) -> dict[str, float]:
+def _scale(what: str, mean: float, variance: float) -> tuple[float, float]:
+    """Mean and scale."""
     require(
         bool(np.isfinite(mean) and np.isfinite(variance)),
         f"{what} holds numbers too large to square; rescale it or leave it out (drop)",
     )
-    return {"mean": mean, "scale": 1.0 if _is_constant(mean, variance) else variance**0.5}  # a constant stays 0
+    return mean, 1.0 if _is_constant(mean, variance) else variance**0.5  # a constant stays 0
 
 
 def _is_constant(mean: float, variance: float) -> bool:
@@ -223,7 +310,7 @@ def _is_constant(mean: float, variance: float) -> bool:
     return bool(variance**0.5 <= 1e-9 * max(abs(mean), 1e-300))
 
 
-def _mostly_missing(numbers: list[dict[str, Any]], count: Tensor, draft: Recipe) -> list[str]:
+def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) -> list[str]:
     notes = []
     for j, column in enumerate(numbers):
         where = [
@@ -262,7 +349,7 @@ def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
     return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
 
 
-def _scaled(numbers: NDArray[np.float64], spec: dict[str, Any], source: str) -> NDArray[np.float64]:
+def _scaled(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
     """Numbers on the scale of the recipe, missing ones at 0, the mean."""
     scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
     wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
@@ -274,7 +361,7 @@ def _scaled(numbers: NDArray[np.float64], spec: dict[str, Any], source: str) -> 
     return scaled
 
 
-def _numbers_of(column: Column, spec: dict[str, Any], source: str) -> NDArray[np.float64]:
+def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
     where = f"{source}: column {spec['name']!r}"
     if column.problem is not None:
         raise InputError(f"{where} {complaint(*column.problem)}")
@@ -283,7 +370,7 @@ def _numbers_of(column: Column, spec: dict[str, Any], source: str) -> NDArray[np
             return np.full(len(column), np.nan)
         row, text = _example(column)
         raise InputError(f"{where} needs numbers but has {text!r} in data row {row}; correct that cell")
-    units = [sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", ()))]
+    units = [sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))]
     require(
         units[0] == units[1] or column.kind == "empty",
         f"{where} has numbers {with_signs(units[0])}, but the model was trained on numbers {with_signs(units[1])}; write them so",
@@ -291,7 +378,7 @@ def _numbers_of(column: Column, spec: dict[str, Any], source: str) -> NDArray[np
     return column.numbers
 
 
-def _one_hot(column: Column, spec: dict[str, Any], out: NDArray[np.float32], source: str) -> list[str]:
+def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], source: str) -> list[str]:
     """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
     position = {category: j for j, category in enumerate(spec["categories"])}
     folded = {fold(category): j for category, j in position.items()}
@@ -309,7 +396,7 @@ def _one_hot(column: Column, spec: dict[str, Any], out: NDArray[np.float32], sou
     return [f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"]
 
 
-def _labels(table: Table, spec: dict[str, Any], need: bool) -> tuple[Tensor | None, list[str]]:
+def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None, list[str]]:
     name = spec["column"]
     problem, column = "", table.columns.get(name)
     if column is None:
@@ -335,9 +422,10 @@ def _labels(table: Table, spec: dict[str, Any], need: bool) -> tuple[Tensor | No
     elif spec["above"] is not None:
         return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
     else:
-        stored = _scaled(
-            _numbers_of(column, {"name": name, **spec}, table.source), {"name": name, **spec}, table.source
+        scale = ColumnRecipe(
+            name=name, kind="number", mean=spec["mean"], scale=spec["scale"], signs=spec.get("signs", [])
         )
+        stored = _scaled(_numbers_of(column, scale, table.source), scale, table.source)
         return torch.from_numpy(stored.astype(np.float32)), []
     require(not need, f"{problem}; correct the file")
     return None, [f"{problem}: no labels were read"] if column is not None else []
