@@ -12,6 +12,7 @@ from coterie.cli.options import build_parser
 from coterie.cli.settings import override
 from coterie.core.errors import InputError
 from coterie.core.schema import Registry, options_of
+from coterie.data.split_table import Split
 from coterie.run.keys import DECLARED, keys, keys_of
 
 FLAGGED = [key for key in keys() if key.flag]
@@ -89,6 +90,45 @@ def test_another_name_leaves_what_belongs_to_all_names():
     override(tables, build_parser().parse_args(arguments))
     assert tables["model"] == {"name": "logistic", "freeze": ["0.*"]}
     assert tables["attack"] == {"name": "nan", "on": 0.5}
+
+
+@pytest.mark.parametrize("typed", [("--steps", "2", "--epochs", "3"), ("--epochs", "3", "--steps", "2")])
+def test_two_flags_of_one_option_are_refused(typed):
+    with pytest.raises(InputError, match=r"^--steps and --epochs exclude each other; give one$"):
+        tables_after(*typed)
+
+
+OWN_ENGINE = """
+from dataclasses import dataclass
+from coterie.engines.spec import EngineSpec
+
+@dataclass(frozen=True)
+class Engine(EngineSpec):
+    note: str = "x"
+    timeout: float | None = None
+"""
+
+
+def test_an_engine_from_a_file_keeps_what_all_engines_share_and_it_declares(tmp_path):
+    (tmp_path / "own_engine.py").write_text(OWN_ENGINE)
+    tables = {"engine": {"name": "inprocess", "kernel": "auto", "timeout": 5.0, "workers": 2}}
+    name = f"{tmp_path}/own_engine.py:Engine"
+    override(tables, build_parser().parse_args(["run", "some.toml", "--engine", name]))
+    assert tables["engine"] == {"name": name, "timeout": 5.0}
+
+
+def test_another_kind_of_split_leaves_what_belongs_to_all_kinds():
+    tables = {"split": {"kind": "dirichlet", "alpha": 0.3, "clients": 4, "parts": {"train": 0.5, "test": 0.5}}}
+    override(tables, build_parser().parse_args(["run", "some.toml", "--split", "iid"]))
+    assert tables["split"] == {"kind": "iid", "clients": 4, "parts": {"train": 0.5, "test": 0.5}}
+    override(tables, build_parser().parse_args(["run", "some.toml", "--set", "split.kind=column"]))
+    assert Split.parse({**tables["split"], "column": "ward"}).kind == "column"
+
+
+def test_the_name_that_a_table_has_already_changes_nothing():
+    tables = {"model": {"name": "mlp", "hidden": [3]}}
+    override(tables, build_parser().parse_args(["run", "some.toml", "--model", "mlp"]))
+    assert tables["model"] == {"name": "mlp", "hidden": [3]}
 
 
 def test_a_text_where_a_number_belongs_is_refused_with_the_flag():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
 from coterie.cli.flags import typed
 from coterie.core.errors import InputError, nearest, plain, require
 from coterie.core.reading import parse_toml
+
+if TYPE_CHECKING:
+    from coterie.run.keys import Key
 
 __all__ = ["compared", "override", "set_key"]
 
@@ -45,24 +48,26 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     from coterie.run.keys import keys
 
     texts = typed(args)
-    for key in keys():
-        if key.path in texts:
-            _put(tables, key.table, key.name, key.parse(texts[key.path]))
+    by_option: dict[tuple[str, str], Key] = {}
+    for key in (key for key in keys() if key.path in texts):
+        other = by_option.setdefault((key.table, key.option.name), key)
+        require(other.path == key.path, f"{other.flag} and {key.flag} exclude each other; give one")
+        _put(tables, key.table, key.name, key.parse(texts[key.path]))
     for setting in args.settings:
         set_key(tables, setting)
 
 
 def _put(tables: dict[str, Any], table: str, name: str, value: Any) -> None:
-    """Write a key. Another `name` leaves of a table what belongs to all names, since the rest belongs to the one before."""
-    from coterie.run.keys import keys_of
+    """Write a key. Another `name` or kind leaves of a table what belongs to all, since the rest belongs to the one before."""
+    from coterie.run.keys import CHOICES, lasting
 
     if table == "local":
         own = (m["local"] for m in tables.get("methods", ()) if isinstance(m.get("local"), dict))
         put_local(tables.setdefault("local", {}), name, value, own)
         return
     before = tables.setdefault(table, {})
-    if name == "name" and table != "data":
-        kept = {key.name for key in keys_of(table) if not key.entries}
+    if name == CHOICES.get(table) and value != before.get(name):
+        kept = lasting(table, value)
         tables[table] = {k: v for k, v in before.items() if k in kept}
     tables[table][name] = value
 

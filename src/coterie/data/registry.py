@@ -13,6 +13,7 @@ from typing import Any
 
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, cut, nearest, require
+from coterie.core.modules import load_object
 from coterie.data import hub
 from coterie.data.sets import (
     cifar10,
@@ -30,7 +31,7 @@ from coterie.data.sets import (
 from coterie.data.splits import DEFAULT_PARTS, check_seed
 from coterie.data.tables.folder import from_folder
 
-__all__ = ["DATASETS", "Dataset", "load"]
+__all__ = ["DATASETS", "Dataset", "clients_of", "load"]
 
 
 @dataclass(frozen=True)
@@ -210,13 +211,14 @@ def load(
     """The clients of a data set by name, of the user's folder with one file per client, or of the Hugging Face hub.
 
     Args:
-        name_or_folder: a name in `DATASETS`, or a folder (write ./NAME for one that is called like a data set); or hf:NAME, or
-            OWNER/NAME where there is no such folder, for the hub (extra `hub`).
+        name_or_folder: a name in `DATASETS`, or a folder (write ./NAME for one that is called like a data set); FILE.py:NAME, which
+            is `Clients` or a function of `seed` that gives them; or hf:NAME, or OWNER/NAME where there is no such folder, for the
+            hub (extra `hub`).
         seed: of every split that `split` gives no seed of its own.
         split: the [split] table: the fields of `Split`.
         label: column to predict, for a folder and the hub.
         folder: where the files of a named data set lie (fashion-mnist, cifar10).
-        options: of the data set (`DATASETS[name].defaults`), of `from_folder`, or of `from_hub`.
+        options: of the data set (`DATASETS[name].defaults`), of `from_folder`, of `from_hub`, or arguments of the function.
 
     Raises:
         InputError: one sentence with the cure, for a wrong name, option, key or file.
@@ -230,6 +232,9 @@ def load(
         f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}",
     )
     key = os.fspath(name_or_folder)
+    if ".py:" in key:
+        texts = {k: v for k, v in {"label": label, "folder": folder}.items() if v is not None}
+        return clients_of(load_object(key), key, seed=seed, split=split, **texts, **options)
     data_set = DATASETS.get(key)
     if data_set is None:
         if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not Path(key).exists()):
@@ -254,3 +259,26 @@ def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
     for option in options:
         hint = nearest(option, allowed) if allowed else "it has none"
         require(option in allowed, f"{name} has no option {option!r}; {hint}")
+
+
+def clients_of(given: Any, name: str, *, seed: int, split: Mapping[str, Any] | None = None, **options: Any) -> Clients:
+    """Clients that are ready, or those that a function makes of `seed=...`, of `split=...` if there is one, and of `options`.
+
+    Raises `InputError`, which calls it `name`, for a function that fails, for what is not `Clients`, and for settings of ready clients.
+    """
+    if isinstance(given, Clients):
+        unused = [f"data.{key}" for key in options] + [f"split.{key}" for key in split or {}]
+        require(not unused, f"{name} holds clients that are ready, so {', '.join(unused)} cannot be set")
+        return given
+    if callable(given):
+        try:
+            given = given(seed=seed, **options, **({"split": dict(split)} if split else {}))
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{name} failed: {type(error).__name__}: {error}") from error
+    if not isinstance(given, Clients):
+        raise InputError(
+            f"{name} gives a {type(given).__name__}; it must give Clients, as coterie.data.from_tensors does"
+        )
+    return given

@@ -26,7 +26,7 @@ from coterie.core.schema import (
 from coterie.data import splits
 from coterie.data.splits import DEFAULT_PARTS, Index, generator, numbered
 
-__all__ = ["Dealt", "ReadColumn", "Split"]
+__all__ = ["KINDS_OF", "Dealt", "ReadColumn", "Split"]
 
 ReadColumn = Callable[[str], NDArray[Any]]
 """The values of a named column, one per row."""
@@ -139,7 +139,7 @@ class Split:
             )
             defaults = {**defaults, "clients": 0}
         split = build(cls, {**defaults, **given}, "[split]", named="split")
-        for key, kinds in _BELONGS.items():
+        for key, kinds in KINDS_OF.items():
             require(
                 key not in given or split.kind in kinds,
                 f"[split] {key} belongs to kind = {' or '.join(map(repr, kinds))}, but kind is {split.kind!r}; drop one of "
@@ -298,7 +298,7 @@ def _parts(given: Mapping[str, float]) -> dict[str, float]:
 
 
 _KEYS = tuple(key for option in options_of(Split) for key in option.keys)
-_BELONGS = {
+KINDS_OF = {
     "alpha": ("dirichlet", "target-groups"),
     "minimum": ("dirichlet", "column"),
     "column": ("column",),
@@ -311,3 +311,4 @@ _BELONGS = {
     "held_out": ("target-groups",),
     "rows_per_client": ("target-groups",),
 }
+"""Keys that belong to some kinds only."""

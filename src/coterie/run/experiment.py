@@ -174,8 +174,8 @@ class Experiment:
 
     def _method_table(self, entry: MethodEntry) -> dict[str, Any]:
         method = None if entry.name in self.objects else self.build_method(entry)
-        local = getattr(method, "local", None)
-        spelled = spell(method) if is_dataclass(method) else {"local": spell(local)} if local is not None else {}
+        local = {key: spell(value) for key, value in self._local_of(entry).items()}
+        spelled = spell(method) if is_dataclass(method) else local
         tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
         rest = {key: value for key, value in entry.fields.items() if key not in spelled}
         return {"name": entry.name, "label": entry.label, **spelled, **rest, **tuning}
@@ -189,15 +189,19 @@ class Experiment:
         """The method of an entry, with [local] below its own local settings."""
         if entry.name in self.objects:
             return self.objects[entry.name]
+        fields = {**entry.fields, **self._local_of(entry)}
+        return build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
+
+    def _local_of(self, entry: MethodEntry) -> dict[str, LocalSGD]:
+        """The local training of an entry by the name of its parameter; empty for a method that takes none."""
+        if entry.name in self.objects:
+            return {}
         where = f"{self.where}, method {entry.label!r}"
-        method = find_method(entry.name)
-        parameters = inspect.signature(method).parameters.values()
-        fields = dict(entry.fields)
+        parameters = inspect.signature(find_method(entry.name)).parameters.values()
         if any(p.name == "local" or p.kind is p.VAR_KEYWORD for p in parameters):
-            fields["local"] = build_local(_above(self.local, entry.local), where)
-        elif entry.local:
-            raise InputError(f"{where}: {entry.name} has no local training to set")
-        return build(method, fields, where)
+            return {"local": build_local(_above(self.local, entry.local), where)}
+        require(not entry.local, f"{where}: {entry.name} has no local training to set")
+        return {}
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -234,29 +238,15 @@ class Experiment:
 
     def load_data(self, seed: int) -> Clients:
         """The clients of this experiment for one seed."""
-        from coterie.core.clients import Clients
-        from coterie.data import load
+        from coterie.data.registry import clients_of, load
 
         table = dict(self.data)
-        name = table.pop("name", None)
-        if name not in self.objects and (name is None or ".py:" not in name):
-            try:
-                return load(table.pop("folder") if name is None else name, seed=seed, split=self.split or None, **table)
-            except InputError as error:
-                raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
-        clients = self.objects[name] if name in self.objects else load_object(name)
-        if callable(clients):
-            try:
-                clients = clients(seed=seed, **table, **({"split": dict(self.split)} if self.split else {}))
-            except InputError:
-                raise
-            except Exception as error:
-                raise InputError(f"{name} failed: {type(error).__name__}: {error}") from error
-        if not isinstance(clients, Clients):
-            raise InputError(
-                f"{name} gives a {type(clients).__name__}; it must give Clients, as coterie.data.from_tensors does"
-            )
-        return clients
+        name = table.pop("name") if "name" in table else table.pop("folder")
+        known = {"seed": seed, "split": self.split or None, **table}
+        try:
+            return clients_of(self.objects[name], name, **known) if name in self.objects else load(name, **known)
+        except InputError as error:
+            raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 from coterie.attacks import ATTACKS
 from coterie.core.errors import InputError
 from coterie.core.schema import Option, Registry, explanations, options_of
 from coterie.core.training import LocalSGD
-from coterie.data.split_table import Split
+from coterie.data.split_table import KINDS_OF, Split
 from coterie.data.tables.settings import FileSettings, TableSettings
 from coterie.engines import ENGINES
 from coterie.models import MODELS
 from coterie.run.entries import ModelTable, ReportTable, RunTable
 
-__all__ = ["DECLARED", "Key", "keys", "keys_of"]
+__all__ = ["CHOICES", "DECLARED", "Key", "keys", "keys_of", "lasting"]
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
     "data": (TableSettings, FileSettings),
@@ -34,6 +35,9 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
 }
 """What declares the keys of each table: classes, and registries for tables with a `name`."""
 
+CHOICES = {"model": "name", "engine": "name", "attack": "name", "split": "kind"}
+"""The key of a table that decides which other keys it has."""
+
 
 class Key(NamedTuple):
     """A key of a table.
@@ -41,7 +45,7 @@ class Key(NamedTuple):
     Attributes:
         table, name: as in TOML: `run` and `rounds`.
         option: the field that declares it.
-        entries: the names of a registry that have this key; empty: all have it, or the table has no `name`.
+        entries: the names of a registry, or the kinds of split, that have this key; empty: all have it.
         about: what the docstring of the class says of it.
     """
 
@@ -66,7 +70,8 @@ class Key(NamedTuple):
     def help(self) -> str:
         """One line about it for the command line, where a key that is None in Python has its default."""
         text = re.sub(r"\bNone\b(?=:)", "default", self.about.replace("`", "").rstrip("."))
-        return f"{text} ({self.table} {', '.join(self.entries)})" if self.entries else text
+        unsaid = not all(entry in text for entry in self.entries)
+        return f"{text} ({self.table} {', '.join(self.entries)})" if unsaid else text
 
     def parse(self, text: str) -> Any:
         """The value that a text of its flag stands for. Raises `InputError` that names the flag."""
@@ -92,11 +97,22 @@ def keys_of(table: str) -> Iterator[Key]:
             yield from _fields(table, declared)
 
 
+def lasting(table: str, name: str) -> set[str]:
+    """Keys of a table that keep their value when it gets another `name`, or kind: those that all have, and so the new one."""
+    last = {key.name for key in keys_of(table) if not key.entries}
+    for registry in (one for one in DECLARED[table] if isinstance(one, Registry) and ".py:" in name):
+        own = registry.find(name, f"[{table}]")
+        declared = {key for option in options_of(own) for key in option.keys} if is_dataclass(own) else set()
+        last -= {key.name for key in _fields_of_entries(table, registry)} - declared
+    return last
+
+
 def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Key]:
     said = explanations(cls)
     for option in options_of(cls):
         for name in option.keys:
-            yield Key(table, name, option, entries, said.get(option.name, ""))
+            of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
+            yield Key(table, name, option, of_kinds, said.get(option.name, ""))
 
 
 def _name_of(table: str, registry: Registry) -> Key:

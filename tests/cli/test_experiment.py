@@ -1,0 +1,86 @@
+"""The tables of an experiment: what is read can be written, and read again."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie.core.errors import InputError
+from coterie.run.experiment import Experiment
+
+OWN_METHOD = """
+import coterie as ct
+
+class Fixed:
+    local = ct.LocalSGD(lr=0.2)
+
+    def init(self, x, federation):
+        return x
+
+    def round(self, state, federation, rng):
+        return state, {}
+
+    def models(self, state):
+        return state
+
+class Open(Fixed):
+    def __init__(self, **settings):
+        self.settings = settings
+"""
+OWN_CLIENTS = """
+import torch
+import coterie as ct
+
+def drawn(seed, rows=20, split=None):
+    generator = torch.Generator().manual_seed(seed)
+    parts = {n: (torch.randn(rows, 2, generator=generator), torch.arange(rows) % 2) for n in "abc"}
+    return ct.data.from_tensors(parts, seed=seed, split=split)
+
+ready = drawn(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "method.py").write_text(OWN_METHOD)
+    (folder / "towns.py").write_text(OWN_CLIENTS)
+    return folder
+
+
+def experiment(**tables):
+    return Experiment.from_tables(
+        {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], **tables}, "an.toml"
+    )
+
+
+def test_local_training_that_a_class_does_not_take_is_not_written(own):
+    given = experiment(methods=[{"name": f"{own}/method.py:Fixed"}])
+    again = Experiment.from_tables(given.tables(), "again.toml")
+    assert again.tables() == given.tables()
+    assert again.build_method(again.methods[0]).local.lr == 0.2
+
+
+def test_local_training_of_a_class_that_takes_any_setting_is_written(own):
+    given = experiment(methods=[{"name": f"{own}/method.py:Open", "local": {"lr": 0.3}}])
+    again = Experiment.from_tables(given.tables(), "again.toml")
+    assert again.build_method(again.methods[0]).settings["local"].lr == 0.3
+
+
+@pytest.mark.parametrize(
+    ("tables", "keys"),
+    [
+        ({"split": {"kind": "iid"}}, "split.kind"),
+        ({"data": {"rows": 7}, "split": {"seed": 1}}, "data.rows, split.seed"),
+    ],
+)
+def test_ready_clients_take_no_settings(own, tables, keys):
+    data = {"name": f"{own}/towns.py:ready", **tables.get("data", {})}
+    with pytest.raises(InputError, match=rf"towns\.py:ready holds clients that are ready, so {keys} cannot be set"):
+        experiment(**{**tables, "data": data}).load_data(0)
+
+
+def test_a_function_of_clients_takes_settings(own):
+    data = {"name": f"{own}/towns.py:drawn", "rows": 10}
+    clients = experiment(data=data, split={"parts": {"train": 0.5, "test": 0.5}}).load_data(0)
+    assert sum(len(part.labels) for _, part in clients["a"].parts()) == 10
+    assert clients.validation is None
