@@ -1,4 +1,4 @@
-"""What perfect help would reach: `[data] name = "experiments/ceiling.py:internal_classes"`, and the like for targets."""
+"""What perfect help would reach: `[data] name = "experiments/ceiling.py:internal_classes"`."""
 
 from __future__ import annotations
 
@@ -26,22 +26,3 @@ def internal_classes(*, seed: int, split: Mapping[str, Any]) -> Clients:
     rows = pooled.select(torch.from_numpy(chosen))
     made = [Client(client.name, rows, None, client.test) for client in internal]
     return Clients(made, name="fashion-mnist", classes=clients.classes)
-
-
-def target_images(*, seed: int, split: Mapping[str, Any]) -> Clients:
-    """The target of Fashion-MNIST's `target-groups` with the rows that all clients have of its classes."""
-    return _with_all(ct.data.load("fashion-mnist", seed=seed, split=split))
-
-
-def target_comments(*, seed: int, target: str, alpha: float, rows_per_client: int, held_out: int) -> Clients:
-    """The target of GoEmotions with the comments that all clients have of its classes."""
-    options = {"target": target, "alpha": alpha, "rows_per_client": rows_per_client, "held_out": held_out}
-    return _with_all(ct.data.load("goemotions", seed=seed, **options))
-
-
-def _with_all(clients: Clients) -> Clients:
-    target, pooled = clients["target"], clients.pooled()
-    own = torch.isin(pooled.labels, target.train.labels.unique())
-    rows = pooled.select(own.nonzero().flatten())
-    alone = Client(target.name, rows, target.validation, target.test)
-    return Clients([alone], name=clients.name, classes=clients.classes)

@@ -29,10 +29,9 @@ def xrays(*, seed: int) -> Clients:
 
 
 def ceiling(*, seed: int) -> Clients:
-    """The target with the images of the related clients, seen as it sees its own."""
-    *seen, target = _images(seed)
-    inputs, labels = (torch.cat(several) for several in zip(*seen, strict=True))
-    return _named({"target": {"train": (inputs, labels), **target}})
+    """The target, and the related clients, who see their images as it does."""
+    own, first, second, target = _images(seed)
+    return _named({"target": {"train": own, **target}, "related-0": {"train": first}, "related-1": {"train": second}})
 
 
 def _named(clients: dict[str, Any]) -> Clients:

@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-import coterie as ct
-from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.reading import read_toml
-from coterie.core.rows import Part
 from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
 
@@ -29,7 +26,7 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from experiments import ceiling, maxfl_landscape, membranes, running
+    from experiments import maxfl_landscape, membranes, running
     from experiments.documents import Document, Row, read, read_json, write
     from experiments.maxfl_toy import MONTE_CARLO
     from experiments.measures import MEASURES
@@ -391,21 +388,6 @@ def test_sites_are_sections_and_dice_counts_membranes(tmp_path, monkeypatch):
     monkeypatch.setattr(membranes, "TESTED", 7)
     with pytest.raises(InputError, match="has 16 sections; 17 are needed"):
         membranes.sites(seed=1, folder=str(tmp_path))
-
-
-def test_the_ceiling_of_a_target_has_the_rows_of_its_classes_from_everybody(monkeypatch):
-    def part(*labels):
-        return Part(torch.arange(len(labels) * 2.0).reshape(-1, 2), torch.tensor(labels))
-
-    clients = Clients(
-        [Client("near", part(0, 3, 1)), Client("far", part(2, 3)), Client("target", part(1, 0), part(1), part(0, 0))]
-    )
-    monkeypatch.setattr(ct.data, "load", lambda name, **options: clients)
-    alone = ceiling.target_images(seed=0, split={})
-    assert alone.names == ("target",)
-    assert alone["target"].train.labels.tolist() == [0, 1, 1, 0]
-    assert alone["target"].validation.labels.tolist() == [1]
-    assert alone["target"].test.labels.tolist() == [0, 0]
 
 
 def test_committed_rows_count_as_done_and_rows_of_other_settings_do_not(whole, tmp_path):

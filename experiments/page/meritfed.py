@@ -315,8 +315,8 @@ SECTION = Section(
         Study(
             groups("ceiling"),
             "MeritFed: target groups, the ceiling",
-            "The target alone with all rows of its classes that the clients have at alpha .99: what perfect help would reach. "
-            "Its test rows are those of every alpha.",
+            "The near clients have the target's own distribution (alpha 1), and the target is averaged with them alone: what perfect "
+            "help would reach. The test rows are those of every alpha.",
             kind="groups",
             unrun=no_time(groups("ceiling"), 6),
         ),
@@ -337,7 +337,7 @@ SECTION = Section(
         Study(
             comments("ceiling"),
             "MeritFed: GoEmotions, the ceiling",
-            "The target alone with all comments of its classes that the clients have at alpha .99.",
+            "The near clients have joy alone (alpha 1), and the target is averaged with them alone.",
             kind="groups",
             unrun=no_time(comments("ceiling"), 20),
         ),
@@ -355,7 +355,7 @@ SECTION = Section(
         Study(
             X_RAYS_CEILING,
             "MeritFed with Adam: chest X-rays, the ceiling",
-            "The target alone with the images of the related clients, seen as it sees its own.",
+            "The related clients see their images as the target does, and the target is averaged with them alone.",
             kind="x-rays",
             unrun=no_time(X_RAYS_CEILING, 30),
         ),
