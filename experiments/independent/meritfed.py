@@ -54,7 +54,9 @@ def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
         by_round.append(weights)
     test = rows_of(problem.clients[TARGET].test)
     near = torch.tensor([name.startswith("near") for name in names])
-    late = torch.stack(by_round[len(by_round) // 2 :])
+    every = problem.tables["run"]["evaluate"]
+    evaluated = by_round[every - 1 :: every]
+    late = torch.stack(evaluated[len(evaluated) // 2 :])
     return {
         "accuracy of the target": problem.accuracy(x, [test]),
         "loss of the target": float(problem.model.loss(x, test)),
