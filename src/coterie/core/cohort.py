@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import nan
 from operator import itemgetter
 from typing import Any, cast
 
@@ -325,26 +326,23 @@ class Cohort:
             `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
         """
         has = [i for i in range(len(self.names)) if size_of(self, i, part)]
-        result = {k: torch.full((len(self.names),), float("nan"), dtype=torch.float64) for k in ("loss", *metrics)}
-        result["n"] = torch.tensor([size_of(self, i, part) for i in range(len(self.names))], dtype=torch.float64)
-        if not has:
-            return result
+        columns = {k: [nan] * len(self.names) for k in ("loss", *metrics)}
+        columns["n"] = [float(size_of(self, i, part)) for i in range(len(self.names))]
         loss, scale = self.workspace.loss, self.clients.label_scale
         # Per client: the vector units of a CPU round a row otherwise than the few left over at the end, so that a loss of all rows
         # at once would depend on who shares the cohort; and no memory grows with the rows of all.
-        for i, (outputs, labels) in zip(
-            has, self.only(has).outputs(x if x.ndim == 1 else x[has], part=part), strict=True
-        ):
+        present = self.only(has).outputs(x if x.ndim == 1 else x[has], part=part) if has else ()
+        for i, (outputs, labels) in zip(has, present, strict=True):
             values = loss.rows(outputs, labels).double().cpu()
-            result["loss"][i] = values.sum() / len(values)
+            columns["loss"][i] = values.sum().item() / len(values)
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
             outputs = loss.ordered(outputs)
             for name, metric in metrics.items():
                 value = metric(outputs, labels, loss.kind)
                 if value is not None:
-                    result[name][i] = value
-        return result
+                    columns[name][i] = float(value)
+        return {k: torch.tensor(column, dtype=torch.float64) for k, column in columns.items()}
 
     # ---- rows
 

@@ -103,11 +103,11 @@ class Evaluator:
                 return known
             raise
         measured: dict[str, dict[str, float | None]] = dict(known)
-        for i, name in enumerate(replies.clients):
-            measured[name] = {"n": float(replies.rows[i]), "loss": float(replies.loss[i])}
-            measured[name].update(
-                {k: float(replies.values[i, j]) if replies.defined[i, j] else None for j, k in enumerate(self._metrics)}
-            )
+        # As lists: one number after the other out of a tensor takes longer than the metrics of a small client.
+        columns = (replies.rows, replies.loss, replies.values, replies.defined)
+        for name, n, loss, values, defined in zip(replies.clients, *(c.tolist() for c in columns), strict=True):
+            values = [value if known else None for value, known in zip(values, defined, strict=True)]
+            measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
         return {n: measured[n] for n in everybody if n in measured}
 
     def summarise(self, models: Mapping[str, Tensor], rounds: int) -> list[dict[str, Any]]:
@@ -150,9 +150,10 @@ class Evaluator:
     ) -> dict[str, tuple[float | None, float | None]]:
         """By client: accuracy of its largest class and log-loss of its training shares; None where there are no classes."""
         constant = self._view(number).ask(names, baselines, part=split)
+        pairs = zip(constant.majority.tolist(), constant.majority_loss.tolist(), strict=True)
         return {
-            name: (_unless_negative(constant.majority[i]), _unless_negative(constant.majority_loss[i]))
-            for i, name in enumerate(constant.clients)
+            name: (_unless_negative(majority), _unless_negative(loss))
+            for name, (majority, loss) in zip(constant.clients, pairs, strict=True)
         }
 
 
@@ -163,5 +164,5 @@ def served(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerCl
     return PerClient(torch.stack([models[n if n in models else "*"] for n in names]))
 
 
-def _unless_negative(value: Tensor) -> float | None:
-    return None if value < 0 else float(value)
+def _unless_negative(value: float) -> float | None:
+    return None if value < 0 else value
