@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from coterie.report.grids import MANY
 from coterie.report.results import Results
-from coterie.report.text import count, listing, printable, shortened, wrapped
+from coterie.report.text import count, first_few, listing, printable, wrapped
 from coterie.report.words import Story, facts, tell
 
 __all__ = ["LINES", "answer_lines"]
@@ -69,7 +69,7 @@ def _remarks(results: Results, story: Story) -> list[str]:
     unproven = [results.names[c] for c in results.clients if results.unproven(c)]
     texts = list(story.caveats)
     if unproven:
-        who = listing(shortened(unproven, 4))
+        who = listing(first_few(unproven, 4))
         texts.insert(0, f"No model is shown to beat a constant prediction at {who}.")
     return [*texts, *(printable(f"{text}.") for text in results.failures[:3])]
 

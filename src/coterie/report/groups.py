@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.report.results import Results
-from coterie.report.text import count, listing, printable, shortened
+from coterie.report.text import count, first_few, listing, printable
 
 __all__ = ["FEWEST", "Groups", "distances", "groups", "groups_in_words", "order_of", "split_of"]
 
@@ -123,6 +123,6 @@ def groups_in_words(results: Results, method: str) -> str:
         return ""
     parts = []
     for i, (members, share) in enumerate(zip(grouping.members, grouping.shares, strict=True)):
-        who = listing(shortened([results.names[c] for c in members], 3))
+        who = listing(first_few([results.names[c] for c in members], 3))
         parts.append(f"{who} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})")
     return f"{printable(method)} finds {count(len(parts), 'group')}: {'; '.join(parts)}."

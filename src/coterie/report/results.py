@@ -17,7 +17,7 @@ from coterie.report.comparisons import Comparisons
 from coterie.report.files import summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
-from coterie.report.text import display_names, printable, shortened
+from coterie.report.text import display_names, first_few, printable
 from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, require_readable
 
 __all__ = ["THRESHOLD", "Results", "threshold_of"]
@@ -454,7 +454,7 @@ def _label_in_words(label: dict[str, Any]) -> str:
     if len(classes) == 2:
         return f"{what}, 1 = {classes[1]}"
     if classes:
-        return f"{what}, {len(classes)} classes: {', '.join(shortened(classes, 5))}"
+        return f"{what}, {len(classes)} classes: {', '.join(first_few(classes, 5))}"
     return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"
 
 

@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["count", "display_names", "listing", "number", "percent", "printable", "shortened", "signed", "wrapped"]
+__all__ = ["count", "display_names", "first_few", "listing", "number", "percent", "printable", "signed", "wrapped"]
 
 MISSING = "-"
 _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
@@ -80,10 +80,10 @@ def listing(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def shortened(words: Sequence[str], most: int) -> list[str]:
+def first_few(words: Sequence[str], most: int) -> list[str]:
     """At most `most` words, then how many more there are.
 
-    >>> shortened(["a", "b", "c", "d"], 2), shortened(["a", "b"], 2)
+    >>> first_few(["a", "b", "c", "d"], 2), first_few(["a", "b"], 2)
     (['a', 'b', '2 others'], ['a', 'b'])
     """
     rest = len(words) - most

@@ -16,7 +16,7 @@ from coterie.report.grids import MANY
 from coterie.report.groups import groups_in_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS, Difference
-from coterie.report.text import count, listing, number, printable, shortened, signed
+from coterie.report.text import count, first_few, listing, number, printable, signed
 from coterie.report.verdicts import Kind, Verdict, beats_constant, harmed, helped, late_shares, verdict, whole_percent
 
 __all__ = [
@@ -141,7 +141,7 @@ def _in_short(results: Results, verdict: Verdict) -> str:
 
 def badge(results: Results, verdict: Verdict) -> str:
     """The kind of a verdict with its partners: `Join with Hungary`."""
-    partners = listing(shortened([results.names[c] for c, _ in verdict.partners], PARTNERS))
+    partners = listing(first_few([results.names[c] for c, _ in verdict.partners], PARTNERS))
     return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' ' + partners if partners else ''}"
 
 
