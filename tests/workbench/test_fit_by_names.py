@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import coterie as ct
+from coterie.core.modules import load_object
 from federations import assert_same_bits, logistic
 
 
@@ -19,7 +20,67 @@ def test_the_model_may_be_left_out():
     assert_same_bits(named, ct.fit(ct.FedAvg(), ct.data.load("heart-disease"), ct.models.Logistic(), 1))
 
 
+OWN = """
+import torch
+import coterie as ct
+
+def towns(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return ct.data.from_tensors(
+        {name: (torch.randn(12, 3, generator=generator), torch.arange(12) % 2) for name in "abc"}, seed=seed
+    )
+
+class Mine(ct.FedAvg):
+    pass
+
+def linear(shape, outputs):
+    return torch.nn.Linear(shape[0], outputs)
+
+def share(outputs, labels, kind):
+    return float(labels.float().mean())
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "own_parts.py"
+    path.write_text(OWN)
+    return str(path)
+
+
+def test_objects_of_a_file_stand_for_values(own):
+    settings = ct.RunSettings(metrics=(f"{own}:share", "accuracy"))
+    named = ct.fit(f"{own}:Mine", f"{own}:towns", f"{own}:linear", 1, 3, settings=settings)
+    towns, linear = load_object(f"{own}:towns"), load_object(f"{own}:linear")
+    metrics = ct.RunSettings(metrics=("share", "accuracy"))
+    assert_same_bits(named, ct.fit(ct.FedAvg(), towns(3), linear, 1, 3, settings=metrics))
+    assert {row["share"] for row in named.summary if row["split"] == "test"} == {0.5}
+    tuned = ct.personalise(
+        ct.fit("fedavg", towns(3), linear, 1, settings=ct.RunSettings(merge_validation=False)),
+        towns(3),
+        steps=(0,),
+        settings=settings,
+    )
+    assert all("share" in row for row in tuned.summary)
+
+
+def test_a_function_gives_the_clients_of_the_seed(own):
+    towns = load_object(f"{own}:towns")
+    assert_same_bits(ct.fit("fedavg", towns, rounds=1, seed=3), ct.fit("fedavg", towns(3), rounds=1, seed=3))
+
+
 WRONG = {
+    "tuning": (
+        ("fedavg+bias", "heart-disease"),
+        {},
+        "'fedavg+bias' tunes after training; give fit 'fedavg', with RunSett",
+    ),
+    "a class of models": (
+        ("fedavg", "heart-disease", ct.models.MLP),
+        {},
+        "the model is the class MLP; call it, say MLP()",
+    ),
+    "a function that fails": (("fedavg", len), {}, "len failed: TypeError: len() takes"),
     "a method": (("fedagv", "heart-disease"), {}, "there is no method 'fedagv'; did you mean 'fedavg'"),
     "a data set": (("fedavg", "haert-disease"), {}, "did you mean 'heart-disease'"),
     "a model": (("fedavg", "heart-disease", "logistc"), {}, "there is no model 'logistc'; did you mean 'logistic'"),

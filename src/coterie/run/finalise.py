@@ -23,8 +23,9 @@ from coterie.run.files import FILES, hash_of, require_readable, write_json
 from coterie.run.fit import fit, personalise
 from coterie.run.history import Run
 from coterie.run.models import about_models, save_model
+from coterie.run.own_metrics import add_metrics
 from coterie.run.predict import MODEL, load_answers
-from coterie.run.preparing import add_metrics, initial, model_to_train, run_settings
+from coterie.run.preparing import initial, model_to_train, run_settings
 from coterie.run.tables import read_experiment
 
 __all__ = ["Final", "finalise"]
@@ -62,7 +63,7 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
     require(not (run / "asks.csv").is_file(), f"the rows of {run} lie at sites; finalise works where all rows are here")
     require(experiment.attack is None, f"{run} was made under attack; repeat it without [attack]")
     require(not out.exists() or not any(out.iterdir()), f"{out} holds something already; choose another --out")
-    add_metrics(experiment)
+    add_metrics(experiment.run.metrics)
     whole = _on_all_rows(experiment)
     seed = experiment.run.seeds[0]
     clients = whole.load_data(seed)

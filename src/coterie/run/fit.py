@@ -24,16 +24,17 @@ from coterie.core.method import Method, as_attack, as_method
 from coterie.core.schema import build
 from coterie.core.training import LocalSGD
 from coterie.core.vector import aliases, copied
-from coterie.data import load
+from coterie.data.registry import clients_of, load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model, freeze
 from coterie.run.callbacks import Callback, keeps_validation
-from coterie.run.experiment import find_method
+from coterie.run.experiment import find_method, method_table, model_of
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.models import load_model_file
+from coterie.run.own_metrics import add_metrics, short_names
 from coterie.run.settings import RunSettings
 
 __all__ = ["fit", "one_thread", "personalise", "start_from"]
@@ -71,7 +72,7 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
 @one_at_a_time
 def fit(
     method: Method[Any] | str,
-    clients: Clients | str | os.PathLike[str],
+    clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
     model: nn.Module | ModelSpec | Callable[..., nn.Module] | str = MODELS.default,
     rounds: int = 50,
     seed: int = 0,
@@ -87,11 +88,12 @@ def fit(
     """Run a method on clients. Calls in several threads wait for each other.
 
     Args:
-        method: a `Method` such as `MeritFed(targets="all")`, any object with `init`, `round` and `models`, or the name of a method,
-            which has its defaults then.
-        clients: their rows; those of the server too, if it has any (`from_tensors(server=...)`). Or what `data.load` takes: the name
-            of a data set, or a folder.
-        model: a module, the settings of one (`models.MLP()`), a function (shape, outputs) -> module, or the name of a model.
+        method: a `Method` such as `MeritFed(targets="all")`, any object with `init`, `round` and `models`, or the name of a method or
+            FILE.py:NAME, which has its defaults then.
+        clients: their rows; those of the server too, if it has any (`from_tensors(server=...)`). Or a function that gives those of
+            `seed=...`, or what `data.load` takes: the name of a data set, a folder, or FILE.py:NAME.
+        model: a module, the settings of one (`models.MLP()`), a function (shape, outputs) -> module, or the name of a model or
+            FILE.py:NAME.
         rounds: number of rounds, >= 0.
         seed: names all randomness; the same seed gives the same bits.
         engine: where the clients are: `InProcess(workers=2)`, `Ray(actors=4)`, or an `EngineSpec` of your own. A checkpoint of one
@@ -114,10 +116,11 @@ def fit(
         refuse_misspelt(callback, Callback, "a callback")
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rows = _clients(clients, seed)
+    settings = _with_own_metrics(settings)
     settings.check(rounds, seed, len(rows))
     if isinstance(method, str):
-        method = build(find_method(method), {}, f"method {method!r}")
-    spec = MODELS.build({"name": model}, f"model {model!r}") if isinstance(model, str) else model
+        method = _method_called(method)
+    spec = model_of({"name": model}, f"model {model!r}") if isinstance(model, str) else model
     method = as_method(method if local is None else _with_local(method, local))
     module = build_model(spec, rows, seed)
     if settings.freeze or start is not None:
@@ -169,11 +172,25 @@ def _clients(given: Any, seed: int) -> Clients:
     if isinstance(given, str | os.PathLike):
         return load(given, seed=seed)
     require(
-        isinstance(given, Clients),
-        f"clients must be Clients, as data.from_tensors makes them, or the name of a data set; got {cut(given)}",
+        isinstance(given, Clients) or callable(given),
+        f"clients must be Clients, as data.from_tensors makes them, a function of seed, or the name of a data set; got {cut(given)}",
     )
-    clients: Clients = given
-    return clients
+    return clients_of(given, getattr(given, "__name__", "clients"), seed=seed)
+
+
+def _method_called(name: str) -> Any:
+    table = method_table(name)
+    require(
+        "personalise" not in table,
+        f"{name!r} tunes after training; give fit {table['name']!r}, with RunSettings(merge_validation=False), and the run to "
+        "personalise",
+    )
+    return build(find_method(name), {}, f"method {name!r}")
+
+
+def _with_own_metrics(settings: RunSettings) -> RunSettings:
+    add_metrics(settings.metrics)
+    return replace(settings, metrics=short_names(settings.metrics))
 
 
 def _with_local(method: Any, local: LocalSGD) -> Any:
@@ -214,6 +231,7 @@ def personalise(
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
     _check_types(run=run, clients=clients, engine=engine, settings=settings)
+    settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), heeded():
         opened = engine.open(clients, run.module, settings.row_loss(clients))

@@ -14,21 +14,19 @@ from coterie.attacks import choose_attackers
 from coterie.core.clients import Clients
 from coterie.core.errors import require
 from coterie.core.method import as_method
-from coterie.core.metrics import find_metrics, register
-from coterie.core.modules import load_object
+from coterie.core.metrics import find_metrics
 from coterie.core.vector import copied
 from coterie.core.workspace import Workspace
 from coterie.models import build_model
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
-from coterie.run.files import METRICS, SUMMARY
 from coterie.run.finetune import tunable
 from coterie.run.fit import start_from
 from coterie.run.models import load_model_file
+from coterie.run.own_metrics import short_names
 from coterie.run.settings import RunSettings
 
 __all__ = [
-    "add_metrics",
     "check_everything",
     "check_method",
     "initial",
@@ -94,28 +92,9 @@ def initial(experiment: Experiment) -> dict[str, Tensor] | None:
 
 def metric_names(experiment: Experiment) -> tuple[str, ...]:
     """Names of the metrics, those of the user's own without their file."""
-    return tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
+    return short_names(experiment.run.metrics)
 
 
 def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
     """The settings of each run of an experiment, but for those that differ."""
     return replace(experiment.run, **{"metrics": metric_names(experiment), **differing})
-
-
-def add_metrics(experiment: Experiment) -> None:
-    """Register the metrics that come from files of the user."""
-    for metric in experiment.run.metrics:
-        if ".py:" in metric:
-            name = metric.rpartition(":")[2]
-            function = load_object(metric)
-            require(
-                callable(function),
-                f"{metric} is a {type(function).__name__}; a metric is a function (outputs, labels, kind)",
-            )
-            require(
-                name not in (*SUMMARY, *METRICS),
-                f"{metric} is called like a column of summary.json; give it another name",
-            )
-            register(name, function)
-        else:
-            find_metrics(metric)

@@ -16,7 +16,8 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.folder import is_run
-from coterie.run.preparing import add_metrics, check_everything, initial, model_to_train, run_settings
+from coterie.run.own_metrics import add_metrics
+from coterie.run.preparing import check_everything, initial, model_to_train, run_settings
 from coterie.run.tables import read_saved
 
 __all__ = ["Trial", "tune", "tuned"]
@@ -51,7 +52,7 @@ def tune(
 
     Raises `InputError` if the data has no validation rows, or the grid names an unknown method.
     """
-    add_metrics(experiment)
+    add_metrics(experiment.run.metrics)
     seeds = experiment.run.seeds[:SEEDS]
     loaded = {seed: experiment.load_data(seed) for seed in seeds}
     lacking = next((c for c in loaded.values() if c.validation is None), None)

@@ -34,7 +34,8 @@ from coterie.run.history import Run
 from coterie.run.jobs import Jobs
 from coterie.run.models import save_models
 from coterie.run.outcomes import write_outcomes
-from coterie.run.preparing import add_metrics, check_everything, initial, model_to_train, run_settings
+from coterie.run.own_metrics import add_metrics
+from coterie.run.preparing import check_everything, initial, model_to_train, run_settings
 from coterie.run.resuming import is_whole, mark_of, refuse_other_data, refuse_other_settings
 from coterie.run.seals import TABLES, hashes, write_sealed
 from coterie.run.status import Event, Status
@@ -135,7 +136,7 @@ def run_experiment(
     """
     started = datetime.now(UTC).isoformat(timespec="seconds")
     seeds = experiment.run.seeds
-    add_metrics(experiment)
+    add_metrics(experiment.run.metrics)
     _refuse_elsewhere(experiment, backend)
     where = backend or _Here()
     first = where.load(experiment, seeds[0])

@@ -1,0 +1,40 @@
+"""Metrics of the user's own: FILE.py:FUNCTION is loaded, and known by the name of the function from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coterie.core.errors import require
+from coterie.core.metrics import find_metrics, register
+from coterie.core.modules import load_object
+from coterie.run.files import METRICS, SUMMARY
+
+__all__ = ["add_metrics", "short_names"]
+
+
+def short_names(metrics: Iterable[str]) -> tuple[str, ...]:
+    """Names of metrics, those of the user's own without their file.
+
+    >>> short_names(["accuracy", "own.py:margin"])
+    ('accuracy', 'margin')
+    """
+    return tuple(metric.rpartition(":")[2] for metric in metrics)
+
+
+def add_metrics(metrics: Iterable[str]) -> None:
+    """Register those that come from files of the user. Raises `InputError` for one that is unknown, or cannot be a metric."""
+    for metric in metrics:
+        if ".py:" in metric:
+            (name,) = short_names([metric])
+            function = load_object(metric)
+            require(
+                callable(function),
+                f"{metric} is a {type(function).__name__}; a metric is a function (outputs, labels, kind)",
+            )
+            require(
+                name not in (*SUMMARY, *METRICS),
+                f"{metric} is called like a column of summary.json; give it another name",
+            )
+            register(name, function)
+        else:
+            find_metrics(metric)
