@@ -248,8 +248,7 @@ def baselines(cohort: Cohort, *, part: str) -> Shares:
     """What a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
     shares = []
     for i in range(len(cohort.names)):
-        several = cohort.workspace.loss.kind == "multilabel"
-        if several or not cohort.has(i, part) or cohort.labels(i, part).is_floating_point():
+        if cohort.workspace.loss.kind not in ("binary", "classes") or not cohort.has(i, part):
             shares.append((-1.0, -1.0))
             continue
         labels, train = (_counted(cohort.labels(i, k)) for k in (part, "train"))

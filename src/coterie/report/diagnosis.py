@@ -79,7 +79,7 @@ def operating_point(results: Results, method: str, client: str, seed: int | None
     Raises:
         InputError: the threshold is to come from validation rows, and the method kept none.
     """
-    if len(results.label().get("classes", ())) != 2:
+    if not results.classification or len(results.label().get("classes", ())) != 2:
         return None
     if results.threshold != "validation":
         return float(results.threshold)

@@ -126,7 +126,6 @@ def _write_onnx(out: Path, own: Path | None) -> list[str]:
     except ImportError:
         return ['no model.onnx: that needs pip install "coterie[onnx]"']
     answers, recipe, _ = load_answers(out, trust=own)
-    given = answers.kind == "regression"
     rows = torch.export.Dim("rows")
     path = out / "model.onnx"
     try:
@@ -135,7 +134,7 @@ def _write_onnx(out: Path, own: Path | None) -> list[str]:
                 answers,
                 (torch.zeros(2, len(recipe["features"])),),
                 input_names=["features"],
-                output_names=["prediction" if given else "probabilities"],
+                output_names=["prediction" if answers.numbers else "probabilities"],
                 dynamic_shapes=({0: rows},),
                 dynamo=True,
                 verbose=False,

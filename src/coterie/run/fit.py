@@ -144,9 +144,7 @@ def fit(
             run = run_method(opened, method, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
         finally:
             opened.close()
-    return replace(
-        run, meaning=Meaning(opened.loss.kind, rows.classes, rows.label_scale, rows.recipe, opened.loss.last)
-    )
+    return replace(run, meaning=Meaning.of(opened.loss, rows))
 
 
 def _check_types(**given: Any) -> None:

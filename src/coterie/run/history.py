@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.inputs import Inputs
-from coterie.core.loss import Kind
+from coterie.core.loss import Kind, Loss
 from coterie.core.method import Log
 from coterie.core.reading import opened_tensors
 from coterie.core.rows import LabelScale
@@ -101,6 +102,11 @@ class Meaning(NamedTuple):
     recipe: Mapping[str, Any] | None = None
     last: bool = False
 
+    @classmethod
+    def of(cls, loss: Loss, clients: Clients) -> Meaning:
+        """What outputs mean that were trained with this loss on these clients."""
+        return cls(loss.kind, clients.classes, clients.label_scale, clients.recipe, loss.last)
+
 
 @dataclass(repr=False)
 class Run:
@@ -185,18 +191,15 @@ class Run:
         inputs: Inputs
         if recipe is not None and not isinstance(rows, Tensor):
             inputs, labels, notes = apply_recipe(recipe, rows)
-            labels = labels if labels is None or classes else scale.undo(labels)
         else:
             inputs = (
                 {k: torch.as_tensor(v) for k, v in rows.items()} if isinstance(rows, dict) else torch.as_tensor(rows)
             )
         try:
-            with torch.no_grad():
-                values = Answers(module, kind, classes, scale, last=last).eval()(inputs)
+            answers = Answers(module, kind, classes, scale, last=last)
+            return answers.predict(inputs, labels, method=self.label, client=client, notes=notes)
         except (RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"the model cannot read these rows: {str(error).splitlines()[0]}") from error
-        names = classes if kind == "regression" or classes else tuple(map(str, range(values.shape[1])))
-        return Prediction(self.label, client, names, values, labels, notes)
 
     def to_pandas(self, table: str = "history") -> pd.DataFrame:
         """The history as a data frame (round, client, split, metric, value); or the `summary`, or the `weights`.

@@ -64,6 +64,7 @@ def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
         "shape": {k: v.shape[1:] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs.shape[1:],
         "outputs": outputs_of(clients),
         "classes": clients.classes,
+        **({} if run.meaning is None else {"kind": run.meaning.kind, "last": run.meaning.last}),
     }
 
 

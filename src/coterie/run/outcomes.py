@@ -7,8 +7,8 @@ One file per method and seed, safetensors, of all clients that have test rows be
 - `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows;
 - `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
   validation rows; NaN where there are none, or the method trained on them;
-- `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts); those of a regression are in the
-  unit of the label, while its losses are squared errors of the standardised label.
+- `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts) and the kind of the loss is not
+  "own"; those of a regression are in the unit of the label, while its losses are squared errors of the standardised label.
 """
 
 from __future__ import annotations
@@ -113,10 +113,11 @@ def of_rows(
     """
     outputs = _outputs(workspace, test)
     tensors = {"loss": workspace.loss.rows(outputs, test.labels).double()}
-    if test.labels.ndim == 1:
+    if test.labels.ndim == 1 and workspace.loss.kind != "own":
         tensors |= {"labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
-        if workspace.loss.kind == "regression":
+        if workspace.loss.kind == "regression":  # on numbers of classes too, which are then numbers like others
             tensors |= {k: scale.undo(tensors[k]) for k in ("labels", "outputs")}
+            tensors["labels"] = tensors["labels"].to(tensors["outputs"].dtype)
     tensors["constant_loss"] = _constant_loss(workspace.loss.kind, trained_on, test.labels)
     return tensors | {"numbers": torch.from_numpy(_content_numbers(test) if numbers is None else numbers)}
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, get_args
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind
@@ -53,17 +51,19 @@ def predict(
     from coterie.data.tables.read import cells_of
 
     answers, recipe, about = load_answers(folder, client=client, method=method, seed=seed, trust=trust)
-    require(threshold is None or len(answers.classes) == 2, "a threshold needs two classes; leave it out")
     encoded = apply_recipe(recipe, data)
-    with torch.no_grad():
-        values = answers(encoded.inputs)
-    labels = encoded.labels
-    if labels is not None and not answers.classes:
-        labels = answers.scale.undo(labels)
     said = about.get("threshold") if threshold is None else threshold
-    whose, notes = str(about.get("client", client)), tuple(encoded.notes)
-    cut = 0.5 if said is None else said
-    return Prediction(about["method"], whose, answers.classes, values, labels, notes, cut, cells_of(data))
+    prediction = answers.predict(
+        encoded.inputs,
+        encoded.labels,
+        method=about["method"],
+        client=str(about.get("client", client)),
+        notes=tuple(encoded.notes),
+        threshold=0.5 if said is None else said,
+        columns=cells_of(data),
+    )
+    require(threshold is None or len(prediction.classes) == 2, "a threshold needs two classes; leave it out")
+    return prediction
 
 
 def is_final(folder: Path) -> bool:
@@ -96,8 +96,10 @@ def load_answers(
     model.load_state_dict(state)
     classes, label = tuple(about["classes"]), recipe["label"]
     scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
-    kind: Kind = "regression" if not classes else "binary" if about["outputs"] == 1 else "classes"
-    return Answers(model, kind, classes, scale).eval(), recipe, about
+    guess = "regression" if not classes else "binary" if about["outputs"] == 1 else "classes"
+    kind = about.get("kind", guess)  # a file that was written before kinds were does not say it
+    require(kind in get_args(Kind), f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}")
+    return Answers(model, kind, classes, scale, last=about.get("last") is True).eval(), recipe, about
 
 
 def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:

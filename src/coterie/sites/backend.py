@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import served
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
-from coterie.run.history import Run
+from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.preparing import initial, run_settings
 from coterie.sites.paired import DECIDING, comparisons, note_outcomes, paired_errors
@@ -68,7 +69,7 @@ class Sites:
             self.engine, method, run.rounds, seed, settings, filters=experiment.filters, checkpoint=checkpoint
         )
         self._let_note(finished)
-        return finished
+        return replace(finished, meaning=Meaning.of(self.engine.loss, clients))
 
     def _let_note(self, run: Run) -> None:
         """Let every site note what its last model says of its test rows; a site that does not has no clear verdict."""
