@@ -13,6 +13,7 @@ from coterie.run.history import History, Row
 from federations import logistic
 
 PROBLEM = logistic(torch.float32)
+RUN = ct.fit("fedavg", PROBLEM.clients, rounds=0, settings=ct.RunSettings(merge_validation=False))
 
 
 def begun_with(**changed):
@@ -33,6 +34,22 @@ def with_server(inputs, labels=torch.arange(6) % 2):  # noqa: B008
 NO_TENSOR = "'weight' of the initial model is not a dense tensor of finite real numbers"
 WRONG = {
     "load": (lambda: data.load(None), r"data is named by a text, a data set or a folder; got None"),
+    "split": (lambda: data.load("digits", split="dirichlet"), r'split must be a table such as \{"kind": "iid"\}; got'),
+    "split of tensors": (lambda: data.from_tensors(TWO, split="x"), r"split must be a table such as .*; got 'x'"),
+    "label": (lambda: data.load("tests", label=["num"]), r"label = \['num'\] must be the name of a column"),
+    "classes": (lambda: data.from_tensors(TWO, classes="no"), "classes must be a list of names; got 'no'"),
+    "resume": (
+        lambda: ct.fit("fedavg", PROBLEM.clients, settings=ct.RunSettings(resume=True)),
+        "resume needs the checkpoint of the run that goes on; give checkpoint",
+    ),
+    "steps": (
+        lambda: ct.personalise(RUN, PROBLEM.clients, steps=3),
+        r"steps must be a list of numbers such as .*; got 3",
+    ),
+    "rates": (
+        lambda: ct.personalise(RUN, PROBLEM.clients, lr=0.1),
+        r"lr must be a list of numbers such as .*; got 0\.1",
+    ),
     "tensors": (lambda: data.from_tensors(None), "clients must be a dict or a list of what each has; got None"),
     "rounds": (
         lambda: ct.fit("fedavg", PROBLEM.clients, rounds=torch.eye(9)),

@@ -198,6 +198,7 @@ class Clients(Sequence[Client]):
         reserved: bool = False,
     ) -> None:
         self.names = tuple(names)
+        require(not isinstance(classes, str), f"classes must be a list of names; got {classes!r}")
         self.name, self.classes, self.recipe = name, tuple(classes), recipe
         self.notes, self.server, self.unseen = tuple(notes), server, unseen
         usual = Part(self.train.inputs, self.train.labels)

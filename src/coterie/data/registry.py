@@ -231,6 +231,7 @@ def load(
         isinstance(name_or_folder, str | os.PathLike),
         f"data is named by a text, a data set or a folder; got {cut(name_or_folder)}",
     )
+    require(label is None or isinstance(label, str), f"label = {cut(label)} must be the name of a column")
     key = os.fspath(name_or_folder)
     if ".py:" in key:
         texts = {k: v for k, v in {"label": label, "folder": folder}.items() if v is not None}

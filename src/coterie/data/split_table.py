@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.core.errors import is_number, nearest, require
+from coterie.core.errors import cut, is_number, nearest, require
 from coterie.core.schema import (
     COUNT,
     POSITIVE,
@@ -122,6 +122,8 @@ class Split:
         `natural` names data that brings its own clients: only `seed` and `parts` make sense there. Raises `InputError`
         that names the key, what is allowed and the nearest spelling.
         """
+        fits = table is None or isinstance(table, Mapping)
+        require(fits, f'split must be a table such as {{"kind": "iid"}}; got {cut(table)}')
         given = dict(table or {})
         for key in given:
             known = key in _KEYS

@@ -114,6 +114,8 @@ def fit(
     refuse_misspelt(engine, EngineSpec, "an engine")
     for callback in (c for c in settings.callbacks if isinstance(c, Callback)):
         refuse_misspelt(callback, Callback, "a callback")
+    resumable = checkpoint is not None or not settings.resume
+    require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rows = _clients(clients, seed)
     settings = _with_own_metrics(settings)
@@ -162,6 +164,8 @@ _TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "local": (LocalSGD, "None or LocalSGD(...)"),
     "init": ((Mapping, str, os.PathLike), "None, a state dict or a safetensors file"),
     "settings": (RunSettings, "RunSettings(...)"),
+    "steps": (Sequence, "a list of numbers such as (0, 10)"),
+    "lr": (Sequence, "a list of numbers such as (0.1, 1.0)"),
     "filters": (Sequence, "a list of filters such as [TopK(0.01)]"),
 }
 
@@ -229,6 +233,7 @@ def personalise(
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
     _check_types(run=run, clients=clients, engine=engine, settings=settings)
+    _check_types(steps=steps, lr=lr)
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), heeded():
