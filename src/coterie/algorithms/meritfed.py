@@ -161,7 +161,8 @@ def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
     for i in range(len(cohort.names)):
         held = rows in ("validation", "server") and cohort.has(i, "validation")
-        yield i, cohort.only([i]), "fresh" if rows == "fresh" else "validation" if held else "train"
+        alone = cohort if len(cohort.names) == 1 else cohort.only([i])
+        yield i, alone, "fresh" if rows == "fresh" else "validation" if held else "train"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from math import nan
 from operator import itemgetter
@@ -84,7 +85,11 @@ class Cohort:
 
     def rng(self, client: int, purpose: str) -> Rng:
         """The stream of (seed, round, client, purpose) for the client at position `client`."""
-        return Rng.named(self.seed, self.round, self.names[client], purpose)
+        return self._streams.child(self.names[client], purpose)
+
+    @cached_property
+    def _streams(self) -> Rng:
+        return Rng.named(self.seed, self.round)
 
     # ---- local training
 

@@ -58,14 +58,15 @@ class Part(NamedTuple):
 
     def read(self) -> Inputs:
         """The inputs, read if they are not in memory."""
-        return take(self.inputs, slice(None))
+        return self.inputs.read(slice(None)) if isinstance(self.inputs, LazyInputs) else self.inputs
 
     def chunks(self) -> Iterator[Part]:
         """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
         of_row = max(1, sum(v.shape[1:].numel() for v in named(sample(self.inputs)).values()))
         many = max(1, min(CHUNK, ELEMENTS // of_row))
-        for low in range(0, len(self), many):
-            yield self.select(slice(low, low + many))
+        count = len(self)
+        for low in range(0, count, many):
+            yield self if count <= many else self.select(slice(low, low + many))
 
     def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
         """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""
