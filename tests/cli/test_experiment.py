@@ -84,3 +84,15 @@ def test_a_function_of_clients_takes_settings(own):
     clients = experiment(data=data, split={"parts": {"train": 0.5, "test": 0.5}}).load_data(0)
     assert sum(len(part.labels) for _, part in clients["a"].parts()) == 10
     assert clients.validation is None
+
+
+@pytest.mark.parametrize("label", ["x" * 61, " ", "..", "*", "a/b", "a,b", "a\tb", "run", "data", "", 3])
+def test_a_label_that_cannot_be_shown_or_set_is_refused(label):
+    with pytest.raises(InputError, match="of method 'fedavg' must be 1 to 60 characters, a letter or digit") as caught:
+        experiment(methods=[{"name": "fedavg", "label": label}])
+    assert len(str(caught.value)) <= 300
+
+
+@pytest.mark.parametrize("label", ["lr 0.1", "a.b", "Zürich (α=1)", "x" * 60, "local"])
+def test_a_label_in_words_is_taken(label):
+    assert experiment(methods=[{"name": "fedavg", "label": label}]).labels == (label,)

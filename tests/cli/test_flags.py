@@ -20,11 +20,9 @@ EXAMPLES = {"int": "3", "float": "0.5", "tuple[str, ...]": "b,a", "tuple[int, ..
 
 
 def example(key):
-    """A text for the flag, and the same for `--set`."""
+    """A text for the flag, and for `--set`."""
     kinds = [str(getattr(k, "__name__", k)) if k in (int, float, str) else str(k) for k in key.option.kinds]
-    text = next((EXAMPLES[kind] for kind in EXAMPLES if kind in kinds), EXAMPLES["int"])
-    listed = {"b,a": '["b", "a"]', "7,5": "[7, 5]"}
-    return text, listed.get(text, text)
+    return next((EXAMPLES[kind] for kind in EXAMPLES if kind in kinds), EXAMPLES["int"])
 
 
 def tables_after(*argv):
@@ -56,10 +54,64 @@ def test_every_flag_is_in_the_help(coterie, command):
 
 @pytest.mark.parametrize("key", FLAGGED, ids=lambda key: key.path)
 def test_a_flag_and_set_write_the_same_key(key):
-    text, value = example(key)
-    typed, said = tables_after(key.flag, text), tables_after("--set", f"{key.path}={value}")
+    text = example(key)
+    typed, said = tables_after(key.flag, text), tables_after("--set", f"{key.path}={text}")
     assert typed == said
     assert key.name in typed[key.table]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("run.metrics=auc", ["auc"]),
+        ("run.seeds=2", 2),
+        ("run.seeds=2,3", [2, 3]),
+        ("model.hidden=8", [8]),
+        ("model.hidden=8,4", [8, 4]),
+        ("attack.on=hungary", ["hungary"]),
+        ("attack.on=.5", 0.5),
+        ("data.classes=no,yes", ["no", "yes"]),
+        ('run.metrics=["auc", "f1"]', ["auc", "f1"]),
+        ("run.merge_validation=yes", "yes"),
+    ],
+)
+def test_lists_need_no_brackets(setting, value):
+    table, _, key = setting.partition("=")[0].partition(".")
+    assert tables_after("--set", setting)[table][key] == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "table", "content"),
+    [
+        (["run.appeal.leave=true"], "run", {"appeal": {"leave": True}}),
+        (
+            ["split.parts={train=0.5, test=0.5}", "split.parts.test=.2", "split.parts.validation=.3"],
+            "split",
+            {"parts": {"train": 0.5, "test": 0.2, "validation": 0.3}},
+        ),
+        (["data.missing.chol=[0]", "data.missing.bp=[1]"], "data", {"missing": {"chol": [0], "bp": [1]}}),
+        (["local.sampler.name=lipschitz"], "local", {"sampler": {"name": "lipschitz"}}),
+        (
+            ["local.sampler={name='lipschitz', floor=0.1}", "local.sampler.floor=.2", "local.sampler.name=lipschitz"],
+            "local",
+            {"sampler": {"name": "lipschitz", "floor": 0.2}},
+        ),
+        (
+            ["local.sampler={name='lipschitz', floor=0.1}", "local.sampler.name=uniform-classes"],
+            "local",
+            {"sampler": {"name": "uniform-classes"}},
+        ),
+    ],
+)
+def test_a_table_within_a_table_is_set_by_key(settings, table, content):
+    assert tables_after(*(word for one in settings for word in ("--set", one)))[table] == content
+
+
+@pytest.mark.parametrize("label", ["lr .1", "a.b", "a.b.c", "lr=.5"])
+def test_any_label_can_be_set(label):
+    tables = {"methods": [{"name": "fedavg", "label": one} for one in ("a", "a.b", "a.b.c", "lr .1", "lr=.5")]}
+    override(tables, build_parser().parse_args(["run", "some.toml", "--set", f"{label}.local.lr=.3"]))
+    assert [m["label"] for m in tables["methods"] if m.get("local") == {"lr": 0.3}] == [label]
 
 
 def test_filters_are_set_by_name_by_key_or_as_a_list():

@@ -57,31 +57,36 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
         set_key(tables, setting)
 
 
-def _put(tables: dict[str, Any], table: str, name: str, value: Any) -> None:
+def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
     """Write a key. Another `name` or kind leaves of a table what belongs to all, since the rest belongs to the one before."""
-    from coterie.run.keys import CHOICES, lasting
+    from coterie.run.keys import CHOICES, keys_of, lasting
 
+    value = next((key.meant(value) for key in keys_of(table) if key.name == path), value)
+    before = tables.setdefault(table, {})
     if table == "local":
         own = (m["local"] for m in tables.get("methods", ()) if isinstance(m.get("local"), dict))
-        put_local(tables.setdefault("local", {}), name, value, own)
+        put_local(before, path, value, own)
         return
-    before = tables.setdefault(table, {})
-    if name == CHOICES.get(table) and value != before.get(name):
+    if path == CHOICES.get(table) and value != before.get(path):
         kept = lasting(table, value)
         tables[table] = {k: v for k, v in before.items() if k in kept}
-    tables[table][name] = value
+    _put_within(tables[table], path, value)
 
 
-def put_local(local: dict[str, Any], name: str, value: Any, own: Iterable[dict[str, Any]] = ()) -> None:
+def put_local(local: dict[str, Any], path: str, value: Any, own: Iterable[dict[str, Any]] = ()) -> None:
     """Write a setting of local training, and into each of the methods' `own` tables that says the same otherwise."""
     from coterie.core.schema import options_of
     from coterie.core.training import LocalSGD
 
-    units = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
-    for table in (local, *(one for one in own if {*units} & {*one})):
-        for unit in units:
-            table.pop(unit, None)
-        table[name] = value
+    name, _, inner = path.partition(".")
+    keys = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
+    for table in (local, *(one for one in own if {*keys} & {*one})):
+        nested = table.get(name)
+        another = inner == "name" and isinstance(nested, dict) and nested.get("name") != value
+        for key in keys:
+            if key != name or another:  # another sampler has other fields
+                table.pop(key, None)
+        _put_within(table, path, value)
 
 
 def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
@@ -96,26 +101,25 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
     from coterie.run.experiment import label_of
     from coterie.run.keys import DECLARED
 
-    key, equals, text = setting.partition("=")
-    head, _, rest = key.partition(".")
+    labels = {label_of(m): m for m in tables.get("methods", [])}
+    label = max((one for one in labels if setting.startswith(f"{one}.")), key=len, default="")  # which may have dots
+    path, equals, text = setting.removeprefix(label).partition("=")
+    head, _, rest = path.partition(".")
+    head = label or head
     listed = head in LISTED
     require(
         bool(equals and (rest or listed)), f"--set {setting!r} must look like meritfed.md_step=.3 or run.evaluate=5"
     )
     value = _value(text)
+    known = {*DECLARED, *LISTED, "tune"}
     if listed:
         tables[head] = _listed(tables.get(head, []), rest, value, f"--set {setting!r} must say which: {LISTED[head]}")
-        return
-    labels = {label_of(m): m for m in tables.get("methods", [])}
-    known = {*DECLARED, *LISTED, "tune"}
-    if head in labels and not (head == "local" and not rest.startswith("local.")):
-        target = labels[head]
+    elif label and not (label == "local" and not rest.startswith("local.")):
+        target = labels[label]
         if rest.startswith("local."):
             put_local(target.setdefault("local", {}), rest.removeprefix("local."), value)
         else:
             _put_within(target, rest, value)
-    elif head == "data":
-        _put_within(tables.setdefault("data", {}), rest, value)
     elif head == "tune":
         tables.setdefault("tune", {})[rest] = value
     elif head in known:

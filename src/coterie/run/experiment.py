@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coterie import catalogue
-from coterie.core.errors import InputError, nearest, require
+from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.method import as_method
 from coterie.core.modules import load_object
@@ -394,8 +394,11 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
     fields = dict(table)
     name = fields.pop("name")
     label = fields.pop("label", label_of(table))
-    good = isinstance(label, str) and bool(label) and not set(label) & set("/\\\n,")
-    require(good, f"{where}: the label {label!r} of method {name!r} must be a word without slashes and commas")
+    require(
+        _is_label(label),
+        f"{where}: the label {cut(label)} of method {cut(name)} must be 1 to 60 characters, a letter or digit among them, no slash and "
+        "no comma, and no table's name",
+    )
     local = fields.pop("local", {})
     require(isinstance(local, dict), f"{where}: local of method {label!r} must be a table")
     tuning = fields.pop("personalise", None)
@@ -403,6 +406,12 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
     if name not in objects:
         find_method(name)
     return MethodEntry(name, label, fields, local, None if tuning is None else build(Tuning, tuning, about))
+
+
+def _is_label(value: Any) -> bool:
+    """Whether a method can be called so: in tables and file names, and before the dot of `--set LABEL.FIELD=...`."""
+    shown = isinstance(value, str) and len(value) <= 60 and value.isprintable() and any(map(str.isalnum, value))
+    return shown and not set(value) & set("/\\,") and (value not in TABLES or value == "local")
 
 
 def _without_none(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
@@ -79,6 +80,15 @@ class Key(NamedTuple):
             return self.option.parse(text)
         except InputError as error:
             raise InputError(f"{self.flag} {error}") from error
+
+    def meant(self, value: Any) -> Any:
+        """What a file says where the command line says `value`: there a list needs no brackets."""
+        if isinstance(value, str):
+            with suppress(InputError):  # which comes again where the table is read
+                value = self.option.parse(value)
+        rule = self.option.rule
+        alone = rule is not None and isinstance(value, str | int | float) and not rule.test(value)
+        return [value] if rule is not None and alone and rule.test((value,)) else value
 
 
 def keys() -> Iterator[Key]:
