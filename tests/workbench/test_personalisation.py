@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import coterie as ct
 from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
+from coterie.core.metrics import DEFAULT_METRICS
 from coterie.core.rows import Part
 from coterie.core.vector import Layout
 from coterie.run.finetune import PARTS, Tuning, tunable
@@ -22,7 +23,7 @@ LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
 
 
 def trained(problem: Problem, method=None, **options) -> Run:
-    options = {"rounds": 3, "evaluate": 3, "merge_validation": False, **options}
+    options = {"rounds": 3, "evaluate": 3, "merge_validation": False, "metrics": DEFAULT_METRICS, **options}
     return fit(method or ct.FedAvg(LOCAL), problem.clients, problem.model, **options)
 
 
