@@ -10,6 +10,7 @@ arguments, as text, contain `match`; `delay` kills it after some time.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import json
@@ -109,6 +110,7 @@ def serve() -> None:
     warm_up()
     for name in ("cli.progress", "run.predict", "run.finalise"):
         importlib.import_module(f"coterie.{name}")
+    gc.freeze()  # a child whose collector visits all that was imported copies half of its memory
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
         sys.stdout.flush()

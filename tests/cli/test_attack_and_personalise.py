@@ -16,7 +16,7 @@ from coterie.run.experiment import Experiment
 from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
 
-FAST = ("--rounds", "3", "--seeds", "2", "--no-report", "--set", "run.evaluate=3")
+FAST = ("--rounds", "3", "--seeds", "1", "--no-report", "--set", "run.evaluate=3")
 FORMS = ("local", "local+bias", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
 TUNE = [
     word
@@ -70,7 +70,7 @@ def test_a_tuned_method_stands_beside_the_untuned_everywhere(tuned):
     )
     assert (run / "models" / "fedavg+bias-0-switzerland.safetensors").is_file()
     text = (run / "history.csv").read_text()
-    assert "fedavg+bias,1,3,switzerland,,tuning_steps,20.0" in text
+    assert "fedavg+bias,0,3,switzerland,,tuning_steps,20.0" in text
     assert {line.split(",")[2] for line in text.splitlines() if line.startswith("fedavg+bias,")} == {"3"}
     weights = (run / "weights.csv").read_text().splitlines()
     assert len([w for w in weights if w.startswith("meritfed+bias,")]) == len(
@@ -164,9 +164,8 @@ def test_an_attack_is_spelled_out_repeats_itself_and_changes_results(driver, tmp
 
 
 def test_a_share_is_drawn_for_each_seed(driver, tmp_path):
-    done(
-        driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, "--attack", "nan", "--attack-on", ".25", "--out", "run")
-    )
+    attack = ("--attack", "nan", "--attack-on", ".25")
+    done(driver(tmp_path, *HEART, "--methods", "fedavg", *FAST, "--seeds", "2", *attack, "--out", "run"))
     assert tables(tmp_path / "run")["attack"] == {"name": "nan", "on": 0.25}
     failed = [
         json.loads((tmp_path / "run" / "checkpoint" / f"fedavg-{s}" / "done.json").read_text())["failures"]
