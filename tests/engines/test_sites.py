@@ -188,7 +188,7 @@ def update(federation, **options):
 
 def test_sites_give_the_same_numbers_as_one_process_to_the_last_bit(hospitals, tmp_path):
     sites, _ = hospitals
-    plan = experiment(METHODS, seeds=2)
+    plan = experiment(METHODS, rounds=2, seeds=2)
     run_experiment(plan, tmp_path / "here")
     run_experiment(plan, tmp_path / "there", backend=Sites(remote(sites)))
     assert not differences(tmp_path / "here", tmp_path / "there")

@@ -91,7 +91,7 @@ nested = st.recursive(simple | st.builds(Inner, st.lists(st.text()).map(tuple), 
                       lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=8)  # fmt: skip
 
 
-@quick
+@settings(quick, max_examples=25)  # to draw such values takes longer than to send them
 @given(st.dictionaries(st.text(), nested, max_size=4))
 def test_anything_made_of_simple_values_comes_back(values):
     got = decode(encode(values))

@@ -105,7 +105,7 @@ def test_two_rounds_by_hand(name):
 @pytest.mark.parametrize("name", ROBUST)
 def test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread(name, monkeypatch):
     problem = quadratic({"a": [1.0, 0.0], "b": [1.2, 0.1], "c": [0.9, -0.1], "d": [1.1, 0.2], "e": [1.0, 0.1]})
-    method = replace(ROBUST[name][0], local=LocalSGD(lr=0.1, steps=Steps(1), batch_size=None), lr=1.0)
+    method = replace(ROBUST[name][0], local=LocalSGD(lr=0.3, steps=Steps(1), batch_size=None), lr=1.0)
     honest = Task.__call__
 
     def lying(self, cohort, /, **payload):
@@ -117,10 +117,10 @@ def test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread(name
         return reply
 
     monkeypatch.setattr(Task, "__call__", lying)
-    x = run(method, problem, 60, max_norm=1e9, evaluate=60).x
+    x = run(method, problem, 20, max_norm=1e9, evaluate=20).x
     assert 0.9 <= float(x[0]) <= 1.2
     assert -0.1 <= float(x[1]) <= 0.2
-    assert float(run(SGDFull(method.local), problem, 10, max_norm=1e9).x.abs().max()) > 1e6
+    assert float(run(SGDFull(method.local), problem, 5, max_norm=1e9).x.abs().max()) > 1e6
 
 
 def test_rules_that_suspect_nobody_are_the_mean():

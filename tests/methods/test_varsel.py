@@ -369,7 +369,7 @@ def gradient(part, x, steps):
 def least(value, n, budget):
     """A minimiser over [0, 1]^n with sum <= budget by SLSQP from many starts."""
     rng = np.random.default_rng(0)
-    starts = [np.zeros(n), np.full(n, min(1, budget / n)), *rng.uniform(0, min(1, budget / n), (20, n))]
+    starts = [np.zeros(n), np.full(n, min(1, budget / n)), *rng.uniform(0, min(1, budget / n), (6, n))]
     limit = {"type": "ineq", "fun": lambda w: budget - w.sum()}
     options = {"ftol": 1e-15, "maxiter": 500}
     found = [minimize(value, w, bounds=[(0, 1)] * n, constraints=[limit], options=options) for w in starts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,15 +25,22 @@ class FirstRows:
         return np.tile(np.arange(batch_size), (steps, 1))
 
 
+@cache
+def cohorts(make):
+    """The initial model, everybody, and each client alone."""
+    problem = make()
+    return start(problem), cohort_of(problem), [cohort_of(problem, [name]) for name in SIZES]
+
+
 @pytest.mark.parametrize("make", [logistic, batch_norm])
 @pytest.mark.parametrize("amount", [Steps(3), Epochs(1), Epochs(2)])
 @pytest.mark.parametrize("batch_size", [None, 3, 5, 7, 100])
 @pytest.mark.parametrize("sampler", [None, FirstRows()])
 def test_steps_are_those_that_are_taken(make, amount, batch_size, sampler):
-    problem = make()
+    x, everybody, alone = cohorts(make)
     local = LocalSGD(lr=0.1, steps=amount, batch_size=batch_size, sampler=sampler)
     taken = []
-    for name in SIZES:
+    for one in alone:
         count = 0
 
         def counted(gradient, y):
@@ -40,10 +48,9 @@ def test_steps_are_those_that_are_taken(make, amount, batch_size, sampler):
             count += 1
             return gradient(y, 0)
 
-        cohort_of(problem, [name]).train(start(problem), local, gradient_rule=counted)
+        one.train(x, local, gradient_rule=counted)
         taken.append(count)
-    cohort = cohort_of(problem)
-    assert cohort.steps(local).tolist() == taken
+    assert everybody.steps(local).tolist() == taken
     if isinstance(amount, Epochs) and batch_size == 5 and sampler is None:
         assert taken == [amount.count * n for n in ([3, 2, 4, 2, 3] if make is logistic else [3, 2, 3, 2, 3])]
 

@@ -75,7 +75,7 @@ def randoms(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 9) -> T
 
 
 LOCALS = [
-    LocalSGD(lr=0.1, steps=Steps(7), batch_size=8),
+    LocalSGD(lr=0.1, steps=Steps(5), batch_size=8),
     LocalSGD(lr=0.1, steps=Steps(1), batch_size=8, weight_decay=0.1),
     LocalSGD(lr=0.1, steps=Steps(1), batch_size=8),
     LocalSGD(lr=0.1, steps=Epochs(2), batch_size=16, weight_decay=0.1),
@@ -109,8 +109,14 @@ def test_the_kernel_equals_the_loop(model, kind):
     assert fast.spent == loop.spent
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(("model", "kind"), KINDS)
+@pytest.mark.parametrize(
+    ("model", "kind", "dtype"),
+    [
+        *((model, kind, torch.float32) for model, kind in KINDS),
+        *((model, kind, torch.float64) for model, kind in KINDS if kind == "regression"),
+    ],
+    ids=str,
+)
 def test_a_client_s_bits_do_not_depend_on_who_shares_its_chunk(model, kind, dtype):
     given = problem(model, dtype, kind)
     everybody = cohort(given)

@@ -34,19 +34,23 @@ def parts(clients, name):
     return tuple(part.numpy() for part in (*client.train, *client.test))
 
 
+def fitted_trees(inputs, labels):
+    """Trees of scikit-learn, and how many rows they have seen."""
+    return HistGradientBoostingClassifier(early_stopping=False, random_state=1).fit(inputs, labels), len(inputs)
+
+
 def test_trees_are_those_of_scikit_learn_on_the_same_rows(hearts):
     clients = ct.data.load("heart-disease", seed=1)
     everybody = [parts(clients, name) for name in clients.names]
-    pooled = [np.concatenate([client[i] for client in everybody]) for i in (0, 1)]
+    pooled = fitted_trees(*(np.concatenate([client[i] for client in everybody]) for i in (0, 1)))
     for name, (inputs, labels, test_inputs, test_labels) in zip(clients.names, everybody, strict=True):
-        for method, (X, y) in zip(TREES, ((inputs, labels), pooled), strict=True):
-            trees = HistGradientBoostingClassifier(early_stopping=False, random_state=1).fit(X, y)
+        for method, (trees, rows) in zip(TREES, (fitted_trees(inputs, labels), pooled), strict=True):
             shares = trees.predict_proba(test_inputs)
             assert value(hearts, method, name, "loss") == pytest.approx(
                 log_loss(test_labels, shares, labels=[0, 1]), rel=1e-4
             )
             assert value(hearts, method, name, "auc") == pytest.approx(roc_auc_score(test_labels, shares[:, 1]))
-            assert value(hearts, method, name, "n_train") == len(X)
+            assert value(hearts, method, name, "n_train") == rows
 
 
 def test_trees_are_no_methods(hearts):
