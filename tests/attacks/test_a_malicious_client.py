@@ -237,7 +237,7 @@ def test_metrics_lie_in_their_range_and_rows_are_those_of_the_facts(quiet, field
 
     quiet.begin(0)
     quiet.lie = altered(lie)
-    replies = ask(quiet, evaluate, part="test", metrics="accuracy,auc")
+    replies = ask(quiet, evaluate, part="test", metrics=("accuracy", "auc"))
     assert list(replies.failed) == [LIAR]
 
 

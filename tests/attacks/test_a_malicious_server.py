@@ -82,7 +82,7 @@ def by_parts_of_one_row(hospital):
     """The loss of a model on a part of one row is that row's."""
     hospital.rows.experiment.split["parts"] = {"train": 0.98, "validation": 0.01, "test": 0.01}
     hospital.begin()
-    said = hospital.ask(evaluate, x=hospital.x, part="validation", metrics="accuracy,auc")
+    said = hospital.ask(evaluate, x=hospital.x, part="validation", metrics=("accuracy", "auc"))
     return int(said["rows"][0])
 
 

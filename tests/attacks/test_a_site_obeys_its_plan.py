@@ -38,7 +38,7 @@ def refused(said, call, *args, **values):
 def test_what_the_plan_says_is_answered(hospital):
     reply = hospital.ask(local_update, x=hospital.x, local=local())
     assert torch.isfinite(reply["delta"]).all()
-    assert hospital.ask(evaluate, x=hospital.x, part="test", metrics="accuracy,auc")["rows"].item() > 0
+    assert hospital.ask(evaluate, x=hospital.x, part="test", metrics=("accuracy", "auc"))["rows"].item() > 0
 
 
 def test_a_task_of_another_method_is_refused(hospital):
@@ -56,9 +56,11 @@ def test_other_local_settings_are_refused(hospital, change):
 
 def test_other_fields_metrics_and_parts_are_refused(hospital):
     refused("has no field 'extra'", hospital.ask, local_update, x=hospital.x, local=local(), extra=1)
-    refused("this 'metrics'", hospital.ask, evaluate, x=hospital.x, part="test", metrics="balanced_accuracy")
-    refused("this 'part'", hospital.ask, evaluate, x=hospital.x, part="all", metrics="auc")
-    refused("this 'x'", hospital.ask, evaluate, x="a text", part="test", metrics="auc")
+    refused("this 'metrics'", hospital.ask, evaluate, x=hospital.x, part="test", metrics=("balanced_accuracy",))
+    for odd in ("accuracy", ("auc", "auc"), (("auc",),), 3):
+        refused("this 'metrics'", hospital.ask, evaluate, x=hospital.x, part="test", metrics=odd)
+    refused("this 'part'", hospital.ask, evaluate, x=hospital.x, part="all", metrics=("auc",))
+    refused("this 'x'", hospital.ask, evaluate, x="a text", part="test", metrics=("auc",))
 
 
 @pytest.mark.parametrize("where", [{"round": 6}, {"round": -1}, {"seed": 7}])
@@ -202,7 +204,7 @@ def test_a_request_that_was_refused_is_not_paid_for(tmp_path):
 
 
 def test_the_log_keeps_the_beginning_of_a_long_setting(hospital):
-    refused("plan", hospital.ask, evaluate, x=hospital.x, part="x" * 100_000, metrics="accuracy")
+    refused("plan", hospital.ask, evaluate, x=hospital.x, part="x" * 100_000, metrics=("accuracy",))
     assert len(str(hospital.rows.about)) < 3000
 
 

@@ -107,8 +107,12 @@ def test_what_it_cannot_take_is_one_sentence(what):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: ct.RunSettings(metrics="auc"), "RunSettings.metrics must be a list of names; got 'auc'"),
-        (lambda: ct.RunSettings(metrics=3), "RunSettings.metrics must be a list of names; got 3"),
+        (lambda: ct.RunSettings(metrics="auc"), "RunSettings.metrics must be a list of names, each once"),
+        (lambda: ct.RunSettings(metrics=3), "got 3"),
+        (lambda: ct.RunSettings(metrics=("accuracy,auc", "rmse")), "got ('accuracy,auc', 'rmse')"),
+        (lambda: ct.RunSettings(metrics=("auc", " auc")), "got ('auc', ' auc')"),
+        (lambda: ct.RunSettings(metrics=("auc", "auc")), "got ('auc', 'auc')"),
+        (lambda: ct.RunSettings(metrics=("a.py:f", "b.py:f")), "got ('a.py:f', 'b.py:f')"),
         (lambda: ct.InProcess(workers="2"), "InProcess.workers must be an int > 0; got '2'"),
         (
             lambda: ct.RunSettings(loss="binry"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf, isfinite
 from typing import Annotated, Any, NamedTuple
 
@@ -13,7 +13,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.diagnostic import DIAGNOSTIC
 from coterie.core.errors import InputError, nearest
 from coterie.core.loss import IGNORED, Kind, probabilities
-from coterie.core.task import Form, Number, Rows, task
+from coterie.core.task import Flag, Form, Number, Rows, Size, task
 from coterie.core.vector import Layout
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "evaluate",
     "find_metrics",
     "mae",
-    "names_in",
     "register",
     "rmse",
     "top5",
@@ -179,26 +178,21 @@ def register(name: str, metric: Metric) -> None:
     METRICS[name] = metric
 
 
-def names_in(metrics: str) -> tuple[str, ...]:
-    """The names in a comma-separated list."""
-    return tuple(filter(None, metrics.split(",")))
-
-
 def _as_many(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
-    return (len(names_in(payload["metrics"])),)
+    return (len(payload["metrics"]),)
 
 
 def _ranges(payload: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The lowest and the highest value of each metric that is asked; undefined ones are sent as 0."""
-    ranges = [_RANGES.get(name, (-inf, inf)) for name in names_in(payload["metrics"])]
+    ranges = [_RANGES.get(name, (-inf, inf)) for name in payload["metrics"]]
     low, high = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 2).T
     return low, high
 
 
-def find_metrics(names: str) -> Mapping[str, Metric]:
-    """The metrics of a comma-separated list."""
+def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
+    """The metrics of these names. Raises `InputError` for one that there is not."""
     metrics = {}
-    for name in names_in(names):
+    for name in names:
         if name not in METRICS:
             raise InputError(f"there is no metric {name!r}; {nearest(name, METRICS)}")
         metrics[name] = METRICS[name]
@@ -206,7 +200,10 @@ def find_metrics(names: str) -> Mapping[str, Metric]:
 
 
 class Evaluation(NamedTuple):
-    """Rows [n], mean loss [n], metrics [n, m] and which of them are defined [n, m]; loss is 0 where there are no rows."""
+    """Rows [n], mean loss [n], metrics [n, m] and which of them are defined [n, m]; loss is 0 where there are no rows.
+
+    No reply may hold NaN, so here and in `Shares` a number is 0 where `defined` says that it is none.
+    """
 
     rows: Rows
     loss: Number
@@ -215,14 +212,12 @@ class Evaluation(NamedTuple):
 
 
 @task
-def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluation:
+def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: tuple[str, ...]) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
-    names = names_in(metrics)
     columns = cohort.evaluate(x, find_metrics(metrics), part=part)
-    # A wire carries neither NaN nor Inf, so what is undefined is said in a field of its own.
     values = (
-        torch.stack([columns[k] for k in names], dim=1)
-        if names
+        torch.stack([columns[k] for k in metrics], dim=1)
+        if metrics
         else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
     )
     loss, known = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()
@@ -233,10 +228,11 @@ def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: str) -> Evaluatio
 
 
 class Shares(NamedTuple):
-    """Share of the largest class [n], and log-loss of predicting the client's own training shares [n]; -1 where undefined."""
+    """Share of the largest class [n], log-loss of predicting the client's own training shares [n], and whether they are defined [n]."""
 
-    majority: Annotated[Tensor, "other", Form(within=(-1.0, 1.0))]
-    majority_loss: Annotated[Tensor, "other", Form(within=(-1.0, inf))]
+    majority: Annotated[Tensor, "other", Form(within=(0.0, 1.0))]
+    majority_loss: Size
+    defined: Flag
 
 
 def _counted(labels: Tensor) -> Tensor:
@@ -246,20 +242,21 @@ def _counted(labels: Tensor) -> Tensor:
 @task
 def baselines(cohort: Cohort, *, part: str) -> Shares:
     """What a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
-    shares = []
-    for i in range(len(cohort.names)):
-        if cohort.workspace.loss.kind not in ("binary", "classes") or not cohort.has(i, part):
-            shares.append((-1.0, -1.0))
-            continue
-        labels, train = (_counted(cohort.labels(i, k)) for k in (part, "train"))
-        if not len(labels) or not len(train):
-            shares.append((-1.0, -1.0))
-            continue
-        classes = int(max(labels.max(), train.max())) + 1
-        counts = torch.bincount(labels, minlength=classes).double()
-        # One added row per class: a class without training rows would cost an infinite loss.
-        known = torch.bincount(train, minlength=classes).double() + 1
-        loss = -(counts * (known / known.sum()).log()).sum() / counts.sum()
-        shares.append((float(counts.max() / counts.sum()), float(loss)))
-    table = torch.tensor(shares, dtype=torch.float64)
-    return Shares(table[:, 0], table[:, 1])
+    shares = [_constant(cohort, i, part) for i in range(len(cohort.names))]
+    table = torch.tensor([known or (0.0, 0.0) for known in shares], dtype=torch.float64)
+    return Shares(table[:, 0], table[:, 1], torch.tensor([known is not None for known in shares]))
+
+
+def _constant(cohort: Cohort, client: int, part: str) -> tuple[float, float] | None:
+    """Accuracy of the largest class on a client's rows, and log-loss of its training shares; None where there are no classes."""
+    if cohort.workspace.loss.kind not in ("binary", "classes") or not cohort.has(client, part):
+        return None
+    labels, train = (_counted(cohort.labels(client, k)) for k in (part, "train"))
+    if not len(labels) or not len(train):
+        return None
+    classes = int(max(labels.max(), train.max())) + 1
+    counts = torch.bincount(labels, minlength=classes).double()
+    # One added row per class: a class without training rows would cost an infinite loss.
+    known = torch.bincount(train, minlength=classes).double() + 1
+    loss = -(counts * (known / known.sum()).log()).sum() / counts.sum()
+    return float(counts.max() / counts.sum()), float(loss)

@@ -1,7 +1,7 @@
 """What a wire carries: messages of named values, and nothing that has to be pickled.
 
-A value is a tensor, int, float, bool, str, None, `PerClient(tensor)`, a registered frozen dataclass of such values, or an envelope: a
-frozen dataclass of the library's own, whose fields may be mappings of values and tuples of envelopes too.
+A value is a tensor, int, float, bool, str, None, a tuple of these but tensors, `PerClient(tensor)`, a registered frozen dataclass of
+such values, or an envelope: a frozen dataclass of the library's own, whose fields may be mappings of values and tuples of envelopes.
 """
 
 from __future__ import annotations

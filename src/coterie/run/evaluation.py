@@ -95,9 +95,9 @@ class Evaluator:
         names = [n for n in everybody if n not in known]
         if not names:
             return known
-        x, wanted = served(models, names), ",".join(self._metrics)
+        x = served(models, names)
         try:
-            replies = self._view(number).ask(names, evaluate, x=x, part=split, metrics=wanted)
+            replies = self._view(number).ask(names, evaluate, x=x, part=split, metrics=self._metrics)
         except QuorumError:  # who failed before has failed again
             if known:
                 return known
@@ -145,16 +145,12 @@ class Evaluator:
     def _view(self, number: int) -> Federation:
         return self._federation.view(self._engine.clients, number, self._attempt)
 
-    def _constant_predictions(
-        self, names: tuple[str, ...], split: str, number: int
-    ) -> dict[str, tuple[float | None, float | None]]:
-        """By client: accuracy of its largest class and log-loss of its training shares; None where there are no classes."""
+    def _constant_predictions(self, names: tuple[str, ...], split: str, number: int) -> dict[str, tuple[float, float]]:
+        """Accuracy of a client's largest class and log-loss of its training shares, for each client where they are defined."""
         constant = self._view(number).ask(names, baselines, part=split)
-        pairs = zip(constant.majority.tolist(), constant.majority_loss.tolist(), strict=True)
-        return {
-            name: (_unless_negative(majority), _unless_negative(loss))
-            for name, (majority, loss) in zip(constant.clients, pairs, strict=True)
-        }
+        columns = (constant.majority, constant.majority_loss, constant.defined)
+        rows = zip(constant.clients, *(c.tolist() for c in columns), strict=True)
+        return {name: (share, loss) for name, share, loss, defined in rows if defined}
 
 
 def served(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerClient:
@@ -162,7 +158,3 @@ def served(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerCl
     if not any(n in models for n in names):
         return models["*"]
     return PerClient(torch.stack([models[n if n in models else "*"] for n in names]))
-
-
-def _unless_negative(value: float) -> float | None:
-    return None if value < 0 else value

@@ -37,4 +37,4 @@ def add_metrics(metrics: Iterable[str]) -> None:
             )
             register(name, function)
         else:
-            find_metrics(metric)
+            find_metrics([metric])

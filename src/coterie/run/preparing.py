@@ -47,7 +47,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     experiment.engine.check()
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
-    find_metrics(",".join(metric_names(experiment)))
+    find_metrics(metric_names(experiment))
     for entry in experiment.methods:
         check_method(experiment, entry, clients)
     if experiment.attack is not None:

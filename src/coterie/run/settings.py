@@ -12,6 +12,7 @@ from coterie.core.modules import load_object
 from coterie.core.schema import COUNT, POSITIVE, SIZE, TEXT, Flag, InFiles, Rule, list_of, optional, options
 from coterie.run.appeal import Appeal
 from coterie.run.callbacks import Callback
+from coterie.run.own_metrics import short_names
 
 __all__ = ["MOST_ROUNDS", "PATTERNS", "ROUNDS", "RunSettings"]
 
@@ -23,6 +24,10 @@ _LOSS = Rule(
     f"{' | '.join(LOSSES)} or FILE.py:FUNCTION",
     LOSSES,
 )
+_METRICS = Rule(
+    lambda v: list_of(TEXT, "", empty=True).test(v) and _are_names(short_names(v)),
+    'a list of names, each once, such as "auc" or "FILE.py:FUNCTION"',
+)
 PATTERNS = list_of(TEXT, "a list of patterns", empty=True)
 _APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
 _CALLBACKS = Rule(
@@ -31,6 +36,10 @@ _CALLBACKS = Rule(
     ),
     "a list of callbacks, or of functions of a round's number",
 )
+
+
+def _are_names(names: tuple[str, ...]) -> bool:
+    return all(map(str.isidentifier, names)) and len(set(names)) == len(names)
 
 
 @options
@@ -58,9 +67,7 @@ class RunSettings:
 
     clients_per_round: Annotated[int | None, optional(SIZE, "all clients"), Flag(metavar="M")] = None
     evaluate: Annotated[int | None, optional(SIZE, "about twenty evaluations")] = None
-    metrics: Annotated[tuple[str, ...], list_of(TEXT, "a list of names", empty=True), Flag(metavar="A,B")] = (
-        DEFAULT_METRICS
-    )
+    metrics: Annotated[tuple[str, ...], _METRICS, Flag(metavar="A,B")] = DEFAULT_METRICS
     loss: Annotated[str | RowLoss, _LOSS, Flag(metavar="NAME")] = "auto"
     merge_validation: bool = True
     max_norm: Annotated[float, POSITIVE] = 100.0
@@ -87,7 +94,7 @@ class RunSettings:
         require(ROUNDS.test(rounds), f"rounds must be {ROUNDS.allowed}; got {cut(rounds)}")
         m = self.per_round(count)
         require(m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}")
-        find_metrics(",".join(self.metrics))
+        find_metrics(self.metrics)
 
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""

@@ -113,7 +113,7 @@ class _Trees:
         value = float(loss.rows(outputs, labels).double().mean())
         if not self._count:
             outputs, labels = clients.label_scale.undo(outputs), clients.label_scale.undo(labels)
-        return {"loss": value, **{n: m(outputs, labels, loss.kind) for n, m in find_metrics(",".join(names)).items()}}
+        return {"loss": value, **{n: m(outputs, labels, loss.kind) for n, m in find_metrics(names).items()}}
 
     def _outputs(self, part: Part) -> Tensor:
         """What a model would say: one number or logit [rows, 1], or a logit for each class [rows, C]."""

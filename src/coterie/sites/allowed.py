@@ -87,7 +87,8 @@ class Allowed:
         if name == "part":
             return value in PARTS
         if name == "metrics":
-            return isinstance(value, str) and set(filter(None, value.split(","))) <= set(self.metrics)
+            named = isinstance(value, tuple) and all(isinstance(metric, str) for metric in value)
+            return named and len(set(value)) == len(value) and set(value) <= set(self.metrics)
         if name in COUNTERS and type(value) is int:
             return 0 <= value <= max(v for v in self.values if type(v) is int)
         return self._said(name, value)

@@ -138,9 +138,8 @@ def classes_withheld(
     if part is None or part.labels.is_floating_point() or _fewest(part.labels) >= least:
         return reply
     if name == "baselines":
-        return {key: torch.full_like(value, -1) for key, value in reply.items()}
-    asked = list(filter(None, str(payload["metrics"]).split(",")))
-    hidden = torch.tensor([metric not in OF_ALL_ROWS for metric in asked], dtype=torch.bool)
+        return {key: torch.zeros_like(value) for key, value in reply.items()}
+    hidden = torch.tensor([metric not in OF_ALL_ROWS for metric in payload["metrics"]], dtype=torch.bool)
     values = torch.where(hidden, torch.zeros_like(reply["values"]), reply["values"])
     return {**reply, "values": values, "defined": reply["defined"] & ~hidden}
 
