@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
+from statistics import fmean
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 from torch import Tensor
 
 from experiments.independent.common import Problem, Rows, Values, batches, generator, on, rows_of
 
+Numbers = NDArray[np.float64]
 Chances = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor | None]]
 """From the global model and the local models of the round before (none at first): how probable each row of each client is [n].
 
@@ -48,20 +53,37 @@ def isfedavg(problem: Problem) -> Values:
 
 
 def isfl(problem: Problem) -> Values:
-    """Algorithm 2: classes by the closed form of Theorems 2 and 3, after each round; the first round has w = 1."""
+    """Algorithm 2: classes by the closed form of Theorems 2 and 3."""
+    return _by_lipschitz(problem, "isfl", closed_form)
+
+
+def isfl_exact(problem: Problem) -> Values:
+    """Ours: classes by the least value of the bound that the closed form is derived from."""
+    return _by_lipschitz(problem, "isfl-exact", minimiser)
+
+
+def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor, Tensor, float], Tensor]) -> Values:
     train, held = problem.train, rows_of(problem.clients.server)
     p = shares(torch.cat([rows.labels for rows in train]), _classes(problem))
-    floor = problem.entry("isfl")["floor"]
+    own = [shares(rows.labels, len(p)) for rows in train]
+    floor = problem.entry(method)["floor"]
+    closed, least = list[float](), list[float]()
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not local:
-            return [None] * len(train)
-        lipschitz = gradient_lipschitz(problem, x, local, held)
-        own = [shares(rows.labels, len(p)) for rows in train]
-        return [by_class(closed_form(p, p_k, L, floor), rows.labels)
-                for p_k, L, rows in zip(own, lipschitz, train, strict=True)]  # fmt: skip
+            return [None] * len(train)  # w = 1
+        known = [(p, p_k, L, floor) for p_k, L in zip(own, gradient_lipschitz(problem, x, local, held), strict=True)]
+        closed.append(fmean(bound(closed_form(*given), p, given[2]) for given in known))
+        least.append(fmean(bound(minimiser(*given), p, given[2]) for given in known))
+        return [by_class(solve(*given), rows.labels) for given, rows in zip(known, train, strict=True)]
 
-    return _learned(problem, "isfl", chances)
+    return {
+        **_learned(problem, method, chances),
+        "rho, closed form, first round": closed[0],
+        "rho, closed form": closed[-1],
+        "rho, optimum": least[-1],
+        "excess of the closed form's rho": closed[-1] / least[-1] - 1,
+    }
 
 
 def shares(labels: Tensor, classes: int) -> Tensor:
@@ -112,6 +134,30 @@ def closed_form(p: Tensor, p_k: Tensor, lipschitz: Tensor, floor: float) -> Tens
     return p + (room[falling] / -a[falling]).min() * a
 
 
+def bound(q: Tensor, p: Tensor, lipschitz: Tensor) -> float:
+    """Eq. 13, the factor of Theorem 1 that the choice of q changes."""
+    return float((1 + (p - q).square().sum()) * (q * lipschitz**2).sum())
+
+
+def minimiser(p: Tensor, p_k: Tensor, lipschitz: Tensor, floor: float) -> Tensor:
+    """The q of least `bound` with sum 1 and q >= floor p_k: the best end of SLSQP from p and from every single class."""
+    low = torch.minimum(floor * p_k, p).double().numpy()
+    shares, squares = p.double().numpy(), lipschitz.double().square().numpy()
+    squares = squares / squares.max()
+
+    def value(q: Numbers) -> float:
+        return float((1 + ((shares - q) ** 2).sum()) * (q @ squares))
+
+    def slope(q: Numbers) -> Numbers:
+        return 2 * (q - shares) * (q @ squares) + (1 + ((shares - q) ** 2).sum()) * squares
+
+    starts = [shares, *(low + (1 - low.sum()) * np.eye(len(low)))]
+    whole = {"type": "eq", "fun": lambda q: q.sum() - 1, "jac": np.ones_like}
+    ends = [minimize(value, start, jac=slope, method="SLSQP", bounds=[(end, 1) for end in low], constraints=whole,
+                     options={"ftol": 1e-12, "maxiter": 500}).x for start in starts]  # fmt: skip
+    return torch.from_numpy(min(ends, key=value)).to(p.dtype)
+
+
 def _classes(problem: Problem) -> int:
     return problem.model.widths[-1]
 
@@ -132,11 +178,12 @@ def _trained(problem: Problem, x: Tensor, rows: Rows, chance: Tensor | None, ran
 def _learned(problem: Problem, method: str, chances: Chances) -> Values:
     train, random = problem.train, generator(problem.seed, method)
     sizes = torch.tensor([float(len(rows.labels)) for rows in train])
-    x, local = problem.start(), list[Tensor]()
+    x = problem.start()
+    odds = chances(x, [])
     for _ in range(problem.rounds):
-        odds = chances(x, local)
         local = [_trained(problem, x, rows, chance, random) for rows, chance in zip(train, odds, strict=True)]
         x = (sizes / sizes.sum()) @ torch.stack(local)
+        odds = chances(x, local)
     standard = rows_of(problem.clients[0].test)  # the same for every client
     return {"accuracy on D_S": problem.accuracy(x, [standard]), "accuracy on D_G": problem.accuracy(x, train)}
 
@@ -144,9 +191,10 @@ def _learned(problem: Problem, method: str, chances: Chances) -> Values:
 METHODS = {
     "isfl-fashion-98": on(
         "isfl-fashion-98",
-        {"fedavg": fedavg, "uniform-is": uniform_is, "pj-is": pj_is, "isfedavg": isfedavg, "isfl": isfl},
+        {"fedavg": fedavg, "uniform-is": uniform_is, "pj-is": pj_is, "isfedavg": isfedavg, "isfl": isfl,
+         "isfl-exact": isfl_exact},
     )
-}
+}  # fmt: skip
 
 
 def counted(problem: Problem) -> list[str]:
