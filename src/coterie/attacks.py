@@ -33,8 +33,9 @@ from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.filters import Filter, Passage, in_order, streams
+from coterie.core.hooks import overrides
 from coterie.core.identity import identity
-from coterie.core.method import Attack, as_attack, overrides
+from coterie.core.method import Attack, as_attack
 from coterie.core.rng import Rng, normal
 from coterie.core.rows import Rows
 from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, one_of, options
@@ -258,6 +259,7 @@ ATTACKS = Registry(
         "dropout": Dropout,
         "straggler": Straggler,
     },
+    base=Attack,
     flag=Flag("--attack", "NAME"),
 )
 """What `[attack] name = ...` and `--attack` can name."""

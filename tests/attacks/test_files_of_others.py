@@ -300,6 +300,9 @@ def test_a_plan_has_no_filters_that_lie(tmp_path, monkeypatch):
     class Lie(Filter):
         stage = "attack"
 
+        def apply(self, rows, passage):
+            return -rows
+
     monkeypatch.setitem(FILTERS, "lie", Lie)
     tables = {"data": {"name": "heart-disease"}, "methods": [{"name": "fedavg"}], "deploy": {"sites": ["a", "b"]}}
     (tmp_path / "plan.toml").write_text(tomli_w.dumps({**tables, "filters": [{"name": "lie"}]}))

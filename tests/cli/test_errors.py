@@ -299,7 +299,7 @@ MINE = {
     "no Python": ((*HEART, "--methods", "words.py:Mine"), "words.py cannot be imported: SyntaxError"),
     "ends the process": ((*HEART, "--methods", "exits.py:Mine"), "exits.py cannot be imported: SystemExit"),
     "no such name": ((*HEART, "--methods", "mine.py:Whoel"), "mine.py has no 'Whoel'; did you mean 'Whole'?"),
-    "a method that lacks a part": ((*HEART, "--methods", "mine.py:Nothing"), "mine.py:Nothing has no 'init'"),
+    "a method that lacks a part": ((*HEART, "--methods", "mine.py:Nothing"), "mine.py:Nothing: Nothing has no init and no models"),
     "a field that it lacks": (
         (*HEART, "--methods", "mine.py:Whole", "--set", "whole.strenght=1"),
         "unknown key 'strenght'; did you mean 'strength'?",

@@ -187,15 +187,20 @@ class Exact(FedAvg):
 
 @dataclass(frozen=True)
 class Unregistered(Filter):
-    pass
+    def apply(self, rows, passage):
+        return 0 * rows
 
 
 @pytest.mark.parametrize(
     ("filters", "method", "said"),
     [
-        ([3], FedAvg(), "a filter must be one such as TopK(0.01); got 3"),
+        ([3], FedAvg(), "3 is not a filter; give one such as TopK(0.01), of a class derived from Filter"),
         ([Unregistered()], FedAvg(), "Unregistered must be a frozen dataclass registered with @wire_type"),
-        ([Times(stage="noises")], FedAvg(), "Times.stage is 'noises'; did you mean 'noise'?"),
+        (
+            [Times(stage="noises")],
+            FedAvg(),
+            "Times.stage must be clipping | noise | compression | attack | masks; got 'noises'; did you mean 'noise'?",
+        ),
         ([Halves(), Breaks()], FedAvg(), "Halves and Breaks both choose the form in which replies are sent"),
         (
             [Times()],

@@ -4,7 +4,12 @@ import pytest
 import torch
 
 import coterie as ct
+from coterie.attacks import ATTACKS
 from coterie.core.method import Attack, Method, Sampler, as_attack, as_method, as_sampler
+from coterie.core.training import SAMPLERS
+from coterie.engines import ENGINES
+from coterie.filters import FILTERS
+from coterie.run.callbacks import CALLBACKS
 
 ROWS = {name: (torch.ones(12, 1), torch.full((12,), label)) for name, label in {"a": 0.0, "b": 1.0}.items()}
 LOCAL = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
@@ -37,6 +42,14 @@ class WithPool(ct.FedAvg):
     pool = True
 
 
+class Onw(ct.FedAvg):
+    participation = "onw"
+
+
+class Pooled(ct.FedAvg):
+    pooled = "no"
+
+
 class Evenly:
     """A sampler of the user's own with a hook that is none."""
 
@@ -67,6 +80,60 @@ class Here(ct.InProcess):
     fork = True
 
 
+@ct.wire_type
+class Transforms(ct.Filter):
+    def transform(self, rows, passage):
+        return 0 * rows
+
+
+@ct.wire_type
+class Rewrites(ct.Filter):
+    def apply(self, rows, passage):
+        return 0 * rows
+
+
+class OfGradient(Rewrites):
+    kinds = "gradient"
+
+
+class OfUpdates(Rewrites):
+    kinds = ("updates",)
+
+
+class Honest(ct.attacks.Attack):
+    fault = "lied"
+
+
+class Deaf(ct.Callback):
+    keeps_validation = True
+
+
+class Opens:
+    """An engine of the user's own without its base class."""
+
+    def open(self, clients, model, loss):
+        return ct.InProcess().open(clients, model, loss)
+
+
+class Closed(ct.EngineSpec):
+    def open(self, clients, model, loss):
+        return None
+
+
+class Always:
+    """An attack of the user's own without its base class."""
+
+    on = 50
+
+    def rewrite(self, kind, rows, attackers, rngs):
+        return -rows[attackers]
+
+
+class Fails(Always):
+    on = ("a",)
+    fails = True
+
+
 def fit(method, **options):
     parts = {n: dict.fromkeys(("train", "validation"), rows) for n, rows in ROWS.items()}
     return ct.fit(method, ct.data.from_tensors(parts), ct.models.Logistic(), rounds=1, **options)
@@ -82,6 +149,8 @@ def fit(method, **options):
             r"Evenly\.after_rounds is not .* a sampler; did you mean after_round\?",
         ),
         (object(), "object has no init and no models and no round, so it is not a method"),
+        (Onw(LOCAL), r"Onw.participation must be run \| own; got 'onw'; did you mean 'own'\?"),
+        (Pooled(LOCAL), "Pooled.pooled must be true or false; got 'no'"),
         (ct.FedAvg, "is a class and not a method; call it"),
     ],
 )
@@ -104,11 +173,65 @@ def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
             r"Watching\.keep_validation is not a hook of a callback; did you mean keeps_validation\?",
         ),
         ({"engine": Here()}, r"Here\.fork is not a hook of an engine; did you mean forks\?"),
+        (
+            {"filters": [Transforms()]},
+            "Transforms has no hook of a filter and would do nothing; define apply, pack or unpack",
+        ),
+        ({"filters": [OfGradient()]}, "OfGradient.kinds must be a tuple of update, .*; got 'gradient'"),
+        ({"filters": [OfUpdates()]}, r"OfUpdates.kinds must be a tuple of update, .*; got \('updates',\)"),
+        ({"filters": [ct.TopK]}, "TopK'> is a class and not a filter; call it"),
+        ({"attack": Honest(on=("a",))}, "Honest has no hook of an attack and would do nothing; define corrupt, "),
+        ({"attack": Always()}, r"Always.on must be a list of names or a share in \(0, 1\]; got 50"),
+        ({"attack": Fails()}, r"Fails.fails must be a function \(rng\); got True"),
+        ({"settings": ct.RunSettings(callbacks=(Deaf(),))}, "Deaf has no hook of a callback and would do nothing"),
+        ({"engine": Opens()}, r"Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class derived"),
+        ({"engine": Closed()}, "Closed.open must return an engine, of a class derived from .*; got None"),
+        ({"engine": ct.InProcess}, "InProcess'> is a class and not an engine; call it"),
     ],
 )
-def test_a_misspelt_hook_of_a_value_is_refused_when_a_run_begins(options, sentence):
+def test_what_would_be_ignored_or_break_later_is_refused_when_a_run_begins(options, sentence):
     with pytest.raises(ct.InputError, match=sentence):
         fit(ct.FedAvg(LOCAL), **options)
+
+
+OWN = """
+import coterie as ct
+THREE = 3
+class Opens:
+    def open(self, clients, model, loss): ...
+class Opne(ct.EngineSpec):
+    def opne(self, clients, model, loss): ...
+class Short(ct.EngineSpec):
+    def open(self, clients, model): ...
+class Row(ct.Sampler):
+    def row(self, cohort, client, rng, steps, batch_size): ...
+"""
+
+
+@pytest.mark.parametrize("registry", [ENGINES, ATTACKS, FILTERS, CALLBACKS, SAMPLERS], ids=lambda r: r.kind)
+def test_what_a_file_names_must_be_a_class(registry, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    with pytest.raises(ct.InputError, match=rf"a.toml: .*own.py:THREE is no class of an? {registry.kind}; got 3"):
+        registry.build({"name": f"{tmp_path}/own.py:THREE"}, "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "sentence"),
+    [
+        (
+            ENGINES,
+            "Opens",
+            r"a.toml: .*Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class d",
+        ),
+        (ENGINES, "Opne", "a.toml: Opne has no open, so it is not an engine; rename opne to open"),
+        (ENGINES, "Short", r"a.toml: Short.open must be a function \(clients, model, loss\); got"),
+        (SAMPLERS, "Row", r"a.toml: Row.row is not a hook of a sampler; did you mean rows\?"),
+    ],
+)
+def test_a_class_in_a_file_is_checked_as_a_value_is(registry, name, sentence, tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    with pytest.raises(ct.InputError, match=sentence):
+        registry.build({"name": f"{tmp_path}/own.py:{name}"}, "a.toml")
 
 
 def test_an_object_with_three_hooks_is_a_method_and_its_others_count():
@@ -141,10 +264,11 @@ def test_samplers_and_attacks_get_their_defaults():
             return torch.zeros(steps, batch_size, dtype=torch.int64).numpy()
 
     class Never:
-        pass
+        def fails(self, rng):
+            return False
 
     assert as_sampler(First()).sample_ratio == 1.0
-    assert as_sampler(Sampler()).after_round(None, None) == {}
+    assert as_sampler(First()).after_round(None, None) == {}
     attack, rows = as_attack(Never()), torch.eye(2)
     assert torch.equal(attack.rewrite("update", rows, torch.tensor([True, False]), []), rows[:1])
     assert (attack.late, attack.fails(None), isinstance(attack, Attack)) == (False, False, True)

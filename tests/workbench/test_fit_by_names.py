@@ -86,7 +86,11 @@ WRONG = {
     "a model": (("fedavg", "heart-disease", "logistc"), {}, "there is no model 'logistc'; did you mean 'logistic'"),
     "a method that needs more": (("varsel", "heart-disease"), {}, "method 'varsel': VaRSeL.internal must be"),
     "clients": (("fedavg", [1, 2]), {}, "clients must be Clients, as data.from_tensors makes them"),
-    "an engine": ((), {"engine": "ray"}, "engine must be an engine such as InProcess(workers=2); got 'ray'"),
+    "an engine": (
+        (),
+        {"engine": "ray"},
+        "'ray' is not an engine; give one such as InProcess(workers=2), of a class derived",
+    ),
     "local": ((), {"local": {"lr": 0.1}}, "local must be None or LocalSGD(...); got {'lr': 0.1}"),
     "init": ((), {"init": 3}, "init must be None, a state dict or a safetensors file; got 3"),
     "settings": ((), {"settings": {"evaluate": 3}}, "settings must be RunSettings(...); got {'evaluate': 3}"),

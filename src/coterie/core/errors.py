@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "cut",
     "is_number",
     "nearest",
+    "placed",
     "plain",
     "require",
     "shortened",
@@ -79,6 +81,21 @@ def require(condition: bool, sentence: str) -> None:
     """Raise `InputError(sentence)` unless `condition` holds."""
     if not condition:
         raise InputError(sentence)
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Let what is refused inside begin with a place; without one nothing changes.
+
+    >>> with placed("a.toml, [engine]"):
+    ...     require(False, "say a name")
+    Traceback (most recent call last):
+    coterie.core.errors.InputError: a.toml, [engine]: say a name
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}" if where else str(error)) from error
 
 
 def is_number(value: Any) -> bool:

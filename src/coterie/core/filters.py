@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from coterie.core.checks import VECTORS, well_formed
 from coterie.core.envelopes import Answer, Ask, Block, Context, Packed
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.hooks import refuse_misspelt
+from coterie.core.errors import InputError, require
+from coterie.core.hooks import Kind, adopted
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng
+from coterie.core.rules import list_of, one_of
 from coterie.core.task import Task
 from coterie.core.vector import Layout
 from coterie.core.wire import to_json
@@ -30,6 +31,10 @@ __all__ = ["STAGES", "Filter", "Passage", "filtered", "filters_of", "in_order", 
 
 STAGES = ("clipping", "noise", "compression", "attack", "masks")
 """The order of filters: attackers change what they would have sent, and a mask hides whatever is sent."""
+
+
+_FIELDS = one_of("update", "gradient", "gap", "stay", "count")
+_KINDS = list_of(_FIELDS, "a tuple of update, gradient, gap, stay or count")
 
 
 @dataclass(frozen=True)
@@ -84,13 +89,15 @@ class Filter:
 
     Attributes:
         stage: when it runs; filters run in the order of `STAGES`.
-        kinds: of the fields that it changes: `update`, `gradient`, `gap`, `count`.
+        kinds: of the fields that it changes: `update`, `gradient`, `gap`, `stay`, `count`.
         lossy: whether the server receives something else than the task replied; methods that need exact uploads refuse it.
         packs: whether updates or gradients are sent in another form (`pack`); one filter of a run at most.
     """
 
-    stage: ClassVar[str] = "compression"
-    kinds: ClassVar[tuple[str, ...]] = ("update",)
+    _kind: ClassVar = Kind("filter", "TopK(0.01)")
+
+    stage: ClassVar[Annotated[str, one_of(*STAGES)]] = "compression"
+    kinds: ClassVar[Annotated[tuple[str, ...], _KINDS]] = ("update",)
     lossy: ClassVar[bool] = True
     packs: ClassVar[bool] = False
 
@@ -113,12 +120,9 @@ def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...
     Raises `InputError` for what is not a filter or cannot travel, for two that pack, and for a lossy one where the method needs exact
     uploads.
     """
-    given = tuple(filters)
+    given: tuple[Filter, ...] = tuple(adopted(one, Filter) for one in filters)
     for one in given:
         own = type(one).__name__
-        require(isinstance(one, Filter), f"a filter must be one such as TopK(0.01); got {one!r}")
-        refuse_misspelt(one, Filter, "a filter")
-        require(one.stage in STAGES, f"{own}.stage is {one.stage!r}; {nearest(one.stage, STAGES)}")
         try:
             to_json(one)
         except InputError as error:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import InputError, is_number, require
+from coterie.core.errors import InputError, is_number
 from coterie.core.federation import Federation
 from coterie.core.filters import Filter
-from coterie.core.hooks import hooks_of, refuse_misspelt
+from coterie.core.hooks import Kind, adopted, overrides
 from coterie.core.rng import Rng
-from coterie.core.schema import Flag, Rule, options
+from coterie.core.schema import Flag, Rule, one_of, options
 
 if TYPE_CHECKING:
     from coterie.core.clients import Clients
@@ -39,6 +39,7 @@ class Sampler:
         sample_ratio: share of its rows that a client draws in a local epoch.
     """
 
+    _kind = Kind("sampler")
     sample_ratio: float = 1.0
 
     def at(self, cohort: Any, x: Tensor) -> Sampler:
@@ -74,6 +75,7 @@ class Method(ABC, Generic[S]):
         catalogue: name and place in the catalogue, of the methods that come with coterie (see `coterie/catalogue.py`).
     """
 
+    _kind = Kind("method")
     catalogue: tuple[str, int] | None = None
 
     @abstractmethod
@@ -89,7 +91,7 @@ class Method(ABC, Generic[S]):
         """One model [d + b] for everybody, or a model for each client that has one."""
 
     @property
-    def participation(self) -> str:
+    def participation(self) -> Annotated[str, one_of("run", "own")]:
         """`"run"`: the run loop draws the participants of a round; `"own"`: the method does, and its view has everybody."""
         return "run"
 
@@ -157,6 +159,8 @@ class Attack:
         late: whether a client that fails has done its work before.
     """
 
+    _kind: ClassVar = Kind("attack")
+
     on: Annotated[
         tuple[str, ...] | float,
         Rule(_are_attackers, "a list of names or a share in (0, 1]"),
@@ -198,15 +202,11 @@ class Attack:
         return clients
 
 
-def overrides(given: object, base: type[Any], hook: str) -> bool:
-    """Whether the class of an adopted object defines `hook` itself."""
-    return getattr(type(given), hook) is not getattr(base, hook)
-
-
 def as_method(given: Any) -> Method[Any]:
     """A method of the user's own: itself if it is a `Method`, else with the default of each hook that it lacks.
 
-    Raises `InputError` if `init`, `round` or `models` is missing, or a public attribute resembles a hook but is none.
+    Raises `InputError` if `init`, `round` or `models` is missing, a hook is not what it may be, or a public attribute resembles a hook
+    but is none.
 
     >>> class Mine:
     ...     def init(self, x, federation): ...
@@ -219,46 +219,17 @@ def as_method(given: Any) -> Method[Any]:
     Traceback (most recent call last):
     coterie.core.errors.InputError: Mine.keep_validation is not a hook of a method; did you mean keeps_validation?
     """
-    adopted: Method[Any] = _adopt(Method, "a method", given)
-    return adopted
+    method: Method[Any] = adopted(given, Method)
+    return method
 
 
 def as_sampler(given: Any) -> Sampler:
     """The same for a sampler."""
-    adopted: Sampler = _adopt(Sampler, "a sampler", given)
-    return adopted
+    sampler: Sampler = adopted(given, Sampler)
+    return sampler
 
 
 def as_attack(given: Any) -> Attack:
     """The same for an attack."""
-    adopted: Attack = _adopt(Attack, "an attack", given)
-    return adopted
-
-
-def _adopt(base: type[Any], kind: str, given: Any) -> Any:
-    own = type(given).__name__
-    require(not isinstance(given, type), f"{given!r} is a class and not {kind}; call it")
-    refuse_misspelt(given, base, kind)
-    if isinstance(given, base):
-        return given
-    has = [name for name in hooks_of(base) if hasattr(given, name)]
-    missing = sorted(getattr(base, "__abstractmethods__", frozenset()) - set(has))
-    require(not missing, f"{own} has no {' and no '.join(missing)}, so it is not {kind}")
-    return type(own, (_Adopted, base), {name: _delegated(name) for name in has})(given)
-
-
-def _delegated(name: str) -> property:
-    return property(lambda self: getattr(self._given, name))
-
-
-class _Adopted:
-    """An object of the user's: its own hooks, and the defaults of a base class for the others."""
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._given, name)
-
-    def __repr__(self) -> str:
-        return repr((self._given, getattr(self._given, "__dict__", None)))  # a NamedTuple has none
+    attack: Attack = adopted(given, Attack)
+    return attack

@@ -14,18 +14,38 @@ and not in the annotation, whose lambdas would not see them.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import re
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
-from coterie.core.errors import InputError, cut, is_number, nearest, require
+from coterie.core.errors import InputError, cut, nearest, placed, require
+from coterie.core.hooks import adopted, article, check_hooks
+from coterie.core.rules import (
+    BELOW_ONE,
+    BETAS,
+    COUNT,
+    FLAG,
+    NAMES,
+    NOT_NEGATIVE,
+    NUMBER,
+    POSITIVE,
+    SHARE,
+    SIZE,
+    TARGETS,
+    TEXT,
+    Rule,
+    kinds_of,
+    list_of,
+    obey,
+    one_of,
+    optional,
+    rule_of,
+)
 
 __all__ = [
     "BELOW_ONE",
@@ -56,56 +76,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-class Rule(NamedTuple):
-    """A test of a value and, in words that follow "must be", what it allows; `words` are the texts among which one chooses."""
-
-    test: Callable[[Any], bool]
-    allowed: str
-    words: tuple[str, ...] = ()
-
-
-POSITIVE = Rule(lambda v: is_number(v) and v > 0, "a number > 0")
-NOT_NEGATIVE = Rule(lambda v: is_number(v) and v >= 0, "a number >= 0")
-NUMBER = Rule(is_number, "a number")
-BELOW_ONE = Rule(lambda v: is_number(v) and 0 <= v < 1, "in [0, 1)")
-SHARE = Rule(lambda v: is_number(v) and 0 < v <= 1, "a number in (0, 1]")
-COUNT = Rule(lambda v: type(v) is int and v >= 0, "an int >= 0")
-SIZE = Rule(lambda v: type(v) is int and v > 0, "an int > 0")
-INTEGER = Rule(lambda v: type(v) is int, "an int")
-FLAG = Rule(lambda v: isinstance(v, bool), "true or false")
-TEXT = Rule(lambda v: isinstance(v, str) and bool(v), "a text")
-BETAS = Rule(lambda v: isinstance(v, tuple) and len(v) == 2 and all(map(BELOW_ONE.test, v)), "two numbers in [0, 1)")
-
-
-def _are_names(value: Any) -> bool:
-    names = (value,) if isinstance(value, str) else value
-    return isinstance(names, tuple) and bool(names) and all(map(TEXT.test, names))
-
-
-NAMES = Rule(_are_names, "a client's name, or several names")
-TARGETS = Rule(_are_names, '"all", a client\'s name, or several names')
-
-
-def one_of(*words: str) -> Rule:
-    """The rule that a value is one of `words`."""
-    return Rule(lambda v: v in words, " | ".join(words), words)
-
-
-def optional(rule: Rule, none: str = "") -> Rule:
-    """The rule that a value is None, which means `none`, or obeys `rule`.
-
-    >>> optional(SIZE, "all rows").allowed
-    'None (all rows) or an int > 0'
-    """
-    allowed = f"None{f' ({none})' if none else ''} or {rule.allowed}"
-    return Rule(lambda v: v is None or rule.test(v), allowed, rule.words)
-
-
-def list_of(rule: Rule, allowed: str, *, empty: bool = False) -> Rule:
-    """The rule that a value is a tuple whose entries obey `rule`; `allowed` says it in words."""
-    return Rule(lambda v: isinstance(v, tuple) and (empty or bool(v)) and all(map(rule.test, v)), allowed)
 
 
 class InFiles(NamedTuple):
@@ -300,36 +270,53 @@ class Registry(dict[str, Any]):
     Args:
         kind: what they are, for errors.
         entries: a class, or where it is to be imported from (`module:Name`) when it is first asked for.
+        base: the class whose hooks their values have, or where it is to be imported from; None: whatever a function makes.
         default: the name that a table without `name` means; empty: it must have one.
         flag: that chooses the name on the command line, if there is one.
     """
 
     def __init__(
-        self, kind: str, entries: Mapping[str, Any] | None = None, *, default: str = "", flag: Flag | None = None
+        self,
+        kind: str,
+        entries: Mapping[str, Any] | None = None,
+        *,
+        base: Any = None,
+        default: str = "",
+        flag: Flag | None = None,
     ) -> None:
         super().__init__(entries or {})
-        self.kind, self.default, self.flag = kind, default, flag
+        self.kind, self._base, self.default, self.flag = kind, base, default, flag
         self._given: dict[Any, str] = {}
 
     def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        if isinstance(value, str):
-            module, _, attribute = value.partition(":")
-            value = self[name] = getattr(importlib.import_module(module), attribute)
+        self[name] = value = _imported(super().__getitem__(name))
         return value
 
     def find(self, name: str, where: str = "") -> Any:
-        """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that does not have it."""
+        """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that has no such class."""
+        begin = f"{where}: " if where else ""
         if ".py:" in name:
             from coterie.core.modules import load_object  # which needs torch, as the keys of a table do not
 
             loaded = load_object(name)
             if isinstance(loaded, type):
                 self._given[loaded] = name
+            if self._base is not None:
+                require(
+                    isinstance(loaded, type), f"{begin}{name} is no class of {article(self.kind)}; got {cut(loaded)}"
+                )
+                with placed(where):
+                    check_hooks(loaded, _imported(self._base))
             return loaded
-        begin = f"{where}: " if where else ""
         require(name in self, f"{begin}there is no {self.kind} {name!r}; {nearest(name, self)}")
         return self[name]
+
+    def checked(self, value: Any, where: str) -> Any:
+        """The value, if a run can use it as it would one of this registry. Raises `InputError` that says what it lacks."""
+        if self._base is not None:
+            with placed(where):
+                adopted(value, _imported(self._base))
+        return value
 
     def build(self, table: Any, where: str, *, named: str = "") -> Any:
         """The value that a table says by `name` and the fields of that class."""
@@ -337,7 +324,8 @@ class Registry(dict[str, Any]):
             example = next(iter(self), "FILE.py:NAME")
             raise InputError(f'{where} must be a table with a name, say {{name = "{example}"}}; got {table!r}')
         fields = {k: v for k, v in table.items() if k != "name"}
-        return build(self.find(table.get("name", self.default), where), fields, where, named=named)
+        cls = self.find(table.get("name", self.default), where)
+        return self.checked(build(cls, fields, where, named=named), where)
 
     def name_of(self, value: Any) -> str:
         """The name under which the class of `value` is known. Raises `InputError` if it has none."""
@@ -352,37 +340,33 @@ class Registry(dict[str, Any]):
         return {"name": self.name_of(value), **(spell(value) if dataclasses.is_dataclass(value) else {})}
 
 
+def _imported(value: Any) -> Any:
+    """A class, or what `module:Name` says."""
+    if not isinstance(value, str):
+        return value
+    module, _, attribute = value.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
     default: Any = field.default
     if field.default_factory is not MISSING:
         default = field.default_factory()
-    extras: tuple[Any, ...] = ()
+    declared = hint
+    extras: list[Any] = []
     if get_origin(hint) is Annotated:
-        hint, *rest = get_args(hint)
-        extras = tuple(rest)
-    parts = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-    kinds = tuple(p for p in parts if p is not type(None))
-    implied = _IMPLIED.get(kinds[0]) if checked and len(kinds) == 1 else None
-    if implied is not None and len(parts) > len(kinds):
-        implied = optional(implied)
+        hint, *extras = get_args(hint)
+    kinds = kinds_of(hint)
     return Option(
         field.name,
         default,
         kinds,
-        rule=_first(Rule, extras) or implied,
+        rule=rule_of(declared) if checked else _first(Rule, extras),
         files=_first(InFiles, extras) or InFiles(),
         units=_first(Units, extras),
         registry=_first(Registry, extras),
         flag=_first(Flag, extras),
     )
-
-
-_IMPLIED: Mapping[Any, Rule] = {
-    bool: FLAG,
-    int: INTEGER,
-    float: NUMBER,
-    str: Rule(lambda v: isinstance(v, str), "a text"),
-}
 
 
 def _words(text: str) -> list[str]:
@@ -408,11 +392,8 @@ def _first(kind: type[T], extras: Iterable[Any]) -> T | None:
 
 
 def _check(option: Option, value: Any, owner: str) -> None:
-    rule = option.rule
-    if rule is not None and not rule.test(value):
-        close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"{owner}.{option.name} must be {rule.allowed}; got {cut(value)}{hint}")
+    if option.rule is not None:
+        obey(option.rule, value, f"{owner}.{option.name}")
 
 
 def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def rate_of(lr: float | Schedule, round: int) -> float:
     return lr.rate(round) if isinstance(lr, Schedule) else lr
 
 
-SAMPLERS = Registry("sampler")
+SAMPLERS = Registry("sampler", base="coterie.core.method:Sampler")
 """What `[local] sampler = {name = ...}` can name."""
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
 _CLASSES = (

@@ -7,6 +7,7 @@ __all__ = ["ENGINES"]
 ENGINES = Registry(
     "engine",
     {"inprocess": "coterie.engines.inprocess:InProcess", "ray": "coterie.engines.ray:Ray"},
+    base="coterie.engines.spec:EngineSpec",
     default="inprocess",
     flag=Flag("--engine", "NAME"),
 )

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from coterie.core.hooks import Kind
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -26,6 +28,8 @@ class EngineSpec(ABC):
     Attributes:
         decides: fields on which numbers depend all the same, such as a device that rounds differently.
     """
+
+    _kind: ClassVar = Kind("engine", "InProcess(workers=2)")
 
     decides: ClassVar[tuple[str, ...]] = ()
 

@@ -20,5 +20,6 @@ FILTERS = Registry(
         file.stem.replace("_", "-"): f"coterie.filters.{file.stem}:{_class_name(file)}"
         for file in sorted(Path(__file__).parent.glob("[a-z]*.py"))
     },
+    base="coterie.core.filters:Filter",
 )
 """What `[[filters]] name = ...` can name; a file of this folder is known by being here."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from coterie.core.errors import require
+from coterie.core.hooks import Kind
 from coterie.core.schema import NOT_NEGATIVE, SIZE, TEXT, Registry, options
 from coterie.run.files import higher_is_better
 from coterie.run.history import History
@@ -48,6 +49,8 @@ class Callback:
             that is resumed asks again about its last complete round.
         keeps_validation: whether validation rows must not be trained on.
     """
+
+    _kind: ClassVar = Kind("callback", "EarlyStopping(patience=3)")
 
     decides: ClassVar[bool] = True
     keeps_validation: ClassVar[bool] = False
@@ -121,6 +124,7 @@ CALLBACKS = Registry(
         "mlflow": "coterie.run.trackers.mlflow:MLflow",
         "tensorboard": "coterie.run.trackers.tensorboard:TensorBoard",
     },
+    base=Callback,
 )
 """What `[[callbacks]] name = ...` can name."""
 

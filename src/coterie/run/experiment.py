@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coterie import catalogue
-from coterie.core.errors import InputError, cut, nearest, require
+from coterie.core.errors import InputError, cut, nearest, placed, require
 from coterie.core.filters import Filter, filters_of
-from coterie.core.method import as_method
+from coterie.core.hooks import check_hooks
+from coterie.core.method import Method, as_method
 from coterie.core.modules import load_object
 from coterie.core.schema import (
     Registry,
@@ -131,9 +132,8 @@ class Experiment:
             report=build(ReportTable, tables.get("report", {}), f"{where}, [report]", named="report"),
             tune=dict(tables.get("tune", {})),
             where=where,
-            engine=_object_of(tables.get("engine"), objects)
-            or ENGINES.build(tables.get("engine", {}), f"{where}, [engine]", named="engine"),
-            attack=_object_of(tables.get("attack"), objects) or _attack(tables.get("attack"), f"{where}, [attack]"),
+            engine=_value(ENGINES, tables.get("engine", {}), f"{where}, [engine]", objects, named="engine"),
+            attack=_attack(tables.get("attack"), f"{where}, [attack]", objects),
             filters=_values(FILTERS, tables.get("filters", []), f"{where}, [[filters]]", objects),
             callbacks=_values(CALLBACKS, tables.get("callbacks", []), f"{where}, [[callbacks]]", objects),
             objects=objects,
@@ -297,8 +297,8 @@ def find_method(name: str) -> Callable[..., Any]:
     """A registered method, or the user's own as FILE.py:NAME."""
     if ".py:" in name:
         given = load_object(name)
-        for part in ("init", "round", "models"):
-            require(hasattr(given, part), f"{name} has no {part!r}; a method is an object with init, round and models")
+        with placed(name):
+            check_hooks(given, Method)
         method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
         return method
     return catalogue.find(name)
@@ -361,19 +361,26 @@ def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> Ru
     return build(RunTable, {**table, **own}, where, named="run")
 
 
-def _attack(table: Mapping[str, Any] | None, where: str) -> Any:
+def _value(registry: Registry, table: Any, where: str, objects: Mapping[str, Any], *, named: str = "") -> Any:
+    """What a table says: an object of the Python program, or a value whose class the registry finds."""
+    given = _object_of(table, objects)
+    return registry.build(table, where, named=named) if given is None else registry.checked(given, where)
+
+
+def _attack(table: Mapping[str, Any] | None, where: str, objects: Mapping[str, Any]) -> Any:
     from coterie.attacks import ATTACKS
 
     if not table:
         return None
     require("name" in table, f'{where} needs a name, say name = "ipm"')
-    require("on" in table, f'{where}: say who attacks: on = ["NAME"], or a share such as on = 0.1')
-    return ATTACKS.build(table, where)
+    said = "on" in table or table["name"] in objects
+    require(said, f'{where}: say who attacks: on = ["NAME"], or a share such as on = 0.1')
+    return _value(ATTACKS, table, where, objects)
 
 
 def _values(registry: Registry, tables: Any, where: str, objects: Mapping[str, Any]) -> tuple[Any, ...]:
     require(isinstance(tables, list), f"{where} must be a list of tables; got {tables!r}")
-    return tuple(_object_of(table, objects) or registry.build(table, where) for table in tables)
+    return tuple(_value(registry, table, where, objects) for table in tables)
 
 
 def _check_texts(tables: Mapping[str, Any], where: str) -> None:

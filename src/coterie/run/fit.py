@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers
 from coterie.core.clients import Clients
+from coterie.core.engine import Engine
 from coterie.core.errors import InputError, cut, require
 from coterie.core.filters import Filter, filters_of
-from coterie.core.hooks import refuse_misspelt
+from coterie.core.hooks import adopted
 from coterie.core.interrupts import heeded
 from coterie.core.method import Method, as_attack, as_method
 from coterie.core.schema import build
@@ -28,7 +29,7 @@ from coterie.data.registry import clients_of, load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model, freeze
-from coterie.run.callbacks import Callback, keeps_validation
+from coterie.run.callbacks import keeps_validation
 from coterie.run.experiment import find_method, method_table, model_of
 from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Meaning, Run
@@ -110,10 +111,8 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    _check_types(engine=engine, local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
-    refuse_misspelt(engine, EngineSpec, "an engine")
-    for callback in (c for c in settings.callbacks if isinstance(c, Callback)):
-        refuse_misspelt(callback, Callback, "a callback")
+    _check_types(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
+    adopted(engine, EngineSpec)
     resumable = checkpoint is not None or not settings.resume
     require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
@@ -139,7 +138,7 @@ def fit(
     with one_thread(), heeded():
         method.check(prepared.names)
         filters_of(method, filters)
-        opened = engine.open(prepared, module, settings.row_loss(prepared))
+        opened = _opened(engine, prepared, module, settings)
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
@@ -160,7 +159,6 @@ _TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "run": (Run, "a run, as fit returns it"),
     "clients": (Clients, "Clients, as data.from_tensors makes them"),
     "checkpoint": ((str, os.PathLike), "None or a folder"),
-    "engine": (EngineSpec, "an engine such as InProcess(workers=2)"),
     "local": (LocalSGD, "None or LocalSGD(...)"),
     "init": ((Mapping, str, os.PathLike), "None, a state dict or a safetensors file"),
     "settings": (RunSettings, "RunSettings(...)"),
@@ -232,16 +230,26 @@ def personalise(
     Raises:
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
-    _check_types(run=run, clients=clients, engine=engine, settings=settings)
-    _check_types(steps=steps, lr=lr)
+    _check_types(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
+    adopted(engine, EngineSpec)
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), heeded():
-        opened = engine.open(clients, run.module, settings.row_loss(clients))
+        opened = _opened(engine, clients, run.module, settings)
         try:
             return finetune(opened, run, tuning, settings)
         finally:
             opened.close()
+
+
+def _opened(engine: EngineSpec, clients: Clients, module: nn.Module, settings: RunSettings) -> Engine:
+    opened = engine.open(clients, module, settings.row_loss(clients))
+    own = type(engine).__name__
+    require(
+        Engine in type(opened).__mro__,
+        f"{own}.open must return an engine, of a class derived from coterie.core.engine.Engine; got {cut(opened)}",
+    )
+    return opened
 
 
 def _prepare(method: Method[Any], clients: Clients, merge_validation: bool) -> Clients:

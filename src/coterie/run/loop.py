@@ -67,7 +67,7 @@ class _Loop:
         self.own_participation = self.method.participation == "own"
         if settings.appeal is not None:
             settings.appeal.check(self.method)
-        self.sampler = as_sampler(Sampler() if self.method.sampler is None else self.method.sampler)
+        self.sampler = Sampler() if self.method.sampler is None else as_sampler(self.method.sampler)
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from coterie.core.clients import Clients
 from coterie.core.errors import cut, require
+from coterie.core.hooks import adopted
 from coterie.core.loss import LOSSES, RowLoss
 from coterie.core.metrics import DEFAULT_METRICS, find_metrics
 from coterie.core.modules import load_object
@@ -95,6 +96,9 @@ class RunSettings:
         m = self.per_round(count)
         require(m <= count, f"clients_per_round must be between 1 and {count} (clients); got {m!r}")
         find_metrics(self.metrics)
+        for one in self.callbacks:
+            if isinstance(one, Callback):
+                adopted(one, Callback)
 
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""
