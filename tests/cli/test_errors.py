@@ -308,7 +308,7 @@ MINE = {
         (*HEART, "--methods", "mine.py:ready", "--set", "ready.strength=1"),
         "unknown key 'strength'; it has none",
     ),
-    "a metric that is none": ((*HEART, "--metrics", "mine.py:text"), "mine.py:text is a str; a metric is a function"),
+    "a metric that is none": ((*HEART, "--metrics", "mine.py:text"), "mine.py:text must be a function (outputs, labels, kind); got"),
     "a metric called like a column": ((*HEART, "--metrics", "mine.py:client"), "called like a column of summary.json"),
     "a metric called like a rare column": ((*HEART, "--metrics", "mine.py:unseen"), "called like a column of summary.json"),
     "data that is none": (("compare", "mine.py:lists"), "mine.py:lists gives a list; it must give Clients"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coterie.cli.show import describe, show
 from coterie.core.errors import InputError
 from coterie.run.experiment import Experiment
 
@@ -84,6 +85,48 @@ def test_a_function_of_clients_takes_settings(own):
     clients = experiment(data=data, split={"parts": {"train": 0.5, "test": 0.5}}).load_data(0)
     assert sum(len(part.labels) for _, part in clients["a"].parts()) == 10
     assert clients.validation is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "field"),
+    [
+        ("ray", "engine", "actors"),
+        ("inprocess", "engine", "workers"),
+        ("gradient-norm", "sampler", "sample_ratio"),
+        ("tune", "table", "tune.local.lr"),
+        ("methods", "table", "label"),
+    ],
+)
+def test_whatever_an_experiment_names_is_explained(name, kind, field):
+    told = describe(name)
+    fields = {one["name"]: one["explanation"] for one in told["fields"]}
+    assert told["kind"] == kind
+    assert fields[field]
+    assert len(told["text"]) > 20
+
+
+def test_an_object_of_a_file_is_explained(tmp_path):
+    (tmp_path / "own.py").write_text(
+        """
+from dataclasses import dataclass
+
+@dataclass
+class Mine:
+    \"\"\"Does little.
+
+    Attributes:
+        note: what it says.
+    \"\"\"
+    note: str = "x"
+    count: int | None = None
+"""
+    )
+    text = show(f"{tmp_path}/own.py:Mine")
+    assert text.startswith("Does little.\n\nfields\nnote: str = 'x'\n    what it says.\ncount: int | None = None")
+
+
+def test_local_is_a_method_and_a_table():
+    assert "The [local] table: coterie show LocalSGD" in show("local")
 
 
 @pytest.mark.parametrize("label", ["x" * 61, " ", "..", "*", "a/b", "a,b", "a\tb", "run", "data", "", 3])

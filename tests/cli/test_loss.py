@@ -69,7 +69,7 @@ def test_a_named_loss_is_the_one_that_auto_finds(driver, tmp_path):
 
 ERRORS = {
     "unknown": (("--loss", "binry"), "run.loss must be auto | binary", "did you mean 'binary'?"),
-    "not a function": (("--loss", "own.py:number"), "own.py:number is a int; a loss is a function (outputs, labels)"),
+    "not a function": (("--loss", "own.py:number"), "own.py:number must be a function (outputs, labels); got"),
     "not there": (("--loss", "own.py:hingee"), "did you mean 'hinge'?"),
 }
 

@@ -129,7 +129,7 @@ def test_the_quorum_error_says_round_task_clients_causes_and_cure(five):
         five.view(five.clients, 12, 0).ask("abcd", broken, need="all", victim="c")
     assert str(caught.value) == (
         f"round 12, task '{__name__}:broken': 3 of 4 clients replied, all of them are needed. "
-        "Failed: c (ValueError: no disk at c). Correct or remove these clients, then continue with --resume"
+        "Failed: c (ValueError: no disk at c). Correct or remove these clients, then resume"
     )
 
 

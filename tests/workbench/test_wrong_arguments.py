@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -31,6 +34,16 @@ def with_server(inputs, labels=torch.arange(6) % 2):  # noqa: B008
     return lambda: data.from_tensors(TWO, server=(inputs, labels))
 
 
+def dealt_by(column):
+    def load():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "t.csv"
+            path.write_text("a,ward,y\n" + "".join(f"{i}.5,{'nes'[i % 3]},{i % 2}\n" for i in range(60)))
+            return data.load(path, label="y", split={"kind": "column", "column": column})
+
+    return load
+
+
 NO_TENSOR = "'weight' of the initial model is not a dense tensor of finite real numbers"
 WRONG = {
     "load": (lambda: data.load(None), r"data is named by a text, a data set or a folder; got None"),
@@ -50,6 +63,12 @@ WRONG = {
         lambda: ct.personalise(RUN, PROBLEM.clients, lr=0.1),
         r"lr must be a list of numbers such as .*; got 0\.1",
     ),
+    "label as owner": (
+        dealt_by("y"),
+        r"\[split\] column = 'y' is the label; name the column that says whose row it is",
+    ),
+    "owner of one row": (dealt_by("a"), r"\[split\] column 'a' has no value with 3 rows or more; name the column that"),
+    "unknown owner": (dealt_by("wadr"), "has no column 'wadr'; did you mean 'ward'"),
     "tensors": (lambda: data.from_tensors(None), "clients must be a dict or a list of what each has; got None"),
     "rounds": (
         lambda: ct.fit("fedavg", PROBLEM.clients, rounds=torch.eye(9)),

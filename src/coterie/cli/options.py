@@ -136,9 +136,9 @@ def _add_listings(commands: Any) -> None:
     show = add_command(
         commands,
         "show",
-        "explain a method (fields, defaults, paper), a data set, a model, an attack or a table of settings",
+        "explain a method (fields, defaults, paper), a data set, a model, an engine, an attack, ... or a table of settings",
     )
-    show.add_argument("name", help="such as meritfed, heart-disease, mlp, ipm or run")
+    show.add_argument("name", help="such as meritfed, heart-disease, mlp, ray, ipm, run or FILE.py:NAME")
     show.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -6,16 +6,22 @@ import ast
 import dataclasses
 import inspect
 import textwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest
 from coterie.core.schema import Registry, explanations
 
+if TYPE_CHECKING:
+    from coterie.data import Dataset
+
 __all__ = ["describe", "fields_of", "show"]
 
+Field = tuple[str, str, str, str]
+"""Name, type, default and explanation."""
 
-def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
+
+def fields_of(cls: type[Any]) -> list[Field]:
     """(name, type, default, explanation) of each field of a dataclass, the explanation from the Attributes of its docstring."""
     said = explanations(cls)
     rows = []
@@ -23,12 +29,15 @@ def fields_of(cls: type[Any]) -> list[tuple[str, str, str, str]]:
         factory = field.default_factory
         default = field.default if factory is dataclasses.MISSING else factory()
         text = "" if default is dataclasses.MISSING else repr(default)
-        rows.append((field.name, _plain_type(str(field.type)), text, said.get(field.name, "")))
+        rows.append((field.name, _plain_type(field.type), text, said.get(field.name, "")))
     return rows
 
 
-def _plain_type(annotation: str) -> str:
+def _plain_type(annotation: Any) -> str:
     """A type without its rules: `float` for `Annotated[float, POSITIVE]`."""
+    if not isinstance(annotation, str):  # of a file without `from __future__ import annotations`
+        bare = getattr(annotation, "__origin__", annotation) if hasattr(annotation, "__metadata__") else annotation
+        return bare.__name__ if isinstance(bare, type) else str(bare)
     node = ast.parse(annotation, mode="eval").body
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple) and ast.unparse(node.value) == "Annotated":
         return ast.unparse(node.slice.elts[0])
@@ -36,49 +45,82 @@ def _plain_type(annotation: str) -> str:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Name, kind, text, and fields of a method, a data set, a model, an attack, a filter, a callback, settings, or a table of these."""
-    from coterie.attacks import ATTACKS
-    from coterie.core.training import LocalSGD
-    from coterie.data import DATASETS
-    from coterie.filters import FILTERS
-    from coterie.models import MODELS
-    from coterie.run.callbacks import CALLBACKS
-    from coterie.run.finetune import Tuning
-    from coterie.run.keys import DECLARED
-
-    fields: list[tuple[str, str, str, str]] = []
-    several: dict[str, Registry] = {"filters": FILTERS, "callbacks": CALLBACKS}
-    values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
-    if name in catalogue.entries():
-        kind, text = "method", catalogue.entries()[name].about
-        fields = fields_of(catalogue.find(name))
-    elif name in MODELS:
-        kind, text, fields = "model", _summary(MODELS[name]), fields_of(MODELS[name])
-    elif name in values:
-        kind, text, fields = "settings", _summary(values[name]), fields_of(values[name])
-    elif registry := next((r for r in (ATTACKS, FILTERS, CALLBACKS) if name in r), None):
-        kind, cls = registry.kind, registry[name]
-        text, fields = (inspect.getdoc(cls) or "").partition("\n\nAttributes:")[0], fields_of(cls)
-    elif name in DATASETS:
-        dataset = DATASETS[name]
-        about = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
-        kind, text = "data", f"{about}\n\n{inspect.cleandoc(dataset.details)}"
-        options = {k: v for k, v in dataset.defaults.items() if k != "split"}
-        fields = [(f"data.{k}", type(v).__name__, repr(v), "") for k, v in options.items()]
-        fields += [(f"split.{k}", type(v).__name__, repr(v), "") for k, v in dataset.defaults.get("split", {}).items()]
-    elif name in several:
-        kind, text = "table", f"[[{name}]] tables of an experiment, each with one of these names."
-        fields = [(one, "", "", _summary(several[name][one]).splitlines()[0]) for one in several[name]]
-    elif name in DECLARED:
-        kind, text, fields = "table", f"The [{name}] table of an experiment.", _keys_of(name)
-    else:
-        known = [*catalogue.entries(), *DATASETS, *MODELS, *ATTACKS, *FILTERS, *CALLBACKS, *DECLARED, *several, *values]
-        raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
+    """Name, kind, text, and fields of what an experiment can name: a method, a model, a table, ..., or FILE.py:NAME."""
+    kind, text, fields = _described(name)
     keys = ("name", "type", "default", "explanation")
     return {"name": name, "kind": kind, "text": text, "fields": [dict(zip(keys, f, strict=True)) for f in fields]}
 
 
-def _keys_of(table: str) -> list[tuple[str, str, str, str]]:
+def _described(name: str) -> tuple[str, str, list[Field]]:
+    from coterie.attacks import ATTACKS
+    from coterie.core.modules import load_object
+    from coterie.core.training import LocalSGD
+    from coterie.data import DATASETS
+    from coterie.engines import ENGINES
+    from coterie.filters import FILTERS
+    from coterie.models import MODELS
+    from coterie.run.callbacks import CALLBACKS
+    from coterie.run.entries import MethodEntry
+    from coterie.run.finetune import Tuning
+    from coterie.run.keys import DECLARED
+    from coterie.samplers import SAMPLERS
+
+    registries = (MODELS, ENGINES, ATTACKS, FILTERS, CALLBACKS, SAMPLERS)
+    several: dict[str, Registry] = {"filters": FILTERS, "callbacks": CALLBACKS}
+    values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
+    if ".py:" in name:
+        own = load_object(name)
+        return type(own).__name__, *_of_class(own)
+    if name in catalogue.entries():
+        also = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
+        return "method", catalogue.entries()[name].about + also, fields_of(catalogue.find(name))
+    if registry := next((r for r in registries if name in r), None):
+        return registry.kind, *_of_class(registry[name])
+    if name in values:
+        return "settings", *_of_class(values[name])
+    if name in DATASETS:
+        return "data", *_of_data(DATASETS[name])
+    if name in several:
+        entries = [(one, "", "", _text(several[name][one]).splitlines()[0]) for one in several[name]]
+        return "table", f"[[{name}]] tables of an experiment, each with one of these names.", entries
+    if name == "methods":
+        return "table", "[[methods]] tables of an experiment, one for each method.", fields_of(MethodEntry)
+    if name == "tune":
+        return "table", *_of_tuning()
+    if name in DECLARED:
+        return "table", f"The [{name}] table of an experiment.", _keys_of(name)
+    known = {*catalogue.entries(), *DATASETS, *DECLARED, *several, *values, "methods", "tune"}.union(*registries)
+    raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
+
+
+def _of_class(given: Any) -> tuple[str, list[Field]]:
+    fields = fields_of(given) if isinstance(given, type) and dataclasses.is_dataclass(given) else []
+    return _text(given) or f"{given.__name__} has no docstring.", fields
+
+
+def _text(given: Any) -> str:
+    return (inspect.getdoc(given) or "").partition("\n\nAttributes:")[0]
+
+
+def _of_data(dataset: Dataset) -> tuple[str, list[Field]]:
+    about = f"{dataset.summary}\nclients: {dataset.clients}\ntask: {dataset.task}\nlicence: {dataset.licence}"
+    options = {f"data.{k}": v for k, v in dataset.defaults.items() if k != "split"}
+    options |= {f"split.{k}": v for k, v in dataset.defaults.get("split", {}).items()}
+    fields = [(key, type(value).__name__, repr(value), "") for key, value in options.items()]
+    return f"{about}\n\n{inspect.cleandoc(dataset.details)}", fields
+
+
+def _of_tuning() -> tuple[str, list[Field]]:
+    from coterie.run.search import LOCAL_GRID, METHOD_GRIDS
+
+    usual = {**LOCAL_GRID, **{f"{name}.{key}": v for name, grid in METHOD_GRIDS.items() for key, v in grid.items()}}
+    about = (
+        "The [tune] table of an experiment: lists of values by METHOD.FIELD or local.FIELD, among which --tune chooses."
+    )
+    return about, [(f"tune.{k}", "a list", repr(v), "Tried where [tune] is empty.") for k, v in usual.items()]
+
+
+def _keys_of(table: str) -> list[Field]:
     from coterie.run.keys import keys_of
 
     rows = []
@@ -105,7 +147,3 @@ def show(name: str) -> str:
         lines.append(f"{field['name']}{'' if data else ': ' + field['type']} {default}".rstrip())
         lines += textwrap.wrap(field["explanation"], 76, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines).rstrip()
-
-
-def _summary(cls: type[Any]) -> str:
-    return (inspect.getdoc(cls) or "").splitlines()[0]

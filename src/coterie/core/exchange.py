@@ -284,7 +284,7 @@ class Exchange(Generic[R]):
             f"round {self.ask.context.round}, task {self.task.name[-60:]!r}: {asked - len(failed)} of {asked} clients replied, "
             f"{wanted} are needed. Failed: "
         )
-        cure = ". Correct or remove these clients, then continue with --resume"
+        cure = ". Correct or remove these clients, then resume"
         if self.ask.context.round and all(why.startswith(FloatingPointError.__name__) for why in failed.values()):
             cure = ". Training diverges: lower the learning rate (local lr) and repeat the run"
         return f"{head}{_shown(failed, 300 - len(head) - len(cure))}{cure}"

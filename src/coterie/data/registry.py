@@ -192,9 +192,9 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType({d.name: d for d in _ALL})
 """All data sets by name."""
 
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-_HUB_OPTIONS = ("input", "subset_name", "part", "rows", "lazy")
+_HUB_OPTIONS = ("label", "input", "subset_name", "part", "rows", "lazy")
 _TABLE_OPTIONS = (
-    "task", "above", "classes", "categorical", "drop", "missing", "rename", "rare", "meaning", "unit",
+    "label", "task", "above", "classes", "categorical", "drop", "missing", "rename", "rare", "meaning", "unit",
     "unlabelled", "split_column", "server_file", "arrays",
 )  # fmt: skip
 

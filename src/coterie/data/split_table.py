@@ -208,6 +208,11 @@ class Split:
         order = np.argsort(whose, kind="stable")
         rows = dict(zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True))
         kept = {name: own for name, own in rows.items() if len(own) >= self.minimum}
+        require(
+            bool(kept),
+            f"[split] column {self.column!r} has no value with {self.minimum} rows or more; name the column that says whose row it is, "
+            "or lower split.minimum",
+        )
         wanted = self.unseen + (self.clients or 1)
         require(
             wanted <= len(kept),

@@ -52,7 +52,7 @@ def history_lines(path: Path, meta: Mapping[str, Any]) -> list[bytes]:
         lines = []
     require(
         functools.reduce(_chained, lines, b"").hex() == meta["history_hash"],
-        f"{path} is missing or damaged; delete {path.parent} and continue with --resume: this method and seed start again",
+        f"{path} is missing or damaged; delete {path.parent} and resume: this method and seed start again",
     )
     return lines
 
@@ -135,7 +135,7 @@ class RoundFiles:
         require_format(saved.meta, self._path)
         require(
             saved.meta["fingerprint"] == self._mark,
-            f"{self._path} was written with other data, model or settings; resume with the same ones, or choose another --out",
+            f"{self._path} was written with other data, model or settings; resume with the same ones, or choose another folder",
         )
         number = saved.meta["round"]
         require(number <= rounds, f"{self._path} is at round {number}, beyond the {rounds} rounds asked for")

@@ -125,7 +125,7 @@ class Experiment:
         experiment = cls(
             data=dict(tables["data"]),
             split=dict(tables.get("split", {})),
-            model=dict(tables.get("model", {"name": "logistic"})),
+            model=dict(tables.get("model", {"name": MODELS.default})),
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where, objects) for e in entries),
             run=_run(tables.get("run", {}), f"{where}, [run]", objects),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.core.errors import require
+from coterie.core.errors import cut, require
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
 from coterie.run.files import METRICS, SUMMARY
@@ -29,7 +29,7 @@ def add_metrics(metrics: Iterable[str]) -> None:
             function = load_object(metric)
             require(
                 callable(function),
-                f"{metric} is a {type(function).__name__}; a metric is a function (outputs, labels, kind)",
+                f"{metric} must be a function (outputs, labels, kind); got {cut(function)}",
             )
             require(
                 name not in (*SUMMARY, *METRICS),

@@ -83,9 +83,7 @@ class RunSettings:
         """The loss on these clients: that of a file is loaded. Raises `InputError` for a file that lacks it."""
         if isinstance(self.loss, str) and ".py:" in self.loss:
             loaded: RowLoss = load_object(self.loss)
-            require(
-                callable(loaded), f"{self.loss} is a {type(loaded).__name__}; a loss is a function (outputs, labels)"
-            )
+            require(callable(loaded), f"{self.loss} must be a function (outputs, labels); got {cut(loaded)}")
             return loaded
         return "binary" if self.loss == "auto" and clients.multi_hot else self.loss
 

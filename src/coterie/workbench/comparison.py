@@ -21,6 +21,7 @@ from coterie.core.state import write_atomically
 from coterie.core.training import LocalSGD
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
+from coterie.models import MODELS
 from coterie.run.files import YARDSTICKS
 from coterie.run.plots import draw
 from coterie.run.seals import refuse_damaged_outcomes
@@ -49,7 +50,7 @@ _USUAL = RunSettings()
 def compare(
     methods: Sequence[Any] | Mapping[str, Any],
     clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
-    model: Any = "logistic",
+    model: Any = MODELS.default,
     rounds: int = 50,
     seeds: int | Sequence[int] = 5,
     *,

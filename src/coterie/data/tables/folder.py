@@ -166,6 +166,7 @@ def dealt_tables(
     labels = ready.columns[label].numbers if strata is None else np.unique(strata, return_inverse=True)[1]
 
     def column(name: str) -> NDArray[Any]:
+        require(name != label, f"[split] column = {name!r} is the label; name the column that says whose row it is")
         require(name in ready.columns, f"{table.source} has no column {name!r}; {nearest(name, ready.columns)}")
         return ready.columns[name].spelled
 
