@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest
-from coterie.core.schema import Registry, explanations
+from coterie.core.schema import explanations
 
 if TYPE_CHECKING:
     from coterie.data import Dataset
@@ -52,21 +52,13 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _described(name: str) -> tuple[str, str, list[Field]]:
-    from coterie.attacks import ATTACKS
     from coterie.core.modules import load_object
     from coterie.core.training import LocalSGD
     from coterie.data import DATASETS
-    from coterie.engines import ENGINES
-    from coterie.filters import FILTERS
-    from coterie.models import MODELS
-    from coterie.run.callbacks import CALLBACKS
     from coterie.run.entries import MethodEntry
     from coterie.run.finetune import Tuning
-    from coterie.run.keys import DECLARED
-    from coterie.samplers import SAMPLERS
+    from coterie.run.keys import DECLARED, REGISTRIES, SEVERAL
 
-    registries = (MODELS, ENGINES, ATTACKS, FILTERS, CALLBACKS, SAMPLERS)
-    several: dict[str, Registry] = {"filters": FILTERS, "callbacks": CALLBACKS}
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:
         own = load_object(name)
@@ -74,14 +66,14 @@ def _described(name: str) -> tuple[str, str, list[Field]]:
     if name in catalogue.entries():
         also = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
         return "method", catalogue.entries()[name].about + also, fields_of(catalogue.find(name))
-    if registry := next((r for r in registries if name in r), None):
+    if registry := next((r for r in REGISTRIES if name in r), None):
         return registry.kind, *_of_class(registry[name])
     if name in values:
         return "settings", *_of_class(values[name])
     if name in DATASETS:
         return "data", *_of_data(DATASETS[name])
-    if name in several:
-        entries = [(one, "", "", _text(several[name][one]).splitlines()[0]) for one in several[name]]
+    if name in SEVERAL:
+        entries = [(one, "", "", _text(SEVERAL[name][one]).splitlines()[0]) for one in SEVERAL[name]]
         return "table", f"[[{name}]] tables of an experiment, each with one of these names.", entries
     if name == "methods":
         return "table", "[[methods]] tables of an experiment, one for each method.", fields_of(MethodEntry)
@@ -89,7 +81,7 @@ def _described(name: str) -> tuple[str, str, list[Field]]:
         return "table", *_of_tuning()
     if name in DECLARED:
         return "table", f"The [{name}] table of an experiment.", _keys_of(name)
-    known = {*catalogue.entries(), *DATASETS, *DECLARED, *several, *values, "methods", "tune"}.union(*registries)
+    known = {*catalogue.entries(), *DATASETS, *DECLARED, *SEVERAL, *values, "methods", "tune"}.union(*REGISTRIES)
     raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
 
 

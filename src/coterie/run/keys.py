@@ -19,10 +19,13 @@ from coterie.core.training import LocalSGD
 from coterie.data.split_table import KINDS_OF, Split
 from coterie.data.tables.settings import FileSettings, TableSettings
 from coterie.engines import ENGINES
+from coterie.filters import FILTERS
 from coterie.models import MODELS
+from coterie.run.callbacks import CALLBACKS
 from coterie.run.entries import ModelTable, ReportTable, RunTable
+from coterie.samplers import SAMPLERS
 
-__all__ = ["CHOICES", "DECLARED", "Key", "keys", "keys_of", "lasting"]
+__all__ = ["CHOICES", "DECLARED", "REGISTRIES", "SEVERAL", "Key", "keys", "keys_of", "lasting"]
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
     "data": (TableSettings, FileSettings),
@@ -35,6 +38,12 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
     "report": (ReportTable,),
 }
 """What declares the keys of each table: classes, and registries for tables with a `name`."""
+
+SEVERAL: Mapping[str, Registry] = {"filters": FILTERS, "callbacks": CALLBACKS}
+"""Tables of which an experiment has several, each with a name."""
+
+REGISTRIES = (MODELS, ENGINES, ATTACKS, FILTERS, CALLBACKS, SAMPLERS)
+"""All that a `name` can be looked up in, but for methods and data sets."""
 
 CHOICES = {"model": "name", "engine": "name", "attack": "name", "split": "kind"}
 """The key of a table that decides which other keys it has."""
