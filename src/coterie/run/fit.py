@@ -29,6 +29,7 @@ from coterie.data.registry import clients_of, load
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model, freeze
+from coterie.run.arguments import check_types
 from coterie.run.callbacks import keeps_validation
 from coterie.run.experiment import find_method, method_table, model_of
 from coterie.run.finetune import Tuning, finetune
@@ -111,7 +112,7 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    _check_types(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
+    check_types(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
     adopted(engine, EngineSpec)
     resumable = checkpoint is not None or not settings.resume
     require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
@@ -146,26 +147,6 @@ def fit(
         finally:
             opened.close()
     return replace(run, meaning=Meaning.of(opened.loss, rows))
-
-
-def _check_types(**given: Any) -> None:
-    for name, value in given.items():
-        allowed, example = _TYPES[name]
-        good = value is None and example.startswith("None")
-        require(good or isinstance(value, allowed), f"{name} must be {example}; got {cut(value)}")
-
-
-_TYPES: Mapping[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
-    "run": (Run, "a run, as fit returns it"),
-    "clients": (Clients, "Clients, as data.from_tensors makes them"),
-    "checkpoint": ((str, os.PathLike), "None or a folder"),
-    "local": (LocalSGD, "None or LocalSGD(...)"),
-    "init": ((Mapping, str, os.PathLike), "None, a state dict or a safetensors file"),
-    "settings": (RunSettings, "RunSettings(...)"),
-    "steps": (Sequence, "a list of numbers such as (0, 10)"),
-    "lr": (Sequence, "a list of numbers such as (0.1, 1.0)"),
-    "filters": (Sequence, "a list of filters such as [TopK(0.01)]"),
-}
 
 
 def _clients(given: Any, seed: int) -> Clients:
@@ -230,7 +211,7 @@ def personalise(
     Raises:
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
-    _check_types(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
+    check_types(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     adopted(engine, EngineSpec)
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)

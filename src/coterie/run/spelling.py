@@ -65,7 +65,7 @@ def experiment_of(
     tables = {
         "data": {**spelling.data(clients), **data},
         "split": dict(split),
-        "tune": {key: list(values) for key, values in tune.items()},
+        "tune": {key: list(v) if isinstance(v, list | tuple | range) else v for key, v in tune.items()},
         "model": {
             **spelling.table(MODELS, model),
             **start,
@@ -119,8 +119,11 @@ class _Spelling:
 
     def table(self, registry: Registry, value: Any) -> dict[str, Any]:
         """The table of a value of a registry, if reading it again gives the same value; else one that names an object."""
-        if isinstance(value, str):
+        if isinstance(value, str) and registry is MODELS:
             return {"name": value}
+        if isinstance(value, str):
+            example = registry[value if value in registry else next(iter(registry))].__name__
+            raise InputError(f"{value!r} is a text; give the {registry.kind} itself, such as {example}(...)")
         try:
             spelled = registry.spell(value)
             if identity(registry.build(spelled, WHERE)) == identity(value):

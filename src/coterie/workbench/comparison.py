@@ -22,6 +22,7 @@ from coterie.core.training import LocalSGD
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS
+from coterie.run.arguments import check_types
 from coterie.run.files import YARDSTICKS
 from coterie.run.plots import draw
 from coterie.run.seals import refuse_damaged_outcomes
@@ -108,6 +109,8 @@ def compare(
     >>> comparison.verdict("switzerland").kind
     'stay alone'
     """
+    check_types(folder=folder, data=data, split=split, filters=filters, local=local, init=init, tune=tune)
+    check_types(settings=settings, progress=progress)
     require(folder is not None or not resume, "resume needs the folder of the run that goes on")
     require(not settings.resume, "resume is an argument of compare; leave it out of settings")
     experiment = experiment_of(
