@@ -25,7 +25,8 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.reading import read_toml
 from coterie.run.experiment import label_of
 from coterie.run.fit import fit
-from coterie.run.preparing import add_metrics, initial, run_settings
+from coterie.run.own_metrics import add_metrics
+from coterie.run.preparing import initial, run_settings
 from coterie.run.tables import read_experiment
 from experiments.documents import RESULTS, ROOT, Document, Row, read, write
 from experiments.measures import MEASURES, SHARED, thinned
@@ -81,7 +82,7 @@ def perform(job: Job, kind: str, runs: Path) -> Row:
     """Run it, or go on with it, and measure it. Raises `InputError` if its data are not there."""
     torch.set_num_threads(1)
     experiment = read_experiment(job.file)
-    add_metrics(experiment)
+    add_metrics(experiment.run.metrics)
     entry = next(entry for entry in experiment.methods if entry.label == job.method)
     folder = runs / job.file.stem / f"{job.method}-{job.seed}"
     run = fit(
