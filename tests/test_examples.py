@@ -34,11 +34,9 @@ def out(tmp_path, monkeypatch):
     """A run directory; commands are given in the checkout's root, as in the examples."""
     from coterie import metrics
 
-    before = dict(metrics.METRICS)
+    monkeypatch.setattr(metrics, "OWN", {})
     monkeypatch.chdir(ROOT)
-    yield tmp_path / "run"
-    metrics.METRICS.clear()
-    metrics.METRICS.update(before)
+    return tmp_path / "run"
 
 
 def rows_of(run):

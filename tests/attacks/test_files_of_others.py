@@ -129,9 +129,9 @@ def made(pristine, monkeypatch):
     monkeypatch.chdir(folder)
     yield pristine
     pristine.forget()
-    from coterie.core.metrics import METRICS
+    from coterie.core.metrics import OWN
 
-    METRICS.pop("always", None)
+    OWN.pop("always", None)
 
 
 def test_a_report_imports_nothing_that_the_run_names(made):

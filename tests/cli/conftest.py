@@ -20,7 +20,7 @@ def coterie(monkeypatch, capsys, tmp_path):
     from coterie.cli.main import main
 
     monkeypatch.chdir(tmp_path)
-    before = dict(metrics.METRICS)
+    monkeypatch.setattr(metrics, "OWN", {})
 
     def run(*argv):
         try:
@@ -31,7 +31,5 @@ def coterie(monkeypatch, capsys, tmp_path):
         return Ended(status, out, err, 0.0)
 
     yield run
-    metrics.METRICS.clear()
-    metrics.METRICS.update(before)
     for name in [n for n in sys.modules if n.startswith("coterie_user_")]:
         del sys.modules[name]

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError
 from coterie.core.federation import QuorumError
-from coterie.core.metrics import METRICS
+from coterie.core.metrics import OWN, register
 from coterie.core.modules import load_object
 from coterie.core.rows import Part
 from coterie.engines import ENGINES
@@ -109,7 +109,7 @@ def test_methods_models_losses_and_metrics_of_ones_own(engine, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     own = {k: load_object(f"{tmp_path}/mine.py:{k}") for k in ("Net", "surprise", "loss")}
     momentum = load_object(f"{REMEMBERS}:Momentum")
-    METRICS.update(surprise=own["surprise"])
+    register("surprise", own["surprise"])
     try:
         options = {
             "rounds": 3,
@@ -121,7 +121,7 @@ def test_methods_models_losses_and_metrics_of_ones_own(engine, tmp_path):
         problem = logistic(torch.float32)
         one, other = (fit(momentum(LOCAL), problem.clients, own["Net"](), **options, **on) for on in ({}, engine))
     finally:
-        del METRICS["surprise"]
+        del OWN["surprise"]
     assert_same_bits(one, other)
     assert one.history.select("surprise", "a", "test")[-1][1] > 0
 

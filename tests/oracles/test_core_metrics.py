@@ -151,16 +151,62 @@ def test_regression_has_no_majority():
     assert got.defined.tolist() == [False, False]
 
 
-def test_metrics_of_ones_own_are_registered_by_name(monkeypatch):
-    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.setattr(metrics, "OWN", {})
+
+
+def evaluated(*names):
+    cohort, x = cohort_of(quadratic({"a": [1.0, 4.0]})), torch.tensor([2.0, 3.0]).double()
+    return cohort.evaluate(x, metrics.find_metrics(names), part="train")
+
+
+@pytest.mark.usefixtures("own")
+def test_metrics_of_ones_own_are_registered_by_name():
     metrics.register("highest", lambda outputs, labels, kind: float(outputs.max()))
-    problem = quadratic({"a": [1.0, 4.0]})
-    got = cohort_of(problem).evaluate(
-        torch.tensor([2.0, 3.0]).double(), metrics.find_metrics(["highest"]), part="train"
-    )
-    assert got["highest"].tolist() == [3.0]
+    assert evaluated("highest")["highest"].tolist() == [3.0]
     with pytest.raises(InputError, match="no metric 'accurracy'; did you mean 'accuracy'"):
         metrics.find_metrics(["auc", "accurracy"])
-    with pytest.raises(InputError, match="a metric's name must be an identifier; got 'a-b'"):
-        metrics.register("a-b", len)
+    with pytest.raises(InputError, match="no metric 'hihgest'; did you mean 'highest'"):
+        metrics.find_metrics(["hihgest"])
     assert list(metrics.find_metrics(["auc", "accuracy"])) == ["auc", "accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric", "sentence"),
+    [
+        ("a-b", len, "a metric's name must be an identifier; got 'a-b'"),
+        ("accuracy", len, "there is a metric 'accuracy' already; give yours another name"),
+        ("f1", len, "there is a metric 'f1' already"),
+        ("three", 3, r"a metric must be a function \(outputs, labels, kind\); got 3"),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_what_cannot_be_registered_is_one_sentence(name, metric, sentence):
+    with pytest.raises(InputError, match=sentence):
+        metrics.register(name, metric)
+    assert metrics.OWN == {}
+
+
+@pytest.mark.usefixtures("own")
+def test_an_own_metric_that_writes_into_what_it_is_shown_spoils_no_other():
+    def greedy(outputs, labels, kind):
+        labels.numpy()[:] = 7.0
+        return outputs.zero_().sum()
+
+    metrics.register("greedy", greedy)
+    spoilt = evaluated("greedy", "mae", "rmse")
+    assert spoilt.pop("greedy").tolist() == [0]
+    alone = evaluated("mae", "rmse")
+    assert alone["mae"] > 0
+    assert {k: v.tolist() for k, v in spoilt.items()} == {k: v.tolist() for k, v in alone.items()}
+
+
+@pytest.mark.parametrize("value", ["high", torch.zeros(2), [1.0]])
+@pytest.mark.usefixtures("own")
+def test_an_own_metric_that_gives_no_number_is_named(value):
+    metrics.register("odd", lambda outputs, labels, kind: value)
+    with pytest.raises(
+        InputError, match=f"the metric 'odd' gave a {type(value).__name__}; it must give a number or None"
+    ):
+        evaluated("odd")

@@ -98,6 +98,18 @@ WRONG = {
 }
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [("f1", "there is a metric 'f1' already"), ("n", "'n' is a column of summary.json"), ("THREE", "got 3")],
+)
+def test_a_metric_of_a_file_takes_no_other_name(name, sentence, tmp_path):
+    (tmp_path / "odd.py").write_text("THREE = 3\n\n\ndef f1(*given):\n    return 0.1\n\n\nn = f1\n")
+    problem = logistic()
+    settings = ct.RunSettings(metrics=(f"{tmp_path}/odd.py:{name}",))
+    with pytest.raises(ct.InputError, match=sentence):
+        ct.fit(ct.FedAvg(), problem.clients, problem.model, 1, settings=settings)
+
+
 @pytest.mark.parametrize("what", WRONG)
 def test_what_it_cannot_take_is_one_sentence(what):
     arguments, options, sentence = WRONG[what]

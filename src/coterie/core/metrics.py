@@ -11,14 +11,16 @@ from torch import Tensor
 
 from coterie.core.cohort import Cohort
 from coterie.core.diagnostic import DIAGNOSTIC
-from coterie.core.errors import InputError, nearest
+from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.loss import IGNORED, Kind, probabilities
+from coterie.core.metric_names import DEFAULT_METRICS
 from coterie.core.task import Flag, Form, Number, Rows, Size, task
 from coterie.core.vector import Layout
 
 __all__ = [
     "DEFAULT_METRICS",
     "METRICS",
+    "OWN",
     "Metric",
     "accuracy",
     "auc",
@@ -149,7 +151,7 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks[inverse]
 
 
-METRICS: dict[str, Metric] = {
+METRICS: Mapping[str, Metric] = {
     "accuracy": accuracy,
     "balanced_accuracy": balanced_accuracy,
     "auc": auc,
@@ -167,15 +169,33 @@ _RANGES = dict.fromkeys(METRICS, (0.0, 1.0)) | {
     "r2": (-inf, 1.0),
 }
 
-DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse")
-"""Metrics of a run that asks for none by name; those of other tasks are undefined."""
+OWN: dict[str, Metric] = {}
+"""Metrics of the user's own, by name."""
 
 
 def register(name: str, metric: Metric) -> None:
-    """Add a metric of one's own under `name`; it is then computed where the data is, like the others."""
-    if not name.isidentifier():
-        raise InputError(f"a metric's name must be an identifier; got {name!r}")
-    METRICS[name] = metric
+    """Add a metric of one's own under `name`, or replace it; it is then computed where the data is, like the others.
+
+    Raises `InputError` for a name that is none or belongs to another metric, and for what is no function.
+    """
+    require(name.isidentifier(), f"a metric's name must be an identifier; got {cut(name)}")
+    require(name not in METRICS, f"there is a metric {name!r} already; give yours another name")
+    require(callable(metric), f"a metric must be a function (outputs, labels, kind); got {cut(metric)}")
+    OWN[name] = metric
+
+
+def _guarded(name: str, metric: Metric) -> Metric:
+    """A metric of the user's own, on tensors that it may write into."""
+
+    def measured(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+        value = metric(outputs.clone(), labels.clone(), kind)
+        try:
+            return None if value is None else float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            sentence = f"the metric {name!r} gave a {type(value).__name__}; it must give a number or None"
+            raise InputError(sentence) from error
+
+    return measured
 
 
 def _as_many(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
@@ -193,9 +213,9 @@ def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
     """The metrics of these names. Raises `InputError` for one that there is not."""
     metrics = {}
     for name in names:
-        if name not in METRICS:
-            raise InputError(f"there is no metric {name!r}; {nearest(name, METRICS)}")
-        metrics[name] = METRICS[name]
+        if name not in METRICS and name not in OWN:
+            raise InputError(f"there is no metric {name!r}; {nearest(name, (*METRICS, *OWN))}")
+        metrics[name] = METRICS[name] if name in METRICS else _guarded(name, OWN[name])
     return metrics
 
 

@@ -17,7 +17,7 @@ from coterie.core.envelopes import Context
 from coterie.core.errors import InputError, RunError, require
 from coterie.core.loss import RowLoss
 from coterie.core.memory import MEMORY_LOST
-from coterie.core.metrics import METRICS
+from coterie.core.metrics import OWN
 from coterie.core.modules import source_of, user_modules
 from coterie.core.task import Task
 from coterie.core.wire import wire_types
@@ -125,8 +125,7 @@ class Host:
 
         idle = None if fresh or not _idle else _idle.pop()
         self.handle, self._known = idle or (_new_actor(), set())
-        own_metrics = {k: m for k, m in METRICS.items() if m.__module__ != "coterie.core.metrics"}
-        content = (self._clients.subset(self.names), self._work, own_metrics)
+        content = (self._clients.subset(self.names), self._work, OWN)
         try:
             pickled = cloudpickle.dumps(content)
         except Exception as error:

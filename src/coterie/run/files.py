@@ -15,6 +15,7 @@ from typing import Any
 
 from coterie import __version__
 from coterie.core.errors import InputError, require
+from coterie.core.metric_names import DEFAULT_METRICS
 from coterie.core.reading import read_json
 from coterie.core.state import write_atomically
 from coterie.run.seals import sealed
@@ -83,8 +84,8 @@ FILES = "files.json"
 OBJECT = "python:"
 """How the name of an object begins that only a Python program has: `python:CLASS:HASH`."""
 
-METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "loss")
-"""Metrics that are always known; further columns of summary.json are metrics of the user's own."""
+METRICS = (*DEFAULT_METRICS, "loss")
+"""Metrics of which reports know the order; further columns of summary.json are those that a run asked for beside them."""
 
 YARDSTICKS = ("trees-alone", "trees-pooled")
 """What a comparison is shown beside, but nobody chooses from: trees of each client alone, and of all rows in one place."""

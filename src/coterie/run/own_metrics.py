@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from coterie.core.errors import cut, require
 from coterie.core.metrics import find_metrics, register
 from coterie.core.modules import load_object
-from coterie.run.files import METRICS, SUMMARY
+from coterie.run.files import SUMMARY
 
 __all__ = ["add_metrics", "short_names"]
 
@@ -24,17 +24,11 @@ def short_names(metrics: Iterable[str]) -> tuple[str, ...]:
 def add_metrics(metrics: Iterable[str]) -> None:
     """Register those that come from files of the user. Raises `InputError` for one that is unknown, or cannot be a metric."""
     for metric in metrics:
+        (name,) = short_names([metric])
+        require(name not in (*SUMMARY, "loss"), f"{name!r} is a column of summary.json; give the metric another name")
         if ".py:" in metric:
-            (name,) = short_names([metric])
             function = load_object(metric)
-            require(
-                callable(function),
-                f"{metric} must be a function (outputs, labels, kind); got {cut(function)}",
-            )
-            require(
-                name not in (*SUMMARY, *METRICS),
-                f"{metric} is called like a column of summary.json; give it another name",
-            )
+            require(callable(function), f"{metric} must be a function (outputs, labels, kind); got {cut(function)}")
             register(name, function)
         else:
             find_metrics([metric])
