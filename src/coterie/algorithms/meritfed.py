@@ -194,7 +194,7 @@ class _Server:
 
     def _step(self, weights: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         # One target at a time: a product over all targets at once would round differently with their number.
-        rows = list(zip(self.x, weights, self.deltas, strict=True))
+        rows = list(zip(self.x.unbind(), weights.unbind(), self.deltas.unbind(), strict=True))
         betas = self.betas
         if betas is None:
             return _stacked([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
