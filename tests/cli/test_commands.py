@@ -373,7 +373,7 @@ hidden = [4]
 [local]
 epochs = 1
 batch_size = "all"
-optimiser = "adam"
+momentum = 0.5
 lr = 0.01
 [[methods]]
 name = "fedavg"

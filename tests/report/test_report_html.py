@@ -181,7 +181,7 @@ def test_what_is_undefined_is_neither_nan_nor_missing(tmp_path: Path, settings: 
 def test_many_clients_stay_small(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     truth = {m: {f"c{i:03d}": (*rng.uniform(0.5, 0.9, 3), 0.4) for i in range(250)} for m in ("local", "fedavg")}
-    got = page(fake_run.write(tmp_path, truth, seeds=[0, 1]))
+    got = page(fake_run.write(tmp_path, truth, seeds=[0, 1], n_test=40, outcomes=False))
     data = json.loads(got.data)
     assert len(data["points"]["accuracy"]["clients"]) == figures.DOTS + 1
     assert len(data["curves"]["loss"]) == figures.PANELS + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 import torch
@@ -86,7 +87,8 @@ def test_a_damaged_frozen_part_is_found_and_made_again(run, arguments, table, tm
     assert contents(copied) == before
 
 
-def test_such_a_method_is_finalised_as_one_file(run, table, tmp_path):
+def test_such_a_method_is_finalised_as_one_file(run, table, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)  # tests/cli/test_finalise.py has it; it takes long to import
     finalise(run, tmp_path / "out", client="hungary", method="local")
     assert load_model_file(tmp_path / "out" / "model.safetensors")["0.weight"].shape[0] == WIDE
     assert predict(tmp_path / "out", table).values.shape == (len(table.read_text().splitlines()) - 1, 2)
