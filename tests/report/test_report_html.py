@@ -62,8 +62,9 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No library of five megabytes where nobody looks at it."""
+    """No library of five megabytes, and bands from few draws, where nobody looks at them."""
     monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* stub */")
+    monkeypatch.setattr("coterie.report.operating.DRAWS", 20)
 
 
 def page(folder: Path) -> Page:
