@@ -88,6 +88,40 @@ def test_a_function_of_clients_takes_settings(own):
 
 
 @pytest.mark.parametrize(
+    ("tables", "at"),
+    [
+        ({"run": {"evaluate": "default"}}, lambda e: e.run.evaluate),
+        ({"run": {"clients_per_round": "default"}}, lambda e: e.run.clients_per_round),
+        ({"local": {"clip": "default"}}, lambda e: e.build_method(e.methods[0]).local.clip),
+        ({"local": {"batch_size": "all"}}, lambda e: e.build_method(e.methods[0]).local.batch_size),
+        ({"local": {"sampler": "default"}}, lambda e: e.build_method(e.methods[0]).local.sampler),
+        (
+            {"local": {"clip": 1.0}, "methods": [{"name": "fedavg", "local": {"clip": "default"}}]},
+            lambda e: e.build_method(e.methods[0]).local.clip,
+        ),
+    ],
+)
+def test_a_word_says_what_is_none_in_python(tables, at):
+    given = experiment(**tables)
+    assert at(given) is None
+    assert at(Experiment.from_tables(given.tables(), "again.toml")) is None
+
+
+@pytest.mark.parametrize(
+    ("run", "sentence"),
+    [
+        ({"evaluate": 0}, '[run]: run.evaluate must be "default" (about twenty evaluations) or an int > 0; got 0'),
+        ({"evaluate": [2]}, "got [2]"),
+        ({"out": 3}, "run.out must be a folder; got 3"),
+    ],
+)
+def test_errors_of_a_file_say_what_a_file_can_say(run, sentence):
+    with pytest.raises(InputError) as caught:
+        experiment(run=run)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("name", "kind", "field"),
     [
         ("ray", "engine", "actors"),

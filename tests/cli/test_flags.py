@@ -66,6 +66,8 @@ def test_a_flag_and_set_write_the_same_key(key):
         ("run.metrics=auc", ["auc"]),
         ("run.seeds=2", 2),
         ("run.seeds=2,3", [2, 3]),
+        ("run.seeds=0", 0),
+        ("attack.on=2", 2),
         ("model.hidden=8", [8]),
         ("model.hidden=8,4", [8, 4]),
         ("attack.on=hungary", ["hungary"]),
@@ -158,6 +160,9 @@ from coterie.engines.spec import EngineSpec
 class Engine(EngineSpec):
     note: str = "x"
     timeout: float | None = None
+
+    def open(self, clients, model, loss):
+        raise NotImplementedError
 """
 
 

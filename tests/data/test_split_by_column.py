@@ -90,7 +90,7 @@ def test_a_data_set_with_columns_is_dealt_by_one(tmp_path):
     ("split", "sentence"),
     [
         ({"kind": "column"}, r"\[split\] kind = 'column' needs the name of the column"),
-        ({"kind": "column", "column": 3}, "split.column must be None or the name of a column; got 3"),
+        ({"kind": "column", "column": 3}, "split.column must be the name of a column; got 3"),
         ({"kind": "iid", "column": "writer"}, r"\[split\] column belongs to kind = 'column', but kind is 'iid'"),
         ({"kind": "column", "column": "writr"}, r"all.csv has no column 'writr'; did you mean 'writer'"),
         (

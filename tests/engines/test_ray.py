@@ -306,7 +306,7 @@ def test_settings_on_which_no_number_depends_may_change_on_resume(tmp_path, caps
         ("rya", "there is no engine 'rya'; did you mean 'ray'?"),
         ("ray --actors 0", "engine.actors must be an int > 0; got 0"),
         ("ray --set engine.timeout=0", "engine.timeout must be a number of seconds > 0; got 0"),
-        ("ray --set engine.address=5", "engine.address must be None (start one here) or host:port or auto; got 5"),
+        ("ray --set engine.address=5", "engine.address must be host:port or auto; got 5"),
         ("ray --workers 2", "[engine]: unknown key 'workers'; allowed: actors, address"),
     ):
         assert cli.main([*COMPARE, "--engine", *wrong.split()]) == 2

@@ -110,5 +110,5 @@ def test_what_trees_cannot_read_is_a_sentence():
         ct.compare(["local"], images, rounds=1, seeds=1, yardstick="trees")
     with pytest.raises(ct.InputError, match="the label trees-alone is that of a yardstick"):
         ct.compare({"trees-alone": "local"}, "heart-disease", rounds=1, seeds=1, yardstick="trees")
-    with pytest.raises(ct.InputError, match=r"run.yardstick must be None or trees; got 'forest'"):
+    with pytest.raises(ct.InputError, match=r'yardstick must be "default" or trees; got .forest'):
         ct.compare(["local"], "heart-disease", rounds=1, seeds=1, yardstick="forest")

@@ -119,7 +119,9 @@ def _keys_of(table: str) -> list[Field]:
     for key in keys_of(table):
         option = key.option
         default = "" if option.default in (dataclasses.MISSING, None) else repr(option.default)
-        allowed = option.rule.allowed if option.rule is not None else " | ".join(k.__name__ for k in option.kinds)
+        allowed = (
+            option.in_files.allowed if option.in_files is not None else " | ".join(k.__name__ for k in option.kinds)
+        )
         rows.append(
             (key.path, allowed, default, f"{key.help}.{f' On the command line: {key.flag}.' if key.flag else ''}")
         )

@@ -115,9 +115,9 @@ def rule_of(hint: Any) -> Rule | None:
     return implied if implied is None or kinds == (hint,) else optional(implied)
 
 
-def obey(rule: Rule, value: Any, called: str) -> None:
-    """Raise `InputError` unless a value, which is called so, obeys the rule."""
+def obey(rule: Rule, value: Any, called: str, spelled: Any = None) -> None:
+    """Raise `InputError` unless a value, which is called so, obeys the rule; a file may have spelled it otherwise."""
     if not rule.test(value):
         close = difflib.get_close_matches(value, rule.words, n=1, cutoff=0.5) if isinstance(value, str) else []
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"{called} must be {rule.allowed}; got {cut(value)}{hint}")
+        raise InputError(f"{called} must be {rule.allowed}; got {cut(value if spelled is None else spelled)}{hint}")

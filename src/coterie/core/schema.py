@@ -79,9 +79,9 @@ T = TypeVar("T")
 
 
 class InFiles(NamedTuple):
-    """How a field differs in files: the word for None, or, with `said` False, a field that only Python can set."""
+    """How a field differs in files: the word for None, if it may be None, or, with `said` False, a field that only Python can set."""
 
-    none: str = ""
+    none: str = "default"
     said: bool = True
 
 
@@ -114,6 +114,7 @@ class Option(NamedTuple):
         units: the keys that files set it by, if not its name.
         registry: where the class of a table with a `name` is found.
         flag: on the command line.
+        none: the word by which files say None; empty if it cannot be None, or if that word is a text that it may be.
     """
 
     name: str
@@ -124,6 +125,18 @@ class Option(NamedTuple):
     units: Units | None = None
     registry: Registry | None = None
     flag: Flag | None = None
+    none: str = ""
+
+    @property
+    def in_files(self) -> Rule | None:
+        """The rule as files see it, where the word stands for None.
+
+        >>> Option("clip", None, (float,), optional(POSITIVE), none="default").in_files.allowed
+        '"default" or a number > 0'
+        """
+        word = f'"{self.none}"\\1 or ' if self.none else ""
+        rule = self.rule
+        return rule and rule._replace(allowed=re.sub(r"^None((?: \([^)]*\))?) or ", word, rule.allowed))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -137,13 +150,13 @@ class Option(NamedTuple):
 
         Raises `InputError` for a text where only numbers are allowed.
         """
-        if text == self.files.none:
+        if text == self.none:
             return text
         for kind, made_of in _TEXTS.items():
             if kind in ((int,) if self.units is not None else self.kinds):
                 with suppress(ValueError):
                     return made_of(text)
-        allowed = SIZE if self.units is not None else self.rule or NUMBER
+        allowed = SIZE if self.units is not None else self.in_files or NUMBER
         raise InputError(f"must be {allowed.allowed}; got {text!r}")
 
     def read(self, key: str, value: Any) -> Any:
@@ -151,7 +164,7 @@ class Option(NamedTuple):
         if self.units is not None:
             require(SIZE.test(value), f"{key} must be {SIZE.allowed}; got {value!r}")
             return self.units.keys[key](value)
-        if self.files.none and value == self.files.none:
+        if self.none and value == self.none:
             return None
         if self.registry is not None:
             return self.registry.build(value, key)
@@ -165,7 +178,7 @@ class Option(NamedTuple):
         if not self.files.said:
             return {}
         if value is None:
-            return {self.name: self.files.none} if self.files.none else {}
+            return {self.name: self.none} if self.none and self.default is not None else {}
         return {self.name: self.registry.spell(value) if self.registry is not None else _plain(value)}
 
 
@@ -189,7 +202,8 @@ def options(cls: type[T]) -> type[T]:
             value = getattr(self, option.name)
             if isinstance(value, list):
                 object.__setattr__(self, option.name, value := _tuples(value))
-            _check(option, value, type(self).__name__)
+            if option.rule is not None:
+                obey(option.rule, value, f"{type(self).__name__}.{option.name}")
         if own is not None:
             own(self)
 
@@ -357,15 +371,20 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
     if get_origin(hint) is Annotated:
         hint, *extras = get_args(hint)
     kinds = kinds_of(hint)
+    rule = rule_of(declared) if checked else _first(Rule, extras)
+    files, registry = _first(InFiles, extras) or InFiles(), _first(Registry, extras)
+    may_be_none = type(None) in get_args(hint) or (registry is not None and default is None)
+    is_text = str in kinds and (rule is None or rule.test(files.none))
     return Option(
         field.name,
         default,
         kinds,
-        rule=rule_of(declared) if checked else _first(Rule, extras),
-        files=_first(InFiles, extras) or InFiles(),
+        rule=rule,
+        files=files,
         units=_first(Units, extras),
-        registry=_first(Registry, extras),
+        registry=registry,
         flag=_first(Flag, extras),
+        none=files.none if may_be_none and not is_text else "",
     )
 
 
@@ -391,11 +410,6 @@ def _first(kind: type[T], extras: Iterable[Any]) -> T | None:
     return next((e for e in extras if isinstance(e, kind)), None)
 
 
-def _check(option: Option, value: Any, owner: str) -> None:
-    if option.rule is not None:
-        obey(option.rule, value, f"{owner}.{option.name}")
-
-
 def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option in declared:
@@ -403,9 +417,10 @@ def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) ->
         require(len(given) < 2, f"{' and '.join(given)} exclude each other; give one")
         for key in given:
             values[option.name] = option.read(key, table[key])
-            _check(option, values[option.name], owner)
+            if option.in_files is not None:
+                obey(option.in_files, values[option.name], f"{owner}.{option.name}", spelled=table[key])
         lacking = not given and option.default is MISSING and option.files.said
-        require(not lacking, f"{option.name} is missing; give {option.rule.allowed if option.rule else 'it'}")
+        require(not lacking, f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}")
     return values
 
 

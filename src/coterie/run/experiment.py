@@ -176,6 +176,8 @@ class Experiment:
         method = None if entry.name in self.objects else self.build_method(entry)
         local = {key: spell(value) for key, value in self._local_of(entry).items()}
         spelled = spell(method) if is_dataclass(method) else local
+        if isinstance(spelled.get("local"), dict):
+            spelled["local"] = {**_unset(self.local, spelled["local"]), **spelled["local"]}
         tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
         rest = {key: value for key, value in entry.fields.items() if key not in spelled}
         return {"name": entry.name, "label": entry.label, **spelled, **rest, **tuning}
@@ -344,6 +346,12 @@ def _above(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     """Settings of local training with those `above` in place of those `below`; epochs take the place of steps."""
     replaced = {key for option in options_of(LocalSGD) if set(option.keys) & set(above) for key in option.keys}
     return {**{k: v for k, v in below.items() if k not in replaced}, **above}
+
+
+def _unset(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, str]:
+    """The words that take away what [local] sets `below` and a method's own local training leaves out."""
+    options = {option.name: option for option in options_of(LocalSGD)}
+    return {key: options[key].none for key in below if key not in above and key in options and options[key].none}
 
 
 def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:

@@ -79,7 +79,7 @@ class Key(NamedTuple):
     @property
     def help(self) -> str:
         """One line about it for the command line, where a key that is None in Python has its default."""
-        text = re.sub(r"\bNone\b(?=:)", "default", self.about.replace("`", "").rstrip("."))
+        text = re.sub(r"\bNone\b(?=:)", self.option.none or "default", self.about.replace("`", "").rstrip("."))
         unsaid = not all(entry in text for entry in self.entries)
         return f"{text} ({self.table} {', '.join(self.entries)})" if unsaid else text
 
@@ -96,8 +96,8 @@ class Key(NamedTuple):
             with suppress(InputError):  # which comes again where the table is read
                 value = self.option.parse(value)
         rule = self.option.rule
-        alone = rule is not None and isinstance(value, str | int | float) and not rule.test(value)
-        return [value] if rule is not None and alone and rule.test((value,)) else value
+        number = isinstance(value, int | float) and rule is not None and not rule.test(1)  # which seeds=1 may be
+        return [value] if rule is not None and number and rule.test((value,)) else value
 
 
 def keys() -> Iterator[Key]:
