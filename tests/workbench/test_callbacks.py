@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import builtins
 import json
+import sys
 
 import pytest
 
 import coterie as ct
 from cli.commands import contents
+from coterie.report.card import card
+from coterie.report.results import Results
+from coterie.run import search
 from coterie.run.callbacks import CALLBACKS, Metrics
+from coterie.run.finalise import finalise
 from coterie.run.history import History, Row
+from coterie.run.models import open_model_file
+from coterie.run.predict import MODEL
 from coterie.run.trackers.tracker import Sink, Tracker
 from federations import assert_same_bits, logistic
 
@@ -117,6 +124,30 @@ def test_early_stopping_keeps_validation_rows_and_resumes_to_the_same_end(tmp_pa
     resumed = ct.fit(FAST, "heart-disease", rounds=40, checkpoint=tmp_path, settings=again)
     assert resumed.rounds == whole.rounds
     assert_same_bits(whole, resumed)
+
+
+def test_tuning_and_the_final_model_stop_where_the_run_stops(tmp_path, monkeypatch):
+    tuned = []
+
+    def fit(*given, **options):
+        tuned.append(ct.fit(*given, **options))
+        return tuned[-1]
+
+    monkeypatch.setattr(search, "fit", fit)
+    stopping = ct.RunSettings(callbacks=(ct.EarlyStopping(patience=2, metric="auc"),), evaluate=1, metrics=("auc",))
+    options = {"seeds": 1, "local": FAST.local, "tune": {"local.lr": [3.0]}, "settings": stopping}
+    run = ct.compare(["fedavg"], "heart-disease", "logistic", 40, folder=tmp_path / "run", **options)
+    ends = {row["rounds"] for row in run.to_pandas().to_dict("records")}
+    assert {trial.rounds for trial in tuned} == ends
+    assert max(ends) < 40
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    final = finalise(tmp_path / "run", tmp_path / "final", client="hungary", method="fedavg")
+    assert {final.rounds} == ends
+    assert open_model_file(tmp_path / "final" / MODEL)[1]["rounds"] == final.rounds
+    text = card(Results.load(tmp_path / "run"), "hungary", "fedavg", final.rows, rounds=final.rounds)
+    assert (
+        f", {final.rounds} rounds, after which the run `run` stopped early, with its settings, on all rows of " in text
+    )
 
 
 def test_early_stopping_without_validation_rows_is_a_sentence():

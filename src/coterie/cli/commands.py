@@ -333,7 +333,7 @@ def _finalise(args: argparse.Namespace) -> int:
     threshold = operating_point(results, method, args.client)
     out = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
     final = finalise(run, out, client=args.client, method=method, threshold=threshold)
-    text = card(results, args.client, method, final.rows, threshold)
+    text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
     write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
     _say(f"model of {method} for {args.client}, trained on all rows: {out}")
     _say(f"what to expect of it: {out / 'card.md'}")

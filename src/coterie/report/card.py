@@ -12,7 +12,9 @@ from coterie.report.words import headline
 __all__ = ["card"]
 
 
-def card(results: Results, client: str, method: str, rows: Mapping[str, int], threshold: float | None = None) -> str:
+def card(
+    results: Results, client: str, method: str, rows: Mapping[str, int], threshold: float | None = None, *, rounds: int
+) -> str:
     """The card in Markdown.
 
     Args:
@@ -21,11 +23,12 @@ def card(results: Results, client: str, method: str, rows: Mapping[str, int], th
         method: with which it was trained.
         rows: that each client trained on, for this model.
         threshold: the risk from which a row is called positive; None where there are not two classes.
+        rounds: that it was trained for.
     """
     parts = (
         [f"# {printable(results.title)}: a model for {results.names[client]}"],
         _purpose(results, client, method, threshold),
-        _rows(results, client, method, rows),
+        _rows(results, client, method, rows, rounds),
         _expected(results, client, method),
         _privacy(results),
         [
@@ -56,14 +59,16 @@ def _purpose(results: Results, client: str, method: str, threshold: float | None
     return [*lines, f"This model is of {printable(method)}."]
 
 
-def _rows(results: Results, client: str, method: str, rows: Mapping[str, int]) -> list[str]:
-    run = results.experiment.get("run", {})
+def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], rounds: int) -> list[str]:
+    name = f"`{printable(results.folder.name)}`"
+    whole = rounds == results.experiment.get("run", {}).get("rounds", rounds)
     lines = ["## Training", ""]
     alone = method == results.baseline
     rows = {client: rows[client]} if alone and client in rows else rows
     lines.append(
-        f"{printable(results.algorithms[method])}, {count(run.get('rounds', 0), 'round')}, with the settings of the run"
-        f" `{printable(results.folder.name)}`, on all rows of {results.names[client] if alone else 'all clients'}:"
+        f"{printable(results.algorithms[method])}, {count(rounds, 'round')},"
+        f" {f'with the settings of the run {name}' if whole else f'after which the run {name} stopped early, with its settings'},"
+        f" on all rows of {results.names[client] if alone else 'all clients'}:"
     )
     shares = late_shares(results, client, method)
     total = sum(shares.values())

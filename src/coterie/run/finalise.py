@@ -14,6 +14,7 @@ import torch
 
 from coterie.core.clients import Clients
 from coterie.core.errors import nearest, require
+from coterie.core.reading import json_rows
 from coterie.core.state import write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
@@ -32,18 +33,19 @@ __all__ = ["Final", "finalise"]
 
 
 class Final(NamedTuple):
-    """What was written: `rows` that each client trained on, and `notes` about what could not be done."""
+    """What was written: `rows` that each client trained on, for how many `rounds`, and `notes` about what could not be done."""
 
     rows: dict[str, int]
+    rounds: int
     notes: tuple[str, ...]
 
 
 def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float | None = None) -> Final:
     """Fit `method` again on all rows of all clients, and write the model of `client` to the new folder `out`.
 
-    Rounds and settings are those of the run, and the seed is its first. Rows that were kept for testing are trained on too; where
-    something is chosen on validation rows, as in personalisation, these keep their share. `out` gets model.safetensors,
-    preprocess.json (how columns become inputs) and model.onnx.
+    Settings are those of the run, the seed is its first, and rounds are those after which the method ended with it. Rows that were
+    kept for testing are trained on too; where something is chosen on validation rows, as in personalisation, these keep their share.
+    `out` gets model.safetensors, preprocess.json (how columns become inputs) and model.onnx.
 
     Args:
         run: the run directory.
@@ -68,10 +70,10 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
     seed = experiment.run.seeds[0]
     clients = whole.load_data(seed)
     require(client in clients.names, f"the run has no client {client!r}; {nearest(client, clients.names)}")
-    fitted = _fit(whole, known[method], clients, seed)
+    fitted = _fit(whole, known[method], clients, seed, _rounds(run, experiment, method, seed))
     _write(out, whole, fitted, clients, client=client, method=method, threshold=threshold)
     rows = {row["client"]: int(row["n_train"]) for row in fitted.summary if row["split"] == "train"}
-    return Final(rows, tuple(_write_onnx(out, _own_file(experiment.model))))
+    return Final(rows, fitted.rounds, tuple(_write_onnx(out, _own_file(experiment.model))))
 
 
 def _on_all_rows(experiment: Experiment) -> Experiment:
@@ -84,13 +86,21 @@ def _on_all_rows(experiment: Experiment) -> Experiment:
     return replace(experiment, data=data, split={**experiment.split, "parts": shares})
 
 
-def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> Run:
+def _rounds(run: Path, experiment: Experiment, method: str, seed: int) -> int:
+    """Rounds after which a method ended, which callbacks may have decided; those of the run if it is not complete."""
+    rows = json_rows(run / "summary.json", {"method": str, "seed": int, "rounds": int})
+    return next(
+        (row["rounds"] for row in rows if (row["method"], row["seed"]) == (method, seed)), experiment.run.rounds
+    )
+
+
+def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int, rounds: int) -> Run:
     module, tuning = model_to_train(experiment, clients, seed), entry.personalise
     run = fit(
         experiment.build_method(entry),
         clients,
         module,
-        experiment.run.rounds,
+        rounds,
         seed,
         engine=experiment.engine,
         filters=experiment.filters,

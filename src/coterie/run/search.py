@@ -134,10 +134,12 @@ def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[int, 
 def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -> float:
     run = experiment.run
     module = model_to_train(experiment, clients, seed)
+    stopping = tuple(one for one in (*experiment.callbacks, *run.callbacks) if getattr(one, "decides", False))
+    looks = {} if stopping else {"evaluate": max(1, run.rounds), "metrics": ()}
     result = fit(
         experiment.build_method(entry), clients, module, run.rounds, seed, engine=experiment.engine, attack=experiment.attack,
         filters=experiment.filters, init=initial(experiment),
-        settings=run_settings(experiment, evaluate=max(1, run.rounds), metrics=(), merge_validation=False),
+        settings=run_settings(experiment, **looks, merge_validation=False, callbacks=stopping, label=entry.label),
     )  # fmt: skip
     losses = [row["loss"] for row in result.summary if row["split"] == "validation"]
     if not losses:
