@@ -26,6 +26,7 @@ import coterie as ct
 from coterie import data
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.main import main
+from coterie.core.metrics import DEFAULT_METRICS
 from coterie.core.task import Task
 from coterie.run.experiment import Experiment
 from coterie.run.tables import read_tables
@@ -474,7 +475,8 @@ def _run(method: str, fault: Fault, workers: int) -> Any:
 
 def _fitted(method: str, workers: int) -> Any:
     problem, known = logistic(), ALGORITHMS[method](**ARGUMENTS.get(method, {}))
-    return fit(known, problem.clients, problem.model, 3, workers=workers, evaluate=1, server=problem.clients["a"].train)
+    options: dict[str, Any] = {"evaluate": 1, "metrics": DEFAULT_METRICS, "server": problem.clients["a"].train}
+    return fit(known, problem.clients, problem.model, 3, workers=workers, **options)
 
 
 @cache
