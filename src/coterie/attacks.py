@@ -31,7 +31,7 @@ from coterie.core.checks import VECTORS, well_formed
 from coterie.core.clients import Clients
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block, Context
-from coterie.core.errors import InputError, is_number, nearest, require
+from coterie.core.errors import InputError, cut, is_number, nearest, require
 from coterie.core.filters import Filter, Passage, in_order, streams
 from coterie.core.hooks import overrides
 from coterie.core.identity import identity
@@ -56,6 +56,7 @@ __all__ = [
     "SignFlip",
     "Straggler",
     "choose_attackers",
+    "with_lies",
 ]
 
 _STATISTICS = one_of("honest", "all")
@@ -311,8 +312,30 @@ class Corrupted(Filter):
             return rows
         rngs = passage.rngs("attack")
         changed = rows.clone()
-        changed[mine] = self.attack.corrupt(passage.kind, rows[mine], [rngs[i] for i in mine])
+        lies = self.attack.corrupt(passage.kind, rows[mine], [rngs[i] for i in mine])
+        changed[mine] = _of_shape((len(mine), *rows.shape[1:]), lies, self.attack, "corrupt")
         return changed
+
+
+_WRONG = "must return a tensor of shape"
+
+
+def _of_shape(shape: tuple[int, ...], lies: Any, attack: Any, hook: str) -> Tensor:
+    """What attackers send, [a, ...]. Raises `InputError` for a form that would be stretched over their rows, or cannot be."""
+    if isinstance(lies, Tensor) and lies.shape == shape:
+        return lies
+    form = f"one of shape {list(lies.shape)}" if isinstance(lies, Tensor) else cut(lies)
+    own = type(attack).__name__
+    raise InputError(f"{own}.{hook} {_WRONG} {list(shape)}, a row for each attacker; got {form}")
+
+
+def with_lies(clients: Clients, attack: Attack, names: Collection[str]) -> Clients:
+    """The clients as the attack leaves the rows of `names`. Raises `InputError` if it returns anything else."""
+    changed = attack.on_rows(clients, names)
+    good = isinstance(changed, Clients) and changed.names == clients.names
+    own = type(attack).__name__
+    require(good, f"{own}.on_rows must return the clients that it was given, with other rows; got {cut(changed)}")
+    return changed
 
 
 class Attacked(Engine):
@@ -350,6 +373,8 @@ class Attacked(Engine):
         asked = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
         sent = replace(ask.to(asked), filters=in_order((*ask.filters, *self._filter)))
         answer = self._engine.ask(sent) if asked else Answer()
+        wrong = [why for why in answer.failed.values() if f".corrupt {_WRONG}" in why]
+        require(not wrong, "".join(wrong[:1]).partition(": ")[2])  # else the run would go on without its attackers
         blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
         if bad and self.needs_all:
             blocks = self._rewritten(ask.function, blocks, ask.context)
@@ -382,8 +407,8 @@ class Attacked(Engine):
             return
         attackers = torch.tensor([n in self.attackers for n, _ in parts])
         rngs = streams(context, "attack", field, bad)
-        new = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, rngs)
-        for part, lie in zip(mine, new, strict=True):
+        lies = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, rngs)
+        for part, lie in zip(mine, _of_shape((len(mine), *mine[0].shape), lies, self.attack, "rewrite"), strict=True):
             part.copy_(lie)
 
     def sizes(self, part: str) -> Mapping[str, int]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.core.checks import VECTORS, well_formed
 from coterie.core.envelopes import Answer, Ask, Block, Context, Packed
 from coterie.core.errors import InputError, require
-from coterie.core.hooks import Kind, adopted
+from coterie.core.hooks import Kind, adopted, overrides
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng
 from coterie.core.rules import list_of, one_of
@@ -123,6 +123,9 @@ def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...
     given: tuple[Filter, ...] = tuple(adopted(one, Filter) for one in filters)
     for one in given:
         own = type(one).__name__
+        halves = [overrides(one, Filter, hook) for hook in ("pack", "unpack")]
+        require(not one.packs or all(halves), f"{own}.packs is true; define pack and unpack, by which replies are sent")
+        require(one.packs or not any(halves), f"{own}.pack and {own}.unpack are used where {own}.packs is true; set it")
         try:
             to_json(one)
         except InputError as error:

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.core import layers, own_rows
-from coterie.core.errors import InputError
+from coterie.core.errors import InputError, cut
+from coterie.core.hooks import overrides
 from coterie.core.inputs import named, sample, take
 from coterie.core.kernels import Batched, RowSource, StepRule, chunks
-from coterie.core.method import Sampler, as_sampler, overrides
+from coterie.core.method import Sampler, as_sampler
 from coterie.core.noise import Generators
 from coterie.core.own_rows import Batch, gather, require_enough, size_of, split, transformed
 from coterie.core.rng import batches
@@ -193,7 +194,7 @@ def _chosen(cohort: Cohort, i: int, local: LocalSGD, sampler: Sampler | None, pu
     if sampler is not None:
         drawn, size = _drawn(cohort, i, local, sampler)
         steps = local.steps.count if isinstance(local.steps, Steps) else local.steps.count * -(-drawn // size)
-        chosen = list(sampler.rows(cohort, i, cohort.rng(i, purpose), steps, size))
+        chosen = list(_own_rows(sampler.rows(cohort, i, cohort.rng(i, purpose), steps, size), sampler, count))
     else:
         many = {"steps": local.steps.count} if isinstance(local.steps, Steps) else {"epochs": local.steps.count}
         smallest = _smallest(cohort, size, local)
@@ -202,6 +203,17 @@ def _chosen(cohort: Cohort, i: int, local: LocalSGD, sampler: Sampler | None, pu
         for batch in chosen:
             require_enough(cohort, i, batch)
     return chosen
+
+
+def _own_rows(rows: Any, sampler: Sampler, count: int) -> NDArray[np.int64]:
+    """Row numbers [steps, batch_size] that a sampler drew. Raises `InputError` for one that the client does not have."""
+    numbers = np.asarray(rows)
+    whole = numbers.ndim == 2 and numbers.dtype.kind in "iu" and numbers.size > 0
+    if not whole or numbers.min() < 0 or numbers.max() >= count:
+        raise InputError(
+            f"{type(sampler).__name__}.rows must return row numbers [steps, batch_size] from 0 to {count - 1}; got {cut(rows)}"
+        )
+    return numbers
 
 
 def step_batches(cohort: Cohort, i: int, local: LocalSGD, sampler: Sampler | None, purpose: str) -> Iterator[Batch]:

@@ -8,28 +8,90 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import InputError, is_number
+from coterie.core.errors import InputError, cut, is_number, nearest, require
 from coterie.core.federation import Federation
 from coterie.core.filters import Filter
-from coterie.core.hooks import Kind, adopted, overrides
+from coterie.core.hooks import Kind, adopted
 from coterie.core.rng import Rng
 from coterie.core.schema import Flag, Rule, one_of, options
 
 if TYPE_CHECKING:
     from coterie.core.clients import Clients
 
-__all__ = ["Attack", "Filter", "Log", "Method", "Sampler", "as_attack", "as_method", "as_sampler", "overrides"]
+__all__ = [
+    "Attack",
+    "Filter",
+    "Log",
+    "Method",
+    "Sampler",
+    "as_attack",
+    "as_log",
+    "as_method",
+    "as_models",
+    "as_sampler",
+    "validation_kept",
+]
 
 S = TypeVar("S")
 Log = dict[str, Any]
 """Quantities of one round by name: a number; a number by client or target; under `weights` the coefficient of each client's update,
 by client, or by target and client."""
+
+
+def as_log(said: Any, called: str, clients: Collection[str]) -> Log:
+    """What the hook `called` says of a round. Raises `InputError` unless it is a `Log`, with weights of these clients."""
+    if not isinstance(said, Mapping):
+        raise InputError(f"{called} must return numbers by name as its log; got {cut(said)}")
+    for key, value in said.items():
+        where = f"{called}: {key!r} of its log"
+        require(key != "weights" or isinstance(value, Mapping), f"{where} must be numbers by client; got {cut(value)}")
+        _check_numbers(value, where)
+    weights = said.get("weights", {})
+    for one in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:
+        _check_clients(one, f"{called}: 'weights' of its log names", clients)
+    return dict(said)
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        for one in value.values():
+            _check_numbers(one, where)
+        return
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{where} must be a number, or numbers by client; got {cut(value)}") from error
+
+
+def _check_clients(names: Iterable[str], where: str, clients: Collection[str]) -> None:
+    for name in names:
+        if name not in clients:
+            raise InputError(f"{where} {name!r}, which is not a client; {nearest(str(name), clients)}")
+
+
+def as_models(models: Any, called: str, size: int, clients: Collection[str]) -> dict[str, Tensor]:
+    """The models [size] that the hook `called` returned, by client; `*` is the one for everybody. Raises `InputError` for others."""
+    by_client = {"*": models} if isinstance(models, Tensor) else models
+    good = isinstance(by_client, Mapping) and all(
+        isinstance(x, Tensor) and x.shape == (size,) for x in by_client.values()
+    )
+    if not good:
+        raise InputError(f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}")
+    _check_clients((name for name in by_client if name != "*"), f"{called} has a model of", clients)
+    return dict(by_client)
+
+
+def validation_kept(method: Method[Any], names: tuple[str, ...]) -> Sequence[str]:
+    """Clients whose validation rows the method does not train on. Raises `InputError` for one that there is not."""
+    kept = method.keeps_validation(names)
+    _check_clients(kept, f"{type(method).__name__}.keeps_validation names", names)
+    return kept
 
 
 class Sampler:

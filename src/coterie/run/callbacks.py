@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from coterie.core.errors import require
+from coterie.core.errors import cut, require
 from coterie.core.hooks import Kind
 from coterie.core.schema import NOT_NEGATIVE, SIZE, TEXT, Registry, options
 from coterie.run.files import higher_is_better
@@ -134,6 +134,13 @@ def keeps_validation(callbacks: Sequence[Any]) -> bool:
     return any(isinstance(one, Callback) and one.keeps_validation for one in callbacks)
 
 
+def _begun(callback: Callback, about: tuple[str, int, int]) -> Callback:
+    begun = callback.begin(*about)
+    own = type(callback).__name__
+    require(isinstance(begun, Callback), f"{own}.begin must return a callback, such as itself; got {cut(begun)}")
+    return begun
+
+
 class Followers:
     """The callbacks of one run: functions of a round's number, and `Callback`s.
 
@@ -143,7 +150,7 @@ class Followers:
     """
 
     def __init__(self, callbacks: Sequence[Callback | Callable[[int], object]], about: tuple[str, int, int]) -> None:
-        self._all = [one.begin(*about) if isinstance(one, Callback) else one for one in callbacks]
+        self._all = [_begun(one, about) if isinstance(one, Callback) else one for one in callbacks]
 
     def told(self, number: int, history: History, *, evaluated: bool) -> bool:
         """Tell that a round is complete; whether the run ends with it."""

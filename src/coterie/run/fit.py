@@ -14,14 +14,14 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor, nn
 
-from coterie.attacks import Attacked, choose_attackers
+from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.core.clients import Clients
 from coterie.core.engine import Engine
 from coterie.core.errors import InputError, cut, require
 from coterie.core.filters import Filter, filters_of
 from coterie.core.hooks import adopted
 from coterie.core.interrupts import heeded
-from coterie.core.method import Method, as_attack, as_method
+from coterie.core.method import Method, as_attack, as_method, validation_kept
 from coterie.core.schema import build
 from coterie.core.training import LocalSGD
 from coterie.core.vector import aliases, copied
@@ -134,7 +134,7 @@ def fit(
     if attack is not None:
         attack = as_attack(attack)
         wrong = choose_attackers(attack.on, rows.names, seed)
-        rows = attack.on_rows(rows, wrong)
+        rows = with_lies(rows, attack, wrong)
     prepared = _prepare(method, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
     with one_thread(), heeded():
         method.check(prepared.names)
@@ -234,7 +234,7 @@ def _opened(engine: EngineSpec, clients: Clients, module: nn.Module, settings: R
 
 
 def _prepare(method: Method[Any], clients: Clients, merge_validation: bool) -> Clients:
-    prepared = clients.folded(method.keeps_validation(clients.names)) if merge_validation else clients
+    prepared = clients.folded(validation_kept(method, clients.names)) if merge_validation else clients
     return prepared.with_server(prepared.pooled()) if method.pooled else prepared
 
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from coterie.core.capacity import check_free_memory, free_bytes
 from coterie.core.engine import Engine
-from coterie.core.errors import RunError, require
+from coterie.core.errors import InputError, RunError, cut, require
 from coterie.core.federation import Federation
 from coterie.core.filters import Filter, filters_of
-from coterie.core.method import Log, Method, Sampler, as_method, as_sampler
+from coterie.core.method import Log, Method, Sampler, as_log, as_method, as_models, as_sampler
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
 from coterie.run.callbacks import Followers
@@ -62,6 +62,7 @@ class _Loop:
         filters: Sequence[Filter],
     ) -> None:
         self.method, self.engine = as_method(method), engine
+        self.own = type(self.method).__name__
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
         self.own_participation = self.method.participation == "own"
@@ -77,7 +78,7 @@ class _Loop:
             strict_wire=settings.strict_wire,
             clients_per_round=self.per_round,
             filters=filters_of(self.method, filters),
-            label=type(self.method).__name__,
+            label=self.own,
         )
         self.federation = replace(self.training, engine=engine.honest, filters=())
         self.attempt = secrets.randbits(48)  # tells a repeated round from its first try; no result depends on it
@@ -173,10 +174,14 @@ class _Loop:
                 self._evaluate(state, self.federation.view(view.clients, number, self.attempt))
             return state
         rng = Rng.named(self.seed, "server", number)
-        new, said = self.method.round(state, view, rng)
+        said = self.method.round(state, view, rng)
+        if not (isinstance(said, tuple) and len(said) == 2):
+            raise InputError(f"{self.own}.round must return (state, log); got {cut(said)}")
+        new, own = said[0], as_log(said[1], f"{self.own}.round", self.engine.clients)
         models = self._models(new)
         self._refuse_infinite(models, number)
-        log = {**log, **said, **(self.sampler.after_round(models.get("*"), view) or {})}
+        learned = self.sampler.after_round(models.get("*"), view) or {}
+        log = {**log, **own, **as_log(learned, f"{type(self.sampler).__name__}.after_round", self.engine.clients)}
         self.record.add(number, log, with_weights=due)
         if due:
             self._evaluate(new, self.federation.view(view.clients, number, self.attempt))
@@ -200,6 +205,7 @@ class _Loop:
         if diverges:
             logger.warning("%s", diverges)
         log, appeal = self.method.measure(state, view), self.settings.appeal
+        log = as_log(log, f"{self.own}.measure", self.engine.clients)
         if appeal is not None and "gm_appeal" not in log:
             log = {**appeal.measure(self._model(state), self.engine.x, view, self.method), **log}
         self.record.add(view.round, log)
@@ -224,18 +230,20 @@ class _Loop:
     def _model(self, state: Any) -> Tensor:
         """The model for everybody, which alone can appeal or not. Raises `InputError` if there is none."""
         models = self._models(state)
-        require(
-            "*" in models, f"run.appeal needs one model for everybody, and {type(self.method).__name__} has several"
-        )
+        require("*" in models, f"run.appeal needs one model for everybody, and {self.own} has several")
         return models["*"]
 
     def _everybody(self, number: int) -> Federation:
         return self.federation.view(self.engine.clients, number, self.attempt)
 
     def _models(self, state: Any) -> dict[str, Tensor]:
-        models = self.method.models(state)
-        return {"*": models} if isinstance(models, Tensor) else dict(models)
+        return self._named(self.method.models(state), "models")
+
+    def _named(self, models: Any, hook: str) -> dict[str, Tensor]:
+        engine = self.engine
+        return as_models(models, f"{self.own}.{hook}", engine.layout.size, (*engine.clients, *engine.unseen))
 
     def _served(self, state: Any, number: int) -> dict[str, Tensor]:
         """The models that clients use: those of the state, and those which they make of them for themselves."""
-        return {**self._models(state), **self.method.personalised(state, self._everybody(number))}
+        own = self.method.personalised(state, self._everybody(number))
+        return {**self._models(state), **self._named(own, "personalised")}

@@ -13,7 +13,7 @@ from coterie import models
 from coterie.attacks import choose_attackers
 from coterie.core.clients import Clients
 from coterie.core.errors import require
-from coterie.core.method import as_method
+from coterie.core.method import as_attack, as_method
 from coterie.core.metrics import find_metrics
 from coterie.core.vector import copied
 from coterie.core.workspace import Workspace
@@ -51,7 +51,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     for entry in experiment.methods:
         check_method(experiment, entry, clients)
     if experiment.attack is not None:
-        choose_attackers(experiment.attack.on, clients.names, 0)
+        choose_attackers(as_attack(experiment.attack).on, clients.names, 0)
     module = model_to_train(experiment, clients, 0)
     init = initial(experiment)
     if init is not None:

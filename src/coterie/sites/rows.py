@@ -23,7 +23,7 @@ import torch
 from coterie import catalogue
 from coterie.core.clients import Clients
 from coterie.core.envelopes import Answer, Ask, Block, Context
-from coterie.core.method import as_method
+from coterie.core.method import as_method, validation_kept
 from coterie.core.noise import forked
 from coterie.core.shard import Shard
 from coterie.core.state import write_atomically
@@ -163,7 +163,7 @@ class SiteRows:
         clients = self.clients
         if self.experiment.run.merge_validation:
             sites = tuple(sorted(self.approved.plan.deployment.sites))
-            clients = clients.folded(as_method(allowed.method).keeps_validation(sites))
+            clients = clients.folded(validation_kept(as_method(allowed.method), sites))
         clients = parts_withheld(clients, self.settings.minimum_cell)
         module = self._module(clients)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
