@@ -32,7 +32,7 @@ from coterie.core.clients import Clients
 from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask, Block, Context
 from coterie.core.errors import InputError, cut, is_number, nearest, require
-from coterie.core.filters import Filter, Passage, in_order, streams
+from coterie.core.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
 from coterie.core.hooks import overrides
 from coterie.core.identity import identity
 from coterie.core.method import Attack, as_attack
@@ -313,20 +313,8 @@ class Corrupted(Filter):
         rngs = passage.rngs("attack")
         changed = rows.clone()
         lies = self.attack.corrupt(passage.kind, rows[mine], [rngs[i] for i in mine])
-        changed[mine] = _of_shape((len(mine), *rows.shape[1:]), lies, self.attack, "corrupt")
+        changed[mine] = of_shape(lies, (len(mine), *rows.shape[1:]), f"{type(self.attack).__name__}.corrupt")
         return changed
-
-
-_WRONG = "must return a tensor of shape"
-
-
-def _of_shape(shape: tuple[int, ...], lies: Any, attack: Any, hook: str) -> Tensor:
-    """What attackers send, [a, ...]. Raises `InputError` for a form that would be stretched over their rows, or cannot be."""
-    if isinstance(lies, Tensor) and lies.shape == shape:
-        return lies
-    form = f"one of shape {list(lies.shape)}" if isinstance(lies, Tensor) else cut(lies)
-    own = type(attack).__name__
-    raise InputError(f"{own}.{hook} {_WRONG} {list(shape)}, a row for each attacker; got {form}")
 
 
 def with_lies(clients: Clients, attack: Attack, names: Collection[str]) -> Clients:
@@ -373,7 +361,7 @@ class Attacked(Engine):
         asked = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
         sent = replace(ask.to(asked), filters=in_order((*ask.filters, *self._filter)))
         answer = self._engine.ask(sent) if asked else Answer()
-        wrong = [why for why in answer.failed.values() if f".corrupt {_WRONG}" in why]
+        wrong = [why for why in answer.failed.values() if f".corrupt {WRONG_SHAPE}" in why]
         require(not wrong, "".join(wrong[:1]).partition(": ")[2])  # else the run would go on without its attackers
         blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
         if bad and self.needs_all:
@@ -408,7 +396,8 @@ class Attacked(Engine):
         attackers = torch.tensor([n in self.attackers for n, _ in parts])
         rngs = streams(context, "attack", field, bad)
         lies = self.attack.rewrite(kind, torch.stack([part for _, part in parts]), attackers, rngs)
-        for part, lie in zip(mine, _of_shape((len(mine), *mine[0].shape), lies, self.attack, "rewrite"), strict=True):
+        lies = of_shape(lies, (len(mine), *mine[0].shape), f"{type(self.attack).__name__}.rewrite")
+        for part, lie in zip(mine, lies, strict=True):
             part.copy_(lie)
 
     def sizes(self, part: str) -> Mapping[str, int]:

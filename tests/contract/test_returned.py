@@ -43,6 +43,15 @@ class Narrow(Attack):
 
 @ct.wire_type
 @options
+class Shortened(ct.Filter):
+    count: int
+
+    def apply(self, rows, passage):
+        return rows[..., : self.count] if self.count else None
+
+
+@ct.wire_type
+@options
 class FixedRow(ct.Sampler):
     row: float = 0.0
 
@@ -118,15 +127,15 @@ def test_numbers_of_every_kind_are_a_log():
 ATTACKS = {
     "a narrow lie": (
         Narrow(on=("a",)),
-        "Narrow.corrupt must return a tensor of shape [1, 4], a row for each attacker; got one of shape [1, 1]",
+        "Narrow.corrupt must return a tensor of shape [1, 4]; got one of shape [1, 1]",
     ),
     "a lie for everybody": (
         attack(rewrite=lambda self, kind, rows, attackers, rngs: rows),
-        "Lie.rewrite must return a tensor of shape [1, 4], a row for each attacker; got one of shape [5, 4]",
+        "Lie.rewrite must return a tensor of shape [1, 4]; got one of shape [5, 4]",
     ),
     "no lie": (
         attack(rewrite=lambda self, kind, rows, attackers, rngs: None),
-        "Lie.rewrite must return a tensor of shape [1, 4], a row for each attacker; got None",
+        "Lie.rewrite must return a tensor of shape [1, 4]; got None",
     ),
     "no rows": (
         attack(on_rows=lambda self, clients, names: None),
@@ -141,6 +150,13 @@ def test_what_an_attack_returns_is_named(what):
     with pytest.raises(ct.InputError) as caught:
         fit(ct.FedAvg(), *PROBLEM, 1, attack=one)
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(("sent", "got"), [(1, "one of shape [1, 1]"), (0, "None")])
+def test_what_a_filter_returns_is_named(sent, got):
+    with pytest.raises(ct.InputError) as caught:
+        fit(ct.FedAvg(), *PROBLEM, 1, filters=[Shortened(sent)])
+    assert f"Shortened.apply must return a tensor of shape [1, 4]; got {got}" in str(caught.value)
 
 
 def test_what_a_callback_begins_with_is_named():

@@ -6,7 +6,7 @@ of updates and gradients the d parameters alone: float buffers behind them are s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.core.checks import VECTORS, well_formed
 from coterie.core.envelopes import Answer, Ask, Block, Context, Packed
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError, cut, require
 from coterie.core.hooks import Kind, adopted, overrides
 from coterie.core.memory import MemoryView
 from coterie.core.rng import Rng
@@ -27,7 +27,18 @@ from coterie.core.wire import to_json
 if TYPE_CHECKING:
     from coterie.core.method import Method
 
-__all__ = ["STAGES", "Filter", "Passage", "filtered", "filters_of", "in_order", "streams", "unpacked"]
+__all__ = [
+    "STAGES",
+    "WRONG_SHAPE",
+    "Filter",
+    "Passage",
+    "filtered",
+    "filters_of",
+    "in_order",
+    "of_shape",
+    "streams",
+    "unpacked",
+]
 
 STAGES = ("clipping", "noise", "compression", "attack", "masks")
 """The order of filters: attackers change what they would have sent, and a mask hides whatever is sent."""
@@ -164,7 +175,8 @@ def _filtered(value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, m
     packing: Filter | None = None
     for position, one in enumerate(ask.filters):
         if kind in one.kinds:
-            rows = one.apply(rows, Passage(ask.names, field, kind, ask.task, ask.context, memory, position))
+            passage = Passage(ask.names, field, kind, ask.task, ask.context, memory, position)
+            rows = of_shape(one.apply(rows, passage), rows.shape, f"{type(one).__name__}.apply")
             changed, packing = True, one if one.packs else packing
     if not changed:
         return value
@@ -174,6 +186,15 @@ def _filtered(value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, m
     return rows if dim is None else torch.cat([rows, buffers], dim=-1)
 
 
+def of_shape(sent: Any, shape: Sequence[int], called: str) -> Tensor:
+    """What the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
+    if isinstance(sent, Tensor) and sent.shape == tuple(shape):
+        return sent
+    form = f"one of shape {list(sent.shape)}" if isinstance(sent, Tensor) else cut(sent)
+    raise InputError(f"{called} {WRONG_SHAPE} {list(shape)}; got {form}")
+
+
+WRONG_SHAPE = "must return a tensor of shape"
 _BUFFERS = "buffers"
 
 
