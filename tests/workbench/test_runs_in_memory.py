@@ -84,6 +84,17 @@ def test_a_run_predicts_rows_of_a_table(hearts):
         hearts.predict(inputs[:, :3], "hungary")
 
 
+@pytest.mark.parametrize("rows", ["x", 3, None, {"a": "x"}, ["x"], {}])
+def test_rows_that_are_none_are_one_sentence(hearts, rows):
+    draw = torch.Generator().manual_seed(0)
+    parts = [(torch.randn(9, 3, generator=draw), torch.randint(0, 2, (9,), generator=draw)) for _ in range(2)]
+    plain = ct.fit("fedavg", ct.data.from_tensors(parts), rounds=0)
+    for run in (plain, hearts):
+        with pytest.raises(ct.InputError) as caught:
+            run.predict(rows, "hungary")
+        assert "\n" not in str(caught.value)
+
+
 def test_a_run_predicts_numbers_in_their_unit_and_classes_without_names():
     draw = torch.Generator().manual_seed(0)
     frames = {

@@ -33,6 +33,7 @@ from coterie.run.callbacks import CALLBACKS, Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
 from coterie.run.files import own_objects
 from coterie.run.finetune import Tuning
+from coterie.run.grid import apply, check_grid, settings_of
 
 if TYPE_CHECKING:
     from coterie.core.clients import Clients
@@ -143,6 +144,10 @@ class Experiment:
         experiment.build_model()
         for entry in experiment.methods:
             filters_of(as_method(experiment.build_method(entry)), experiment.filters)
+        check_grid(experiment.tune, experiment.methods, f"{where}, [tune]")
+        for entry in experiment.methods if experiment.tune else ():
+            for setting in settings_of(entry, experiment.tune):
+                experiment.build_method(apply(entry, setting))
         return experiment
 
     def tables(self) -> dict[str, Any]:

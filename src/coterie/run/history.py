@@ -189,16 +189,18 @@ class Run:
         module.load_state_dict(self.state_dict(client))
         labels, notes = None, tuple[str, ...]()
         inputs: Inputs
-        if recipe is not None and not isinstance(rows, Tensor):
-            inputs, labels, notes = apply_recipe(recipe, rows)
-        else:
-            inputs = (
-                {k: torch.as_tensor(v) for k, v in rows.items()} if isinstance(rows, dict) else torch.as_tensor(rows)
-            )
         try:
+            if recipe is not None and not isinstance(rows, Tensor):
+                inputs, labels, notes = apply_recipe(recipe, rows)
+            elif isinstance(rows, dict):
+                inputs = {k: torch.as_tensor(v) for k, v in rows.items()}
+            else:
+                inputs = torch.as_tensor(rows)
             answers = Answers(module, kind, classes, scale, last=last)
             return answers.predict(inputs, labels, method=self.label, client=client, notes=notes)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except InputError:
+            raise
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise InputError(f"the model cannot read these rows: {str(error).splitlines()[0]}") from error
 
     def to_pandas(self, table: str = "history") -> pd.DataFrame:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, RunError, nearest, require
+from coterie.core.errors import InputError, RunError, require
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.folder import is_run
+from coterie.run.grid import apply, settings_of
 from coterie.run.own_metrics import add_metrics
 from coterie.run.preparing import check_everything, initial, model_to_train, run_settings
 from coterie.run.tables import read_saved
 
 __all__ = ["Trial", "tune", "tuned"]
 
-LOCAL_GRID: Mapping[str, list[Any]] = {"local.lr": [0.03, 0.1, 0.3]}
-METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
-    "fedprox": {"mu": [0.01, 0.1, 1.0]},
-    "meritfed": {"md_step": [0.1, 0.3, 1.0, 3.0]},
-}
 SEEDS = 12
 """Most splits over which a setting is judged."""
 
@@ -50,7 +45,7 @@ def tune(
     A grid is `[tune]` of the TOML file (`"meritfed.md_step" = [.1, 1]`, `"local.lr" = [.1]` for all), else the learning rate of
     local training and what the method is known to be sensitive to.
 
-    Raises `InputError` if the data has no validation rows, or the grid names an unknown method.
+    Raises `InputError` if the data has no validation rows.
     """
     add_metrics(experiment.run.metrics)
     seeds = experiment.run.seeds[:SEEDS]
@@ -59,13 +54,7 @@ def tune(
     require(
         lacking is None, "--tune needs validation rows, and there are none; give split.parts a share for validation"
     )
-    labels = {m.label for m in experiment.methods} | {m.name for m in experiment.methods} | {"local"}
-    for key in experiment.tune:
-        who = key.partition(".")[0]
-        require(who in labels and "." in key, f"[tune] names {key!r}; give METHOD.FIELD; {nearest(who, labels)}")
-        values = experiment.tune[key]
-        require(isinstance(values, list) and bool(values), f"[tune] {key!r} must be a list of values; got {values!r}")
-    plan = [(entry, setting) for entry in experiment.methods for setting in _settings(experiment, entry)]
+    plan = [(entry, setting) for entry in experiment.methods for setting in settings_of(entry, experiment.tune)]
     check_everything(experiment.with_methods([apply(*trial) for trial in plan]), loaded[seeds[0]])
     trials: list[Trial] = []
     with experiment.engine.kept_open():
@@ -102,26 +91,6 @@ def write_trials(folder: Path, trials: list[Trial]) -> None:
     """Write tuning.csv: method, setting, mean validation loss, chosen."""
     rows = [(t.label, json.dumps(dict(t.setting)), repr(t.loss), int(t.chosen)) for t in trials]
     write_csv(folder / "tuning.csv", ("method", "setting", "validation_loss", "chosen"), rows)
-
-
-def apply(entry: MethodEntry, setting: Mapping[str, Any]) -> MethodEntry:
-    """The entry with a setting: keys are fields of the method, or `local.FIELD`."""
-    fields = {**entry.fields, **{k: v for k, v in setting.items() if not k.startswith("local.")}}
-    local = {k.removeprefix("local."): v for k, v in setting.items() if k.startswith("local.")}
-    return replace(entry, fields=fields, local={**entry.local, **local})
-
-
-def _settings(experiment: Experiment, entry: MethodEntry) -> Iterator[dict[str, Any]]:
-    own = {
-        k.partition(".")[2]: v for k, v in experiment.tune.items() if k.partition(".")[0] in (entry.label, entry.name)
-    }
-    if entry.name == "local":
-        # `local.lr` is the [local] table's key for all methods and this method's own as well.
-        own = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in own.items()}
-    shared = {k: v for k, v in experiment.tune.items() if k.startswith("local.")}
-    grid = {**shared, **own} if experiment.tune else {**LOCAL_GRID, **METHOD_GRIDS.get(entry.name, {})}
-    for values in itertools.product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
 
 
 def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[int, Any]) -> float:

@@ -1,0 +1,52 @@
+"""The grid of `--tune`: the settings of each method that are tried."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coterie.core.errors import InputError, cut, nearest, require
+from coterie.run.entries import MethodEntry
+
+__all__ = ["apply", "check_grid", "settings_of"]
+
+LOCAL_GRID: Mapping[str, list[Any]] = {"local.lr": [0.03, 0.1, 0.3]}
+METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
+    "fedprox": {"mu": [0.01, 0.1, 1.0]},
+    "meritfed": {"md_step": [0.1, 0.3, 1.0, 3.0]},
+}
+
+
+def check_grid(grid: Mapping[str, Any], entries: Sequence[MethodEntry], where: str) -> None:
+    """Raise `InputError` unless every key of a [tune] table names a method or `local`, and every value is a list."""
+    labels = {"local", *(name for entry in entries for name in (entry.label, entry.name))}
+    for key, values in grid.items():
+        if isinstance(values, Mapping):
+            named = ", ".join(f'"{key}.{field}" = [...]' for field in values)
+            raise InputError(f"{where}: {key!r} is a table of its own; write {named} in [tune]")
+        who, dot, field = key.partition(".")
+        require(who in labels, f"{where}: {key!r} names no method; {nearest(who, labels)}")
+        require(bool(dot and field), f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]')
+        filled = isinstance(values, list) and bool(values)
+        require(filled, f"{where}: {key!r} must be a list of values; got {cut(values)}")
+
+
+def apply(entry: MethodEntry, setting: Mapping[str, Any]) -> MethodEntry:
+    """The entry with a setting: keys are fields of the method, or `local.FIELD`."""
+    fields = {**entry.fields, **{k: v for k, v in setting.items() if not k.startswith("local.")}}
+    local = {k.removeprefix("local."): v for k, v in setting.items() if k.startswith("local.")}
+    return replace(entry, fields=fields, local={**entry.local, **local})
+
+
+def settings_of(entry: MethodEntry, grid: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The settings of a method that a [tune] table asks for; those of the usual grid where it is empty."""
+    own = {k.partition(".")[2]: v for k, v in grid.items() if k.partition(".")[0] in (entry.label, entry.name)}
+    if entry.name == "local":
+        # `local.lr` is the [local] table's key for all methods and this method's own as well.
+        own = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in own.items()}
+    shared = {k: v for k, v in grid.items() if k.startswith("local.")}
+    whole = {**shared, **own} if grid else {**LOCAL_GRID, **METHOD_GRIDS.get(entry.name, {})}
+    for values in itertools.product(*whole.values()):
+        yield dict(zip(whole, values, strict=True))
