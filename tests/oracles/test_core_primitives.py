@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from coterie.core.clients import Client, Clients
+from coterie.core.cohort import Cohort, TrainOptions
 from coterie.core.errors import InputError
 from coterie.core.rng import Rng
 from coterie.core.rows import CHUNK, Part
@@ -407,3 +410,8 @@ def test_inner_products_leave_buffers_out():
     a, b = torch.arange(6.0).view(2, 3), torch.tensor([1.0, -1.0, 5.0])
     assert dot(a, b).tolist() == [9.0, 24.0]
     assert dot(a, b, 2).tolist() == [-1.0, -1.0]
+
+
+def test_updates_takes_the_options_of_train_but_for_what_it_decides():
+    options = {p.name for p in inspect.signature(Cohort.train).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    assert {*TrainOptions.__annotations__} == options - {"relative"}

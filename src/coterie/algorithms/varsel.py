@@ -51,7 +51,7 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, clients_named, require
 from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
+from coterie.core.method import Log, Method, Sampler
 from coterie.core.rng import Rng
 from coterie.core.schema import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, optional, options
 from coterie.core.task import Form, Size, task
@@ -112,7 +112,7 @@ def _squared(difference: Tensor, dim: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Share:
+class _Share(Sampler):
     """A sampler of one of `parts` disjoint parts of a client's rows, and of its share of every batch."""
 
     number: int

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import groupby
 from math import nan
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -34,6 +34,17 @@ from coterie.core.vector import Layout
 from coterie.core.workspace import Workspace
 
 __all__ = ["Cohort"]
+
+
+class TrainOptions(TypedDict, total=False):
+    """The options of `Cohort.train` that `Cohort.updates` takes, too."""
+
+    penalty: Penalty | None
+    correction: Tensor | None
+    sampler: Sampler | None
+    gradient_rule: GradientRule | None
+    purpose: str
+    steps: Sequence[int] | None
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,7 @@ class Cohort:
             relative=relative,
         )
 
-    def updates(self, x: Tensor, local: LocalSGD, **options: Any) -> Tensor:
+    def updates(self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]) -> Tensor:
         """Updates of local training: what `train` gives with these options, minus x, [n, d + b].
 
         A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
