@@ -148,7 +148,7 @@ def test_tuning_is_that_of_the_command(tmp_path):
     assert len((tmp_path / "python" / "tuning.csv").read_text().splitlines()) == 3
     again = ct.compare(["fedavg"], "heart-disease", **arguments, resume=True)
     assert again.table() == comparison.table()
-    with pytest.raises(ct.InputError, match=r"\[tune\] names 'fedprox.mu'"):
+    with pytest.raises(ct.InputError, match=r"\[tune\]: 'fedprox.mu' names no method"):
         ct.compare(["fedavg"], "heart-disease", rounds=1, seeds=1, tune={"fedprox.mu": [1]})
 
 
