@@ -373,7 +373,7 @@ def test_a_failed_run_keeps_what_was_saved_and_goes_on(driver, tmp_path, undistu
     sentence = failed.err.splitlines()[-1]
     assert sentence.startswith("coterie: momentum, seed 0: round 4, task ")
     assert "the disk is full" in sentence
-    assert "--resume" in sentence
+    assert "then resume" in sentence
     assert "Traceback" not in failed.err
     rows = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert {row["method"] for row in rows} == {"local", "meritfed"}

@@ -477,7 +477,7 @@ def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(case, mo
     assert "2 of 5 clients replied, at least 50% are needed" in sentence
     for name in "acd":
         assert f"{name} (ValueError: the disk is full)" in sentence
-    assert "--resume" in sentence
+    assert "then resume" in sentence
 
 
 # ---- few clients
