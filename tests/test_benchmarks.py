@@ -135,7 +135,9 @@ def test_the_check_fails_if_a_ratio_fell_by_more_than_the_tolerance(check, tmp_p
         measured(monkeypatch, name, ratio, 0.1)
     assert check.main(tmp_path) == 1
     out = capsys.readouterr().out
-    assert [line for line in out.splitlines() if "SLOWER" in line] == ["w2: 1.60 of L0 on the wall, was 2.00: SLOWER"]
+    assert [line for line in out.splitlines() if "SLOWER" in line] == [
+        "w2: 1.60 of L0 on the wall, was 2.00: SLOWER"
+    ] * 2
     assert "w5: no committed result" in out
 
 
@@ -162,11 +164,19 @@ def test_a_result_of_another_kind_of_machine_is_compared_with_its_commit_measure
     monkeypatch.setattr(check, "at_commit", at_commit)
     monkeypatch.setattr(check, "commit_of", lambda name: name)
     assert check.main(tmp_path) == 1
-    assert asked == [("0123abc", "w1", True), ("0123abc", "w2", True)]
+    assert asked == [("0123abc", "w1", True), *[("0123abc", "w2", True)] * 2]
     assert [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("w1", "w2")] == [
         "w1: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.00",
-        "w2: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.20: SLOWER",
+        *["w2: 1.80 of L0 on the wall, at commit 0123abc on this machine 2.20: SLOWER"] * 2,
     ]
+
+
+def test_a_fall_that_is_not_seen_again_does_not_count(check, tmp_path, monkeypatch, capsys):
+    recorded(tmp_path, "w2")
+    ratios = iter([1.6, 1.9])
+    monkeypatch.setattr("benchmarks.w2.run", lambda settings: {"ratio": next(ratios), "cpu_ratio": 1.0, "busy": False})
+    assert check.main(tmp_path) == 0
+    assert capsys.readouterr().out.count("SLOWER") == 1
 
 
 def test_without_the_commit_of_a_result_of_another_kind_of_machine_nothing_is_measured(check, tmp_path, capsys):
