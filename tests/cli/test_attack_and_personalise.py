@@ -219,7 +219,7 @@ ERRORS = {
 }
 
 
-TUNED = {"methods": [{"name": "fedavg", "personalise": {"part": "bias"}}]}
+TUNED = {"methods": [{"name": "fedavg", "personalise": {"part": "bias"}}], "tune": {}}
 
 
 @pytest.mark.parametrize("table", [{"attack": {"name": "nan", "on": 0.5}}, TUNED])
