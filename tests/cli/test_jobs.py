@@ -41,7 +41,7 @@ def test_a_job_that_fails_ends_the_run_by_name(driver, tmp_path):
     flags = ("--methods", "local,fedavg", "--set", "fedavg.lr=1e30", "--rounds", "3", "--seeds", "1", "--no-report")
     failed = driver(tmp_path, "compare", "heart-disease", *flags, "--jobs", "2", "--out", "run")
     assert failed.status == 1
-    assert failed.err.splitlines()[-1].startswith("coterie: fedavg, seed 0: round ")
+    assert failed.err.splitlines()[-3].startswith("coterie: fedavg, seed 0: round ")
     assert "Traceback" not in failed.err
 
 

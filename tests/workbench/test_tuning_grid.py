@@ -30,3 +30,16 @@ def test_what_tuning_cannot_try_is_refused_without_tuning(grid, sentence):
 def test_a_grid_that_can_be_tried_is_kept():
     grid = {"local.lr": [0.1, 1], "mine.local.batch_size": [4]}
     assert Experiment.from_tables({**TABLES, "tune": grid}, "x.toml").tune == grid
+
+
+def test_a_method_without_local_training_has_no_part_in_the_grid_for_all(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "class Plain:\n    def init(self, x, federation): ...\n    def round(self, state, federation, rng): ...\n"
+        "    def models(self, state): ...\n"
+    )
+    methods = [{"name": f"{own}:Plain"}, {"name": "fedavg"}]
+    experiment = Experiment.from_tables({**TABLES, "methods": methods, "tune": {"local.lr": [0.1, 1]}}, "x.toml")
+    plain, fedavg = experiment.methods
+    assert list(experiment.trials_of(plain)) == [{}]
+    assert list(experiment.trials_of(fedavg)) == [{"local.lr": 0.1}, {"local.lr": 1}]

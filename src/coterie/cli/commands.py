@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
 from coterie.cli.site import SITE_COMMANDS
-from coterie.core.errors import InputError, require
+from coterie.core.errors import InputError, RunError, require
 from coterie.core.interrupts import heeded
 
 if TYPE_CHECKING:
@@ -87,9 +88,10 @@ def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
     return fitting
 
 
-def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
-    import shlex
+SAVED = "every complete round is saved; once this is mended, go on"
 
+
+def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     from coterie.cli.progress import Progress
     from coterie.run.folder import choose_folder, is_run
     from coterie.run.sweep import run_experiment
@@ -109,13 +111,23 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
             )
         except KeyboardInterrupt:
             progress.stop()
-            if is_run(folder):
-                again = shlex.join(["coterie", "run", str(folder / "experiment.toml"), "--resume"])
-                sys.stderr.write(f"stopped; every complete round is saved. Go on with:\n  {again}\n")
-            else:
-                sys.stderr.write("stopped before the first round; nothing was saved\n")
+            sys.stderr.write(
+                f"stopped; every complete round is saved. Go on {_goes_on(folder)}\n"
+                if is_run(folder)
+                else "stopped before the first round; nothing was saved\n"
+            )
             return 130
+        except RunError as error:
+            if is_run(folder):
+                error.add_note(f"{SAVED} {_goes_on(folder)}")
+            raise
     return _present(folder, args, html=not args.no_report)
+
+
+def _goes_on(folder: Path, *command: str) -> str:
+    """How a run that stopped goes on: by this command, or by the file that lies in its folder."""
+    again = shlex.join(["coterie", *(command or ("run", str(folder / "experiment.toml"))), "--resume"])
+    return f"with:\n  {again}"
 
 
 def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
@@ -214,10 +226,9 @@ def _deploy(args: argparse.Namespace) -> int:
 
 def _submit(args: argparse.Namespace) -> int:
     import dataclasses
-    import shlex
 
     from coterie.cli.progress import Progress
-    from coterie.run.folder import choose_folder
+    from coterie.run.folder import choose_folder, is_run
     from coterie.sites.flare.submit import submit
     from coterie.sites.plan import read_plan
 
@@ -227,15 +238,20 @@ def _submit(args: argparse.Namespace) -> int:
         experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, out=args.out))
     folder = choose_folder(experiment, args.resume)
     with heeded(), Progress(quiet=args.json) as progress:
-        submit(
-            path,
-            folder,
-            resume=args.resume,
-            kits=None if args.kits is None else Path(args.kits),
-            command=shlex.join(args.typed),
-            watch=progress.watched,
-            say=progress.say,
-        )
+        try:
+            submit(
+                path,
+                folder,
+                resume=args.resume,
+                kits=None if args.kits is None else Path(args.kits),
+                command=shlex.join(args.typed),
+                watch=progress.watched,
+                say=progress.say,
+            )
+        except RunError as error:
+            if is_run(folder):
+                error.add_note(f"{SAVED} {_goes_on(folder, 'submit', args.plan, '--out', str(folder))}")
+            raise
     return _present(folder, args, html=not args.no_report)
 
 

@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         return _fail(str(error), 2)
     except CoterieError as error:
-        return _fail(str(error), 1)
+        return _fail(str(error), 1, *getattr(error, "__notes__", ()))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _fail(sentence: str, status: int) -> int:
-    sys.stderr.write(f"coterie: {shortened(' '.join(sentence.split()), LONGEST)}\n")
+def _fail(sentence: str, status: int, *notes: str) -> int:
+    lines = (f"coterie: {shortened(' '.join(sentence.split()), LONGEST)}", *notes)
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
     return status

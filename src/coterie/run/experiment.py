@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -146,7 +146,7 @@ class Experiment:
             filters_of(as_method(experiment.build_method(entry)), experiment.filters)
         check_grid(experiment.tune, experiment.methods, f"{where}, [tune]")
         for entry in experiment.methods if experiment.tune else ():
-            for setting in settings_of(entry, experiment.tune):
+            for setting in experiment.trials_of(entry):
                 experiment.build_method(apply(entry, setting))
         return experiment
 
@@ -204,11 +204,14 @@ class Experiment:
         if entry.name in self.objects:
             return {}
         where = f"{self.where}, method {entry.label!r}"
-        parameters = inspect.signature(find_method(entry.name)).parameters.values()
-        if any(p.name == "local" or p.kind is p.VAR_KEYWORD for p in parameters):
+        if _trains(entry):
             return {"local": build_local(_above(self.local, entry.local), where)}
         require(not entry.local, f"{where}: {entry.name} has no local training to set")
         return {}
+
+    def trials_of(self, entry: MethodEntry) -> Iterator[dict[str, Any]]:
+        """The settings of an entry that `--tune` tries."""
+        return settings_of(entry, self.tune, local=entry.name not in self.objects and _trains(entry))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -309,6 +312,12 @@ def find_method(name: str) -> Callable[..., Any]:
         method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
         return method
     return catalogue.find(name)
+
+
+def _trains(entry: MethodEntry) -> bool:
+    """Whether a method has local training to set."""
+    parameters = inspect.signature(find_method(entry.name)).parameters.values()
+    return any(p.name == "local" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def method_table(name: str, presets: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> dict[str, Any]:

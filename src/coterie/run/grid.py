@@ -40,13 +40,16 @@ def apply(entry: MethodEntry, setting: Mapping[str, Any]) -> MethodEntry:
     return replace(entry, fields=fields, local={**entry.local, **local})
 
 
-def settings_of(entry: MethodEntry, grid: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The settings of a method that a [tune] table asks for; those of the usual grid where it is empty."""
+def settings_of(entry: MethodEntry, grid: Mapping[str, Any], *, local: bool = True) -> Iterator[dict[str, Any]]:
+    """The settings of a method that a [tune] table asks for; those of the usual grid where it is empty.
+
+    `local`: whether the method has local training, without which it has no part in the grid for all.
+    """
     own = {k.partition(".")[2]: v for k, v in grid.items() if k.partition(".")[0] in (entry.label, entry.name)}
     if entry.name == "local":
         # `local.lr` is the [local] table's key for all methods and this method's own as well.
         own = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in own.items()}
-    shared = {k: v for k, v in grid.items() if k.startswith("local.")}
-    whole = {**shared, **own} if grid else {**LOCAL_GRID, **METHOD_GRIDS.get(entry.name, {})}
+    shared = {k: v for k, v in (grid or LOCAL_GRID).items() if local and k.startswith("local.")}
+    whole = {**shared, **(own if grid else METHOD_GRIDS.get(entry.name, {}))}
     for values in itertools.product(*whole.values()):
         yield dict(zip(whole, values, strict=True))

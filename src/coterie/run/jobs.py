@@ -94,8 +94,9 @@ class Jobs:
                 said: dict[str, Any] = json.loads(pipe.recv_bytes())
             except EOFError:
                 process.join()
+                code = process.exitcode
                 raise RunError(
-                    f"the process of a run ended with exit code {process.exitcode}; complete rounds are saved: continue with --resume"
+                    f"the process of a run ended with exit code {code}; complete rounds are saved, so resume"
                 ) from None
             if "round" in said:
                 on_round(said["round"])

@@ -15,7 +15,7 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.folder import is_run
-from coterie.run.grid import apply, settings_of
+from coterie.run.grid import apply
 from coterie.run.own_metrics import add_metrics
 from coterie.run.preparing import check_everything, initial, model_to_train, run_settings
 from coterie.run.tables import read_saved
@@ -54,7 +54,7 @@ def tune(
     require(
         lacking is None, "--tune needs validation rows, and there are none; give split.parts a share for validation"
     )
-    plan = [(entry, setting) for entry in experiment.methods for setting in settings_of(entry, experiment.tune)]
+    plan = [(entry, setting) for entry in experiment.methods for setting in experiment.trials_of(entry)]
     check_everything(experiment.with_methods([apply(*trial) for trial in plan]), loaded[seeds[0]])
     trials: list[Trial] = []
     with experiment.engine.kept_open():
