@@ -191,5 +191,5 @@ def test_a_filter_that_packs_has_both_halves(hooks, sentence):
 
 
 def test_settings_of_a_model_are_called():
-    with pytest.raises(ct.InputError, match=r"MLP is the class of a model's settings; call it: MLP\(\)"):
+    with pytest.raises(ct.InputError, match=r"the model is the class MLP; call it, say MLP\(\)"):
         ct.fit(ct.FedAvg(), PROBLEM.clients, ct.models.MLP, 1)

@@ -64,7 +64,9 @@ def test_small_and_further_users(tmp_path):
     two = load(path, label="y", split={"kind": "column", "column": "user", "clients": 2})
     assert len(two) == 2
     assert set(two.names) < set(clients.names)
-    with pytest.raises(InputError, match="has 0 values with 10 rows or more; 1 clients are asked for"):
+    with pytest.raises(
+        InputError, match="has no value with 10 rows or more; name the column that says whose row it is"
+    ):
         load(path, label="y", split={"kind": "column", "column": "user", "minimum": 10})
 
 

@@ -149,8 +149,6 @@ def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
     """The module that a `ModelSpec` or a function makes for inputs of `shape` and this many outputs."""
     build = getattr(model, "build", model)
     if isinstance(model, type) and build is not model:
-        raise InputError(f"{model.__name__} is the class of a model's settings; call it: {model.__name__}()")
-    if isinstance(model, type) and build is not model:
         raise InputError(f"the model is the class {model.__name__}; call it, say {model.__name__}()")
     if not callable(build):
         raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
