@@ -215,10 +215,11 @@ def again(experiment: str) -> str:
 
 def _computed_again(claim: Claim, interval: Interval | None, documents: Documents) -> str:
     """What an independent computation of both sides gives, and whether both intervals share a point; "" if there is none."""
-    if not (isinstance(claim.a, Place) and isinstance(claim.b, Place)) or interval is None:
+    if claim.a is None or interval is None:
         return ""
-    a, b = (place._replace(experiment=again(place.experiment)) for place in (claim.a, claim.b))
-    if a.experiment not in documents or b.experiment not in documents:
+    a = claim.a._replace(experiment=again(claim.a.experiment))
+    b = claim.b._replace(experiment=again(claim.b.experiment)) if isinstance(claim.b, Place) else claim.b
+    if any(isinstance(place, Place) and place.experiment not in documents for place in (a, b)):
         return ""
     second = replace(claim, a=a, b=b)
     pairs = _pairs(second, documents)

@@ -272,9 +272,13 @@ SECTION = Section(
             {f"liars-{share}-{who}": "confirmed" for share in ("05", "10") for who in ("seen", "unseen")},
         ),
         Advice(
-            "If clients may leave, watch the pool: whether it empties differs from seed to seed, and three seeds do not "
-            "decide whether MaxFL keeps more of them than averaging.",
-            {"maxfl-flexible-GM-appeal-seen": "not clear"},
+            "Attackers who claim that they have no gap are not: a tenth of them ruins the model.",
+            {"maxfl-liars-gap-0-kept": "opposite"},
+        ),
+        Advice(
+            "If clients may leave, watch the pool: whether it empties differs from seed to seed, and five seeds do not decide "
+            "whether MaxFL keeps more of them than averaging.",
+            {"leave-fedavg-GM-appeal-seen": "not clear"},
         ),
     ],
     notes=[
