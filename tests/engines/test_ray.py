@@ -154,27 +154,23 @@ def test_below_quorum_the_clients_of_a_killed_actor_are_asked_once_more(federati
     assert [(r.clients, r.failed) for r in federation.session.asks] == [(5, 3), (3, 0)]
 
 
-class Killing:
+def killing(clients: Any, model: Any, *, loss: Any, kill: Callable[[int, int], str]) -> Any:
     """Engine ray whose actors are killed, by the number of their process, just before certain asks."""
+    from coterie.engines.ray import RayEngine
 
-    def __init__(self, clients: Any, model: Any, *, loss: Any, kill: Callable[[int, int], str]) -> None:
-        from coterie.engines.ray import RayEngine
+    class Killing(RayEngine):
+        counted = (0, 0)
 
-        self._engine = RayEngine(clients, model, loss=loss)
-        self._kill, self._counted = kill, [0, 0]
-        self.honest = self
+        def ask(self, ask: Any) -> Any:
+            number = ask.context.round
+            self.counted = (number, self.counted[1] + 1 if self.counted[0] == number else 0)
+            processes = self.processes()
+            for process in {processes[v] for v in kill(*self.counted)}:
+                with contextlib.suppress(ProcessLookupError):  # killed before, and not asked since
+                    os.kill(process, signal.SIGKILL)
+            return super().ask(ask)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    def ask(self, ask: Any) -> Any:
-        number = ask.context.round
-        self._counted = [number, self._counted[1] + 1 if self._counted[0] == number else 0]
-        processes = self._engine.processes()
-        for process in {processes[v] for v in self._kill(*self._counted)}:
-            with contextlib.suppress(ProcessLookupError):  # killed before, and not asked since
-                os.kill(process, signal.SIGKILL)
-        return self._engine.ask(ask)
+    return Killing(clients, model, loss=loss)
 
 
 METHODS = {
@@ -198,7 +194,7 @@ def test_all_actors_killed_from_some_ask_of_a_round_on_a_run_ends_and_resumes_to
     problem = logistic()
 
     def dying(clients, model, *, loss):
-        return Killing(
+        return killing(
             clients, model, loss=loss, kill=lambda number, ask: "ab" if number == 3 and ask >= moment else ""
         )
 
@@ -217,7 +213,7 @@ def test_a_run_goes_on_without_the_clients_of_a_killed_actor_and_they_come_back(
     problem = logistic()
 
     def dying(clients, model, *, loss):
-        return Killing(clients, model, loss=loss, kill=lambda number, ask: "b" if (number, ask) == (2, 0) else "")
+        return killing(clients, model, loss=loss, kill=lambda number, ask: "b" if (number, ask) == (2, 0) else "")
 
     found = run(method, problem, engine=Opening(dying))
     assert found.failures.keys() == set(OTHERS)
