@@ -194,6 +194,22 @@ def test_what_would_be_ignored_or_break_later_is_refused_when_a_run_begins(optio
         fit(ct.FedAvg(LOCAL), **options)
 
 
+def test_what_an_engine_opened_in_vain_is_closed():
+    closed = []
+
+    class Opened:
+        def close(self):
+            closed.append(True)
+
+    class Vain(ct.EngineSpec):
+        def open(self, clients, model, loss):
+            return Opened()
+
+    with pytest.raises(ct.InputError, match=r"Vain.open must return an engine"):
+        fit(ct.FedAvg(LOCAL), engine=Vain())
+    assert closed == [True]
+
+
 OWN = """
 import coterie as ct
 THREE = 3

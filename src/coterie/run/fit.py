@@ -225,11 +225,13 @@ def personalise(
 
 def _opened(engine: EngineSpec, clients: Clients, module: nn.Module, settings: RunSettings) -> Engine:
     opened = engine.open(clients, module, settings.row_loss(clients))
-    own = type(engine).__name__
-    require(
-        Engine in type(opened).__mro__,
-        f"{own}.open must return an engine, of a class derived from coterie.core.engine.Engine; got {cut(opened)}",
-    )
+    if Engine not in type(opened).__mro__:
+        if callable(close := getattr(opened, "close", None)):
+            close()  # what it started would outlive this call
+        raise InputError(
+            f"{type(engine).__name__}.open must return an engine, of a class derived from coterie.core.engine.Engine; "
+            f"got {cut(opened)}"
+        )
     return opened
 
 
