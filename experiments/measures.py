@@ -145,7 +145,19 @@ def of_x_rays(run: Run) -> Measured:
 
 def of_internal(run: Run) -> Measured:
     """VaRSeL: the two internal clients count."""
-    looked = Looked(run, ("client-00", "client-01"))
+    return _of_internal(Looked(run, ("client-00", "client-01")))
+
+
+def of_roles(run: Run) -> Measured:
+    """VaRSeL on plays: the roles of the internal play count, each position of their text."""
+    return _of_internal(Looked(run, _internal(run)))
+
+
+def _internal(run: Run) -> tuple[str, ...]:
+    return tuple({row.client: None for row in run.history if row.client.startswith("internal-")})
+
+
+def _of_internal(looked: Looked) -> Measured:
     accuracy, weights = looked.over_rows("accuracy"), looked.logged("sum_weights")
     values = {
         "accuracy of the internal clients": last(accuracy),
@@ -161,7 +173,7 @@ def of_internal(run: Run) -> Measured:
 
 def of_sites(run: Run) -> Measured:
     """VaRSeL on membranes: the three internal clients count, which have the same test tiles."""
-    looked = Looked(run, tuple({row.client: None for row in run.history if row.client.startswith("internal-")}))
+    looked = Looked(run, _internal(run))
     dice = looked.over_rows("dice")
     return looked.measured({"Dice": last(dice), "best Dice over rounds": best(dice)}, {"Dice": dice})
 
@@ -212,18 +224,22 @@ def of_clients(run: Run) -> Measured:
 
 MEASURES: Mapping[str, Callable[[Run], Measured]] = {
     "groups": of_groups,
+    "comments": of_groups,
     "x-rays": of_x_rays,
     "internal": of_internal,
     "sites": of_sites,
+    "roles": of_roles,
     "sampling": of_sampling,
     "appeal": of_appeal,
     "clients": of_clients,
 }
 SHARED = {
     "groups": ("accuracy of the target", "best accuracy over rounds", "loss of the target"),
+    "comments": (),  # all joy of an official test set
     "x-rays": (),  # an official test set
     "internal": ("accuracy of the internal clients", "best accuracy over rounds"),
     "sites": (),  # other sections
+    "roles": (),  # later segments of a role's text
     "sampling": ("accuracy on D_S", "best accuracy on D_S over rounds"),
     "appeal": tuple(
         f"{word}, {who}"

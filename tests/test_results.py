@@ -1,5 +1,6 @@
 """Experiments parse, the page of results says what its files say, and verdicts follow from the numbers."""
 
+import json
 import math
 import re
 import sys
@@ -26,10 +27,10 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from experiments import maxfl_landscape, membranes, running
+    from experiments import maxfl_landscape, membranes, running, shakespeare
     from experiments.documents import Document, Row, read, read_json, write
     from experiments.maxfl_toy import MONTE_CARLO
-    from experiments.measures import MEASURES
+    from experiments.measures import MEASURES, SHARED
     from experiments.page import build, isfl, maxfl
     from experiments.page.claims import Claim, Place, judge
     from experiments.page.figures import svg
@@ -428,3 +429,24 @@ def test_liars_that_delete_themselves_are_said_to():
     liars = [claim for claim in CLAIMS if "gap 100" in claim.text]
     assert liars
     assert all(claim.note == maxfl.BY_CONSTRUCTION for claim in liars)
+
+
+def test_the_seed_chooses_the_play_whose_roles_are_internal(tmp_path):
+    (tmp_path / "roles").mkdir()
+    for number, play in enumerate(shakespeare.PLAYS):
+        text = "abcdefghij"[number : number + 5] * 800
+        lines = [json.dumps({"play": play, "role": role, "text": text}) for role in ("ONE", "TWO")]
+        (tmp_path / "roles" / f"{play}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    clients = shakespeare.play(seed=2, folder=str(tmp_path))
+    assert [name for name in clients.names if name.startswith("internal-")] == ["internal-ONE", "internal-TWO"]
+    assert len(clients) == 12
+    assert not any(name.startswith(shakespeare.PLAYS[2]) for name in clients.names)
+    best = shakespeare.ceiling(seed=2, folder=str(tmp_path))
+    assert best.names == ("internal-ONE", "internal-TWO")
+    assert len(best["internal-ONE"].train) == sum(len(client.train) for client in clients) == 12 * 20
+    assert torch.equal(best["internal-ONE"].test.inputs, clients["internal-ONE"].test.inputs)
+
+
+def test_no_test_row_of_goemotions_is_drawn_from_a_clients_own():
+    kinds = {study.kind for study in STUDIES if study.name.startswith("meritfed-goemotions")}
+    assert [SHARED[kind] for kind in kinds] == [()]

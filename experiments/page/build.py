@@ -28,6 +28,7 @@ ORDER = (
     (meritfed.groups("ceiling"), meritfed.comments("ceiling")),
     tuple(map(meritfed.comments, meritfed.ALPHAS)),
     (meritfed.X_RAYS, meritfed.X_RAYS_CEILING),
+    (varsel.PLAYS, varsel.PLAYS_CEILING),
     (varsel.CIFAR,),
     (varsel.MEMBRANES, varsel.MEMBRANES_CEILING),
 )

@@ -250,6 +250,10 @@ SECTION = Section(
             {"groups-50-harm": "confirmed", **{f"groups-{number}-sgd-full": "confirmed" for number in ("50", "99")}},
         ),
         Advice(
+            "On short texts, where others resemble the target closely, it gains over averaging all and over training alone.",
+            {f"goemotions-99-{rival}": "confirmed" for rival in ("sgd-full", "sgd-ideal")},
+        ),
+        Advice(
             "Attackers that send reversed updates do it no harm.",
             {f"attack-{attack}-MeritFed": "confirmed" for attack in ("IPM", "bit flipping")},
         ),
@@ -329,7 +333,7 @@ SECTION = Section(
                 "2,048 words and `mlp [32]` in place of BERT; 400 rounds of one step of 40. Test: all joy of the official test set. "
                 "Licence of the data: CC BY 4.0 (Demszky et al., 2020).",
                 _comment_claims(number),
-                kind="groups",
+                kind="comments",
                 unrun=no_time(comments(number), 20),
             )
             for number, alpha in ALPHAS.items()
@@ -338,7 +342,7 @@ SECTION = Section(
             comments("ceiling"),
             "MeritFed: GoEmotions, the ceiling",
             "The near clients have joy alone (alpha 1), and the target is averaged with them alone.",
-            kind="groups",
+            kind="comments",
             unrun=no_time(comments("ceiling"), 20),
         ),
         Study(

@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
 from coterie.core.rows import Part
-from coterie.core.schema import COUNT, SIZE
+from coterie.core.rules import COUNT, SIZE
 from coterie.data import hub
 from coterie.data.split_table import Split
 from coterie.data.splits import subset

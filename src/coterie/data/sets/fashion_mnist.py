@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
 from coterie.core.rows import Part
-from coterie.core.schema import COUNT, SIZE
+from coterie.core.rules import COUNT, SIZE
 from coterie.data.split_table import Split
 from coterie.data.tensors import split_over
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.schema import COUNT, SIZE
+from coterie.core.rules import COUNT, SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
 from coterie.data.splits import generator, numbered

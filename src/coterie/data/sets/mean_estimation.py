@@ -25,7 +25,7 @@ from coterie.core.clients import Clients
 from coterie.core.errors import is_number, require
 from coterie.core.rng import Rng
 from coterie.core.rows import Part, Rows
-from coterie.core.schema import COUNT
+from coterie.core.rules import COUNT
 from coterie.data.split_table import Split
 from coterie.data.splits import generator, numbered
 

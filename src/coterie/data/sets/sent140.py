@@ -16,7 +16,7 @@ import torch
 
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
-from coterie.core.schema import SIZE
+from coterie.core.rules import SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors

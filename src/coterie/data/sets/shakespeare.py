@@ -23,7 +23,7 @@ from torch import Tensor
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import IGNORED
-from coterie.core.schema import SIZE
+from coterie.core.rules import SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors
