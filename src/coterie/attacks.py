@@ -38,7 +38,8 @@ from coterie.core.identity import identity
 from coterie.core.method import Attack, as_attack
 from coterie.core.rng import Rng, normal
 from coterie.core.rows import Rows
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, Flag, Registry, Rule, one_of, options
+from coterie.core.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
+from coterie.core.schema import Flag, Registry, options
 from coterie.core.task import Task
 from coterie.core.wire import to_json, wire_type
 

@@ -11,21 +11,8 @@ import torch
 
 from coterie.core.errors import InputError
 from coterie.core.identity import identity
-from coterie.core.schema import (
-    NOT_NEGATIVE,
-    POSITIVE,
-    SIZE,
-    InFiles,
-    Registry,
-    Units,
-    build,
-    list_of,
-    one_of,
-    optional,
-    options,
-    options_of,
-    spell,
-)
+from coterie.core.rules import NOT_NEGATIVE, POSITIVE, SIZE, list_of, one_of, optional
+from coterie.core.schema import InFiles, Registry, Units, build, options, options_of, spell
 
 
 @options

@@ -45,7 +45,8 @@ from coterie.core.errors import InputError, nearest
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import POSITIVE, TEXT, options
+from coterie.core.rules import POSITIVE, TEXT
+from coterie.core.schema import options
 from coterie.core.tasks import local_update, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move

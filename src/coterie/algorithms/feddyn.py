@@ -42,7 +42,8 @@ from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import POSITIVE, options
+from coterie.core.rules import POSITIVE
+from coterie.core.schema import options
 from coterie.core.task import task
 from coterie.core.tasks import OwnUpdate
 from coterie.core.training import LocalSGD, Quadratic

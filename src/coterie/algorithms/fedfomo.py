@@ -43,7 +43,8 @@ from coterie.core.errors import clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import TARGETS, one_of, options
+from coterie.core.rules import TARGETS, one_of
+from coterie.core.schema import options
 from coterie.core.task import Form, task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD

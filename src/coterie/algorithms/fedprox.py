@@ -34,7 +34,8 @@ from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, options
+from coterie.core.rules import NOT_NEGATIVE, POSITIVE
+from coterie.core.schema import options
 from coterie.core.task import task
 from coterie.core.tasks import LocalUpdate
 from coterie.core.training import LocalSGD, Quadratic

@@ -66,7 +66,8 @@ from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import COUNT, POSITIVE, SIZE, one_of, options
+from coterie.core.rules import COUNT, POSITIVE, SIZE, one_of
+from coterie.core.schema import options
 from coterie.core.task import Form, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move

@@ -69,7 +69,8 @@ from coterie.core.errors import InputError, RunError, clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional, options
+from coterie.core.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
+from coterie.core.schema import options
 from coterie.core.task import Form, Number, OneGradient, Task, task
 from coterie.core.tasks import local_updates
 from coterie.core.training import RATE, LocalSGD, Schedule, rate_of

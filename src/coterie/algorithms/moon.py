@@ -45,7 +45,8 @@ from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, options
+from coterie.core.rules import NOT_NEGATIVE, POSITIVE
+from coterie.core.schema import options
 from coterie.core.task import Flag, OneUpdate, Rows, task
 from coterie.core.training import LocalSGD, Step
 from coterie.core.vector import shift, unflatten

@@ -52,7 +52,8 @@ from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, SIZE, options
+from coterie.core.rules import NOT_NEGATIVE, POSITIVE, SIZE
+from coterie.core.schema import options
 from coterie.core.task import OneUpdate, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import shift

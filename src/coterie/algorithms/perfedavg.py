@@ -41,7 +41,8 @@ from coterie.core.errors import InputError
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, one_of, optional, options
+from coterie.core.rules import NOT_NEGATIVE, POSITIVE, one_of, optional
+from coterie.core.schema import options
 from coterie.core.task import Model, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import shift

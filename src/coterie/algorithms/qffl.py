@@ -39,7 +39,8 @@ from coterie.core.errors import InputError, RunError
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import NOT_NEGATIVE, options
+from coterie.core.rules import NOT_NEGATIVE
+from coterie.core.schema import options
 from coterie.core.task import Number, OneUpdate, task
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move

@@ -47,7 +47,8 @@ from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.replies import Replies
 from coterie.core.rng import Rng
-from coterie.core.schema import POSITIVE, SIZE, Rule, optional, options
+from coterie.core.rules import POSITIVE, SIZE, Rule, optional
+from coterie.core.schema import options
 from coterie.core.tasks import OwnUpdate, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move

@@ -42,7 +42,8 @@ from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import COUNT, NAMES, POSITIVE, optional, options
+from coterie.core.rules import COUNT, NAMES, POSITIVE, optional
+from coterie.core.schema import options
 from coterie.core.task import Number, task
 from coterie.core.tasks import local_update
 from coterie.core.training import LocalSGD

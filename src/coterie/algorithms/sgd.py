@@ -41,7 +41,8 @@ from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation, Need
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import BETAS, NAMES, POSITIVE, TEXT, one_of, options
+from coterie.core.rules import BETAS, NAMES, POSITIVE, TEXT, one_of
+from coterie.core.schema import options
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import shift

@@ -43,7 +43,8 @@ from coterie.core.exchange import AT_ONCE
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import POSITIVE, SIZE, optional, options
+from coterie.core.rules import POSITIVE, SIZE, optional
+from coterie.core.schema import options
 from coterie.core.task import Number, Rows, task
 from coterie.core.tasks import own_update
 from coterie.core.training import LocalSGD

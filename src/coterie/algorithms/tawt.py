@@ -45,7 +45,8 @@ from coterie.core.errors import clients_named
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
-from coterie.core.schema import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, options
+from coterie.core.rules import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS
+from coterie.core.schema import options
 from coterie.core.tasks import local_updates, own_update
 from coterie.core.training import LocalSGD
 from coterie.core.vector import move

@@ -53,7 +53,8 @@ from coterie.core.errors import InputError, clients_named, require
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method, Sampler
 from coterie.core.rng import Rng
-from coterie.core.schema import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, optional, options
+from coterie.core.rules import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, optional
+from coterie.core.schema import options
 from coterie.core.task import Form, Size, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import move

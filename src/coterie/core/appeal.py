@@ -21,7 +21,7 @@ from coterie.core.errors import InputError, RunError, is_number, nearest
 from coterie.core.federation import Federation
 from coterie.core.method import Log
 from coterie.core.metrics import accuracy
-from coterie.core.schema import Rule
+from coterie.core.rules import Rule
 from coterie.core.task import Form, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import Layout

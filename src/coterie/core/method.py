@@ -19,7 +19,8 @@ from coterie.core.federation import Federation
 from coterie.core.filters import Filter
 from coterie.core.hooks import Kind, adopted
 from coterie.core.rng import Rng
-from coterie.core.schema import Flag, Rule, one_of, options
+from coterie.core.rules import Rule, one_of
+from coterie.core.schema import Flag, options
 
 if TYPE_CHECKING:
     from coterie.core.clients import Clients

@@ -25,51 +25,16 @@ from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get
 
 from coterie.core.errors import InputError, cut, nearest, placed, require
 from coterie.core.hooks import adopted, article, check_hooks
-from coterie.core.rules import (
-    BELOW_ONE,
-    BETAS,
-    COUNT,
-    FLAG,
-    NAMES,
-    NOT_NEGATIVE,
-    NUMBER,
-    POSITIVE,
-    SHARE,
-    SIZE,
-    TARGETS,
-    TEXT,
-    Rule,
-    kinds_of,
-    list_of,
-    obey,
-    one_of,
-    optional,
-    rule_of,
-)
+from coterie.core.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
 
 __all__ = [
-    "BELOW_ONE",
-    "BETAS",
-    "COUNT",
-    "FLAG",
-    "NAMES",
-    "NOT_NEGATIVE",
-    "POSITIVE",
-    "SHARE",
-    "SIZE",
-    "TARGETS",
-    "TEXT",
     "Flag",
     "InFiles",
     "Option",
     "Registry",
-    "Rule",
     "Units",
     "build",
     "explanations",
-    "list_of",
-    "one_of",
-    "optional",
     "options",
     "options_of",
     "spell",
@@ -131,6 +96,7 @@ class Option(NamedTuple):
     def in_files(self) -> Rule | None:
         """The rule as files see it, where the word stands for None.
 
+        >>> from coterie.core.rules import POSITIVE, optional
         >>> Option("clip", None, (float,), optional(POSITIVE), none="default").in_files.allowed
         '"default" or a number > 0'
         """

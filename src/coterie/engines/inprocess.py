@@ -12,7 +12,8 @@ from coterie.core.engine import Engine
 from coterie.core.envelopes import Answer, Ask
 from coterie.core.errors import InputError, require
 from coterie.core.loss import RowLoss
-from coterie.core.schema import POSITIVE, SIZE, Flag, one_of, optional, options
+from coterie.core.rules import POSITIVE, SIZE, one_of, optional
+from coterie.core.schema import Flag, options
 from coterie.core.shard import Shard
 from coterie.core.workspace import Workspace
 from coterie.engines.spec import EngineSpec

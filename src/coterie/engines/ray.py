@@ -21,7 +21,8 @@ from coterie.core.envelopes import Answer, Ask, ClientCost, Saved, answer_in
 from coterie.core.errors import InputError, require
 from coterie.core.loss import RowLoss
 from coterie.core.memory import of_clients
-from coterie.core.schema import POSITIVE, SIZE, TEXT, Flag, one_of, optional, options
+from coterie.core.rules import POSITIVE, SIZE, TEXT, one_of, optional
+from coterie.core.schema import Flag, options
 from coterie.core.shard import Shard
 from coterie.core.wire import PerClient, nbytes
 from coterie.core.workspace import Workspace

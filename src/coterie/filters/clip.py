@@ -17,7 +17,8 @@ from torch import Tensor
 
 from coterie.core.checks import VECTORS
 from coterie.core.filters import Filter, Passage
-from coterie.core.schema import POSITIVE, options
+from coterie.core.rules import POSITIVE
+from coterie.core.schema import options
 from coterie.core.wire import wire_type
 
 __all__ = ["Clip"]

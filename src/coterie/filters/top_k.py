@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.filters import Filter, Passage
-from coterie.core.schema import SHARE, options
+from coterie.core.rules import SHARE
+from coterie.core.schema import options
 from coterie.core.wire import wire_type
 
 __all__ = ["TopK"]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import require
-from coterie.core.schema import BELOW_ONE, SIZE, Rule, list_of, options
+from coterie.core.rules import BELOW_ONE, SIZE, Rule, list_of
+from coterie.core.schema import options
 
 __all__ = ["CNN", "MLP", "CharLSTM", "Logistic", "Mean", "TwoNN", "images"]
 

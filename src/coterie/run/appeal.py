@@ -10,7 +10,8 @@ from coterie.core.appeal import measure_appeal, staying
 from coterie.core.errors import require
 from coterie.core.federation import Federation
 from coterie.core.method import Log, Method
-from coterie.core.schema import COUNT, SIZE, options
+from coterie.core.rules import COUNT, SIZE
+from coterie.core.schema import options
 from coterie.core.training import LocalSGD
 
 __all__ = ["Appeal"]

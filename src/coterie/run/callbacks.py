@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 from coterie.core.errors import cut, require
 from coterie.core.hooks import Kind
-from coterie.core.schema import NOT_NEGATIVE, SIZE, TEXT, Registry, options
+from coterie.core.rules import NOT_NEGATIVE, SIZE, TEXT
+from coterie.core.schema import Registry, options
 from coterie.run.files import higher_is_better
 from coterie.run.history import History
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from coterie.core.errors import is_number, require
-from coterie.core.schema import COUNT, SIZE, Flag, Rule, one_of, optional, options
+from coterie.core.rules import COUNT, SIZE, Rule, one_of, optional
+from coterie.core.schema import Flag, options
 from coterie.run.finetune import Tuning
 from coterie.run.settings import PATTERNS, ROUNDS, RunSettings
 

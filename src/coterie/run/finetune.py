@@ -18,7 +18,8 @@ from coterie.core.cohort import Cohort
 from coterie.core.engine import Engine
 from coterie.core.errors import InputError, require
 from coterie.core.federation import Federation
-from coterie.core.schema import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional, options
+from coterie.core.rules import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional
+from coterie.core.schema import options
 from coterie.core.task import Model, Size, task
 from coterie.core.vector import Layout
 from coterie.core.wire import PerClient, wire_type

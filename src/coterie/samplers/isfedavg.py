@@ -39,7 +39,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.cohort import Cohort
-from coterie.core.schema import SHARE, options
+from coterie.core.rules import SHARE
+from coterie.core.schema import options
 from coterie.core.wire import wire_type
 from coterie.samplers.weighted import Preset, Weighted
 

@@ -44,7 +44,8 @@ from coterie.core.cohort import Cohort
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.federation import Federation
 from coterie.core.method import Log
-from coterie.core.schema import SHARE, Rule, one_of, options
+from coterie.core.rules import SHARE, Rule, one_of
+from coterie.core.schema import options
 from coterie.core.task import Flag, Model, task
 from coterie.core.wire import PerClient, wire_type
 from coterie.samplers.weighted import (

@@ -37,7 +37,8 @@ from torch import Tensor
 from coterie.core.cohort import Cohort
 from coterie.core.federation import Federation
 from coterie.core.method import Log
-from coterie.core.schema import SHARE, options
+from coterie.core.rules import SHARE
+from coterie.core.schema import options
 from coterie.core.task import task
 from coterie.core.wire import wire_type
 from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.schema import POSITIVE, SIZE, TEXT, Rule, build, list_of, options
+from coterie.core.rules import POSITIVE, SIZE, TEXT, Rule, list_of
+from coterie.core.schema import build, options
 from coterie.engines.inprocess import InProcess
 from coterie.filters import FILTERS
 from coterie.models import MODELS

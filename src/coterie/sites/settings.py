@@ -8,7 +8,8 @@ from typing import Annotated
 
 from coterie.core.errors import nearest, require
 from coterie.core.reading import read_toml
-from coterie.core.schema import SIZE, TEXT, Rule, build, list_of, options
+from coterie.core.rules import SIZE, TEXT, Rule, list_of
+from coterie.core.schema import build, options
 from coterie.core.task import known_tasks
 
 __all__ = ["SETTINGS_FILE", "SiteSettings", "matches", "read_settings", "short"]

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from coterie.core.errors import InputError
-from coterie.core.schema import TEXT, options
+from coterie.core.rules import TEXT
+from coterie.core.schema import options
 from coterie.run.files import safe_name
 from coterie.run.trackers.tracker import Sink, Tracker
 
