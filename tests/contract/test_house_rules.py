@@ -34,7 +34,15 @@ LEVELS = [
 ONLY = {
     "solvers": {"solvers"},
     "engines": {"core", "engines"},
-    "report": {"report", "core.errors", "core.outcomes", "core.reading", "core.state", "run.files"},
+    "report": {
+        "report",
+        "core.errors",
+        "core.metric_names",
+        "core.outcomes",
+        "core.reading",
+        "core.state",
+        "run.files",
+    },
 }
 """Rooms that know less than their level would let them: solvers no federated learning, engines neither data nor methods, and
 reports the files of a run."""

@@ -386,14 +386,15 @@ def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(t
 
 def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
     run(ClientMomentum(), checkpoint=tmp_path)
-    for method, options in (
-        (ServerMomentum(), {}),
-        (ClientMomentum(LocalSGD(lr=0.3)), {}),
-        (ClientMomentum(), {"seed": 1}),
-        (ClientMomentum(), {"clients_per_round": 2}),
-        (ClientMomentum(), {"merge_validation": False}),
+    for method, options, differing in (
+        (ServerMomentum(), {}, "another method"),
+        (ClientMomentum(LocalSGD(lr=0.3)), {}, "another method"),
+        (ClientMomentum(), {"seed": 1}, "other settings"),
+        (ClientMomentum(), {"clients_per_round": 2}, "other settings"),
+        (ClientMomentum(), {"merge_validation": False}, "other data or another attack"),
+        (ServerMomentum(), {"clients_per_round": 2}, "another method and other settings"),
     ):
-        with pytest.raises(InputError, match="was written with other data, model or settings"):
+        with pytest.raises(InputError, match=f"was written with {differing}; resume with the same"):
             run(method, checkpoint=tmp_path, resume=True, **options)
     run(ClientMomentum(LocalSGD(lr=0.3)), checkpoint=tmp_path)  # without resume it starts again
 
@@ -405,7 +406,7 @@ def test_another_loss_and_another_bound_are_other_settings(tmp_path):
     run_once(settings=usual)
     run_once(settings=replace(usual, resume=True))
     for other in ({"loss": "auto"}, {"max_norm": 10.0}):
-        with pytest.raises(InputError, match="was written with other data, model or settings"):
+        with pytest.raises(InputError, match="was written with other settings"):
             run_once(settings=replace(usual, resume=True, **other))
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: every complete round is saved with the fingerprint of what was asked for; a resumed run continues from it."""
+"""Checkpoints of a run: every complete round is saved with fingerprints of what was asked for; a resumed run continues from it."""
 
 from __future__ import annotations
 
@@ -22,16 +22,32 @@ from coterie.core.vector import add_tensors, still
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 
-__all__ = ["RoundFiles", "fingerprint", "history_lines"]
+__all__ = ["RoundFiles", "fingerprints", "history_lines"]
 
 
-def fingerprint(method: Any, engine: Engine, *settings: Any) -> str:
-    """A short hash of method, settings, initial model and every row: what must be equal where a run is resumed."""
-    text = json.dumps(identity((method, *settings, engine.layout)), sort_keys=True)
-    digest = hashlib.blake2b(text.encode(), digest_size=16)
-    digest.update(engine.fingerprint().encode())
-    add_tensors(digest, {"": engine.x, **still(engine.model, engine.layout)})
-    return digest.hexdigest()
+PARTS = {
+    "method": "another method",
+    "settings": "other settings",
+    "model": "another initial model",
+    "data": "other data or another attack",
+}
+"""What must be equal where a run is resumed, and how a refusal says that it is not."""
+
+
+def fingerprints(method: Any, engine: Engine, *settings: Any) -> dict[str, str]:
+    """A short hash of each of `PARTS`: of every row, and of every number of the initial model."""
+    model = _hash_of(engine.layout)
+    add_tensors(model, {"": engine.x, **still(engine.model, engine.layout)})
+    return {
+        "method": _hash_of(method).hexdigest(),
+        "settings": _hash_of(settings).hexdigest(),
+        "model": model.hexdigest(),
+        "data": engine.fingerprint(),
+    }
+
+
+def _hash_of(value: Any) -> hashlib.blake2b:
+    return hashlib.blake2b(json.dumps(identity(value), sort_keys=True).encode(), digest_size=16)
 
 
 PATIENCE = 1.0
@@ -64,8 +80,8 @@ class RoundFiles:
     checkpoint waits for the disk at most once in `PATIENCE` seconds.
     """
 
-    def __init__(self, folder: Path, mark: str) -> None:
-        self._mark = mark
+    def __init__(self, folder: Path, fingerprints: Mapping[str, str]) -> None:
+        self._fingerprints = fingerprints
         self._path, self._history = folder / "checkpoint.safetensors", folder / "history.jsonl"
         self._bytes, self._chain = 0, b""
         self._durable_until = 0.0
@@ -94,7 +110,7 @@ class RoundFiles:
         meta = {
             **WRITER,
             "round": number,
-            "fingerprint": self._mark,
+            "fingerprints": self._fingerprints,
             "history_bytes": length,
             "history_hash": self._chain.hex(),
             "spent": session.spent,
@@ -133,9 +149,11 @@ class RoundFiles:
         """The last complete round, on `device`. Raises `InputError` if it is of another run or version, or beyond `rounds`."""
         saved = read_checkpoint(self._path, device)
         require_format(saved.meta, self._path)
+        before = saved.meta.get("fingerprints", {})
+        other = [PARTS[part] for part, hashed in self._fingerprints.items() if before.get(part) != hashed]
         require(
-            saved.meta["fingerprint"] == self._mark,
-            f"{self._path} was written with other data, model or settings; resume with the same ones, or choose another folder",
+            not other,
+            f"{self._path} was written with {' and '.join(other)}; resume with the same, or choose another folder",
         )
         number = saved.meta["round"]
         require(number <= rounds, f"{self._path} is at round {number}, beyond the {rounds} rounds asked for")

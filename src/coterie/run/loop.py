@@ -24,7 +24,7 @@ from coterie.core.method import Log, Method, Sampler, as_log, as_method, as_mode
 from coterie.core.rng import Rng
 from coterie.core.state import state_type
 from coterie.run.callbacks import Followers
-from coterie.run.checkpoint import RoundFiles, fingerprint
+from coterie.run.checkpoint import RoundFiles, fingerprints
 from coterie.run.evaluation import Divergence, Evaluator
 from coterie.run.history import Record, Run, Timing
 from coterie.run.settings import RunSettings
@@ -131,7 +131,7 @@ class _Loop:
         settings = self.settings
         given = (self.seed, self.per_round, self.every, settings.metrics, settings.loss, settings.max_norm)
         looked_at = () if settings.appeal is None else (settings.appeal,)
-        return RoundFiles(folder, fingerprint(self.method, self.engine, *given, *looked_at, self.training.filters))
+        return RoundFiles(folder, fingerprints(self.method, self.engine, *given, *looked_at, self.training.filters))
 
     def _ends(self, followers: Followers, number: int) -> bool:
         """Tell callbacks that a round is complete; whether one of them ends the run."""
