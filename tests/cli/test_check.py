@@ -41,4 +41,6 @@ def test_check_of_many_clients_says_the_extremes(coterie, tmp_path):
     ended = coterie("check", "mine", "--label", "y")
     assert ended.status == 0
     (row,) = [line.split() for line in ended.out.splitlines() if line.strip().startswith("age ")]
-    assert row == ["age", "number", "0%", "to", "0%", "0.5", "to", "4.5", "30"]
+    assert row == ["age", "number", "0%", "0.5", "to", "4.5", "30"]
+    assert ended.out.startswith("client ")
+    assert "\n\n\n" not in ended.out

@@ -34,4 +34,4 @@ def test_notes_on_the_data_are_on_the_screen(coterie, tmp_path):
     lines = ["age,seen,y", *(f"{i % 7},2024-01-{i + 1:02d},{i % 2}" for i in range(18))]
     (tmp_path / "mine" / "a.csv").write_text("\n".join(lines) + "\n")
     ended = coterie("compare", "mine", "--label", "y", "--methods", "local", "--rounds", "1", "--seeds", "1")
-    assert "note: left out: seen (dates;" in ended.out
+    assert "note: left out: seen (dates or times;" in ended.out

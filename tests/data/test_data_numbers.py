@@ -92,6 +92,19 @@ REFUSED = {
         [f"{v} mmHg" for v in VALUES],
         r"column 'z' has '1234.5 mmHg' in data row 1; write the number alone, without its",
     ),
+    "degrees": (
+        [f"{v}°C" for v in VALUES],
+        r"column 'z' has '1234.5°C' in data row 1; write the number alone, without",
+    ),
+    "per volume": (
+        [f"{v} /µl" for v in MANY],
+        r"column 'z' has '11 /µl' in data row 1; write the number alone, without",
+    ),
+    "about": (
+        [f"ca. {v}" for v in MANY],
+        r"column 'z' has 'ca. 11' in data row 1; write the number alone, without a mark",
+    ),
+    "errors": ([f"{v} ± 1" for v in MANY], r"column 'z' has '11 ± 1' in data row 1; write two numbers in two columns"),
     "some units": ([1, "95 mmHg", *VALUES[2:]], r"column 'z' has '95 mmHg' in data row 2; write the number alone"),
     "unit at once": ([1, "95mg", *VALUES[2:]], r"column 'z' has '95mg' in data row 2; write the number alone"),
     "decimal comma": (["12,5", *VALUES[1:]], r"column 'z' has '12,5' in data row 1; write decimals with a point"),
@@ -104,6 +117,24 @@ REFUSED = {
         r"column 'z' has '12%' in data row 1, while other cells have another sign or none",
     ),
     "currencies": (["12 EUR"] * 11 + ["$3"], r"column 'z' has '\$3' in data row 12, while other cells"),
+    "brackets": (
+        [f"({v})" if i % 2 else v for i, v in enumerate(MANY)],
+        r"column 'z' has '\(12\)' in data row 2; write a negative number with a minus in front",
+    ),
+    "a minus behind": (["5-", *VALUES[1:]], r"column 'z' has '5-' in data row 1; write a negative number with a minus"),
+    "apostrophes": ([f"1'2{v}" for v in MANY], r"column 'z' has \"1'211\" in data row 1; write decimals with a point"),
+    "blanks": ([f"1\u202f2{v}" for v in MANY], r"column 'z' has '1 211' in data row 1; write decimals with a point"),
+    "dots": ([f"1.234.5{v}" for v in MANY], r"column 'z' has '1.234.511' in data row 1; write decimals with a point"),
+    "a leading zero": (
+        ["0,250", *VALUES[1:]],
+        r"column 'z' has '0,250' in data row 1; write decimals with a point",
+    ),
+    "a currency": ([f"CHF 1'2{v}" for v in MANY], r"column 'z' has \"CHF 1'211\" in data row 1; write decimals with a"),
+    "marks": (
+        [f"{v}*" if i % 2 else v for i, v in enumerate(MANY)],
+        r"has '12\*' in data row 2; write the number alone",
+    ),
+    "pairs": (["120/80", "130/90"] * 6, r"column 'z' has '120/80' in data row 1; write two numbers in two columns"),
     "a slip": (
         [*MANY[:11], "2o"],
         r"column 'z' has '2o' in data row 12 among numbers; correct that cell, list it under missing",
@@ -122,11 +153,48 @@ def test_what_cannot_be_read_is_refused_unless_the_user_says_what_it_is(tmp_path
 
 
 @pytest.mark.parametrize(
-    "cells", [["<5", ">=5"] * 6, ["2a", "2b", "3c"] * 4, ["1st", "2nd", "3rd"] * 4, ["20-39", "40-59"] * 6]
+    "cells",
+    [["<5", ">=5"] * 6, ["1/2", "2/2"] * 6, ["2a", "2b", "3c"] * 4, ["1st", "2nd", "3rd"] * 4, ["20-39", "40-59"] * 6],
 )
 def test_categories_with_digits_stay_categories(tmp_path, cells):
     clients = from_folder(folder(tmp_path, a=table(cells)), label="y")
     assert clients.recipe["columns"][1] == {"name": "z", "kind": "category", "categories": sorted(set(cells))}
+
+
+def test_a_minus_of_typesetters_is_a_minus(tmp_path):
+    cells = [f"\u2212{v:g}" for v in VALUES]
+    assert from_folder(folder(tmp_path, a=table(cells)), label="y").recipe["columns"][1]["mean"] < 0
+
+
+def test_three_digits_after_a_dot_are_thousands_where_commas_are_decimal(tmp_path):
+    """A column of 250.000 and 1.500 in a file that writes 7,5: factor 1000 in between."""
+    cells = zip(range(12), ["250.000", "300.000"] * 6, Y, strict=True)
+    thousands = "x;z;y\n" + "\n".join(f"{x},5;{z};{y}" for x, z, y in cells)
+    with pytest.raises(InputError, match=r"column 'z' has '250.000' in data row 1; write decimals with a point and"):
+        from_folder(folder(tmp_path, a=thousands), label="y")
+    mixed = table(["950", "2.000"] * 6, ";")
+    with pytest.raises(InputError, match=r"column 'z' has '2.000' in data row 2"):
+        from_folder(folder(tmp_path, a=mixed), label="y")
+    for decimal in (["0.250", "1.500"], ["2.125", "1.500"], ["12.5", "7"]):
+        clients = from_folder(folder(tmp_path, a=table(decimal * 6, ";")), label="y")
+        assert clients.recipe["columns"][1]["mean"] < 10
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["2023/05/03", "2023/06/01"],
+        ["3 May 2023", "12 Dec 2023"],
+        ["Jan-23", "05/2023"],
+        ["08:30", "17:05"],
+        ["2023-05-03", "n.d.", "2023-06-01", "2023-07-01", "2023-08-01"],
+    ],
+)
+def test_dates_in_other_forms_are_left_out_too(tmp_path, cells):
+    cells = (cells * 10)[:10]
+    clients = from_folder(folder(tmp_path, a=rows(x=range(10), z=cells, y=[0, 1] * 5)), label="y")
+    assert clients.recipe["features"] == ["x"]
+    assert "left out: z (dates or times; turn them into numbers, such as days since a start" in notes(clients)
 
 
 def test_a_comma_is_no_sign_for_thousands_where_it_may_be_a_decimal_point(tmp_path):
@@ -175,7 +243,8 @@ UNIQUE = [1000 + 7 * i for i in range(N)]
 
 
 @pytest.mark.parametrize(
-    "name", ["patient", "Patient ID", "PatientID", "case", "case_no", "record", "MRN", "subject-id", "row"]
+    "name",
+    ["patient", "Patient ID", "PatientID", "case", "case_no", "record", "MRN", "subject-id", "row", "id_patient"],
 )
 def test_whole_numbers_are_identifiers_by_name(tmp_path, name):
     text = rows(**{name: UNIQUE}, x=range(N), y=[0, 1] * (N // 2))
@@ -188,7 +257,7 @@ def test_whole_numbers_are_identifiers_by_name(tmp_path, name):
 
 
 def test_patients_with_two_rows_are_identified_too(tmp_path):
-    text = rows(patient=[1 + i // 2 for i in range(N)], x=range(N), y=[0, 1] * (N // 2))
+    text = rows(id_patient=[1 + i // 2 for i in range(N)], x=range(N), y=[0, 1] * (N // 2))
     assert from_folder(folder(tmp_path, a=text), label="y").recipe["features"] == ["x"]
 
 

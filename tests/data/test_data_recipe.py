@@ -14,8 +14,9 @@ from coterie.core.errors import InputError
 from coterie.data import apply_recipe, from_folder, load
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.columns import Column, Table
+from coterie.data.tables.encode import encode
 from coterie.data.tables.read import read
-from coterie.data.tables.recipe import TableCohort, describe, encode, moments
+from coterie.data.tables.recipe import TableCohort, describe, moments
 
 HEART = load("heart-disease")
 
@@ -253,7 +254,7 @@ def test_labels_that_cannot_be_read_are_a_note_if_nobody_needs_them(three, tmp_p
     new.write_text("x,z,w,y\n1,2,a,1\n1,2,a,\n")
     got = apply_recipe(from_folder(three).recipe, new)
     assert got.labels is None
-    assert "label 'y' is missing in data row 2: no labels were read" in got.notes[0]
+    assert "label 'y' is missing in data row 2: no labels were read" in got.notes[-1]
 
 
 def test_other_refusals_of_apply_recipe(three, tmp_path):

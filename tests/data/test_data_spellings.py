@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 
 import pytest
 import torch
@@ -25,13 +26,24 @@ def refused(tmp_path, sentence, /, options=None, **files):
 # The label.
 
 
-@pytest.mark.parametrize(("one", "other"), [("yes", "Yes"), ("yes", "YES"), ("at risk", "at  risk")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("yes", "Yes"), ("yes", "YES"), ("at risk", "at  risk"), ("yes", "yes."), ("at risk", "at-risk"), ("ok", "ｏｋ")],
+)
 def test_labels_that_differ_in_case_or_blanks_are_refused_with_both_spellings_and_the_sites(tmp_path, one, other):
     a, b = rows(x=X, y=[one, "no"] * 3), rows(x=X, y=[other, "no"] * 3)
     first, second = sorted([one, other])
     where = {one: "ulm", other: "aachen, berlin"}
     sentence = f"label 'y' is '{first}' at {where[first]} and '{second}' at {where[second]}: .* classes = "
     refused(tmp_path, sentence, ulm=a, aachen=b, berlin=b)
+
+
+@pytest.mark.parametrize("other", ["at\u00a0risk", "at risk\u200b", "\ufeffat risk"])
+def test_blanks_that_nobody_sees_make_no_class_and_no_column(tmp_path, other):
+    a, b = rows(x=X, y=["at risk", "gu\u00e9ri"] * 3), rows(x=X, y=[other, "gue\u0301ri"] * 3)
+    clients = from_folder(folder(tmp_path, a=a, b=b.replace("x,", "\u200bx\u00a0,")))
+    assert clients.classes == ("at risk", "gu\u00e9ri")
+    assert clients.recipe["features"] == ["x"]
 
 
 def test_labels_of_one_site_that_differ_in_case_are_refused_too(tmp_path):
@@ -98,6 +110,14 @@ def test_categories_that_differ_in_case_or_blanks_are_one_with_a_note(tmp_path):
     assert encoded.inputs[:, 1:].tolist() == [[1, 0], [0, 1]]
 
 
+def test_categories_that_differ_in_dots_and_hyphens_are_one_and_signs_of_a_category_stay(tmp_path):
+    a = rows(x=X, smoker=["non-smoker", "ex."] * 3, rhesus=["A+", "A-"] * 3, y=[0, 1] * 3)
+    b = rows(x=X, smoker=["non_smoker", "ex"] * 3, rhesus=["A", "A-"] * 3, y=[0, 1] * 3)
+    clients = from_folder(folder(tmp_path, a=a, b=b))
+    assert clients.recipe["features"] == ["x", "smoker=ex", "smoker=non smoker", "rhesus=A", "rhesus=A+", "rhesus=A-"]
+    assert "smoker: 'ex', 'ex.' are one category; smoker: 'non-smoker', 'non_smoker' are one category" in notes(clients)
+
+
 def test_categories_that_are_spelled_alike_everywhere_keep_their_names(tmp_path):
     clients = from_folder(folder(tmp_path, a=rows(x=X, sex=["Male", "Female"] * 3, y=[0, 1] * 3)))
     assert clients.recipe["features"] == ["x", "sex=Female", "sex=Male"]
@@ -109,10 +129,12 @@ def test_categories_that_are_spelled_alike_everywhere_keep_their_names(tmp_path)
 PLAIN = rows(age=X, mean_radius=range(6), y=[0, 1] * 3)
 
 
-@pytest.mark.parametrize("name", ["MEAN_RADIUS", "mean radius", "mean-radius", "mean_radus"])
+@pytest.mark.parametrize(
+    "name", ["MEAN_RADIUS", "mean radius", "mean-radius", "mean_radus", "mean_radius (in millimetres)"]
+)
 def test_a_column_under_nearly_the_same_name_is_refused_with_the_cure(tmp_path, name):
     other = PLAIN.replace("mean_radius", name)
-    sentence = f"c.csv has a column '{name}' where 'a' has 'mean_radius'; are they the same"
+    sentence = f"c.csv has a column '{re.escape(name)}' where 'a' has 'mean_radius'; are they the same"
     refused(tmp_path, sentence, a=PLAIN, b=PLAIN, c=other)
     want = from_folder(folder(tmp_path, c=PLAIN))
     got = from_folder(folder(tmp_path, c=other), rename={name: "mean_radius"})

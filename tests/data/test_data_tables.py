@@ -100,6 +100,9 @@ def test_frames_and_parquet_keep_categories_that_look_like_numbers(tmp_path):
     frame.to_parquet(tmp_path / "a.parquet")
     for clients in (from_frames({"a": frame}), from_folder(tmp_path)):
         assert clients.recipe["features"] == ["code=1", "code=2"]
+    plain = frame.assign(code=[1, 2] * 3)
+    with pytest.raises(InputError, match=r"frame 'a': column 'code' is text \('1' in data row 1\) but number at 'b'"):
+        from_frames({"a": frame, "b": plain})
 
 
 def test_polars_frames_are_read():
@@ -248,11 +251,11 @@ def test_the_users_own_codes_for_missing(tmp_path):
     text = rows(x=[1, 2, -9, 4, -9.0, 3], w=["a", "unknown", "b", "a", "b", "a"], z=range(6), y=[0, 1] * 3)
     plain = rows(x=[1, 2, "", 4, "NA", 3], w=["a", "?", "b", "a", "b", "a"], z=range(6), y=[0, 1] * 3)
     (tmp_path / "plain").mkdir()
-    got = from_folder(folder(tmp_path, a=text), missing={"x": -9, "w": ["unknown"]})
+    got = from_folder(folder(tmp_path, a=text), missing={"x": -9, "w": ["Unknown"]})
     want = from_folder(folder(tmp_path / "plain", a=plain))
     assert torch.equal(got.train.inputs, want.train.inputs)
     assert torch.equal(got.test.inputs, want.test.inputs)
-    assert got.recipe["missing"] == {"w": ["unknown"], "x": [-9]}
+    assert got.recipe["missing"] == {"w": ["Unknown"], "x": [-9]}
     mixed = rows(x=[1, 2, "refused", 4, 5, 3], z=range(6), y=[0, 1] * 3)
     (tmp_path / "mixed").mkdir()
     clients = from_folder(folder(tmp_path / "mixed", a=mixed), missing={"x": "refused"})
@@ -292,7 +295,9 @@ def test_a_threshold_makes_classes(tmp_path):
 
 def test_rows_without_a_label_are_refused_or_dropped(tmp_path):
     text = rows(x=range(9), y=[0, 1, "", 0, 1, "", 0, 1, 0])
-    with pytest.raises(InputError, match=r"a.csv: label 'y' is missing in data row 3 and 1 more; fill it in"):
+    with pytest.raises(
+        InputError, match=r"a.csv: label 'y' is missing in data row 3 and 1 more \(empty, NA, none, \?\); fill it in"
+    ):
         from_folder(folder(tmp_path, a=text))
     clients = from_folder(tmp_path, unlabelled="drop")
     assert "a: 2 rows without y were left out" in notes(clients)

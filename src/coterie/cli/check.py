@@ -32,6 +32,7 @@ def lines(check: TableCheck, width: int | None = None) -> list[str]:
     said += ["", *_table(header, [row for row in rows if row[0] != check.label], width)]
     said += ["", *_drifts(check), ""]
     count = len(check.problems)
+    said = said if check.problems or check.notes else said[1:]
     return [*said, f"{count} problem{'s' * (count > 1)} to solve before a run" if count else "a run can start"]
 
 
@@ -47,7 +48,13 @@ def _of_many(column: str, by_client: Mapping[str, Facts]) -> tuple[str, ...]:
     texts = sorted({text for f in facts for text in f.shares})
     whole = facts[0]._replace(low=min(lows, default=None), high=max(highs, default=None), missing=0.0)
     values = short(whole) if lows else listing(texts)
-    return column, ", ".join(kinds), f"{min(missing):.0%} to {max(missing):.0%}", values, str(len(facts))
+    return (
+        column,
+        ", ".join(kinds),
+        " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(missing), max(missing)))),
+        values,
+        str(len(facts)),
+    )
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -56,7 +63,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in header:
         table.add_column(Text(name))
     for row in rows:

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.inputs import Inputs
-from coterie.core.schema import SIZE
+from coterie.core.rules import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mark_of

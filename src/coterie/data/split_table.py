@@ -10,19 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.core.errors import cut, is_number, nearest, require
-from coterie.core.schema import (
-    COUNT,
-    POSITIVE,
-    SIZE,
-    TEXT,
-    Flag,
-    Rule,
-    build,
-    one_of,
-    optional,
-    options,
-    options_of,
-)
+from coterie.core.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, one_of, optional
+from coterie.core.schema import Flag, build, options, options_of
 from coterie.data import splits
 from coterie.data.splits import DEFAULT_PARTS, Index, generator, numbered
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import nearest, require
-from coterie.data.tables.numbers import UNKNOWN, Comma, number, problem, written
-from coterie.data.tables.spelling import spell
+from coterie.data.tables.numbers import UNKNOWN, Comma, number, problem, thousands_dots, written
+from coterie.data.tables.spelling import fold, legible, spell
 
 __all__ = ["Column", "Missing", "Reading", "Table", "from_numbers", "from_texts"]
 
@@ -25,9 +25,10 @@ NOTHING = frozenset({"", "?", "na", "n/a", "#n/a", "#na", "nan", "-nan", "null",
 """Cells that mean "missing" in every column, in lower case (those of pandas, and the question mark of UCI)."""
 
 _BOOLEAN = {"true": 1.0, "false": 0.0}
-_DATE = re.compile(
-    r"\d{4}-\d{1,2}-\d{1,2}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}[./]\d{1,2}[./](\d{4}|\d{2})( \d{1,2}:\d{2}.*)?"
-)
+_MONTH = r"(jan|feb|mar|mär|apr|may|mai|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-zä]*\.?"
+_DAY = rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.](\d{{4}}|\d{{2}})|\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}"
+_OF_A_YEAR = rf"(0?[1-9]|1[0-2])/\d{{4}}|\d{{4}}-(0[1-9]|1[0-2])|{_MONTH}[ -]\d{{2,4}}"
+_DATE = re.compile(rf"({_DAY})([ T]\d{{1,2}}:\d{{2}}.*)?|{_OF_A_YEAR}|[0-2]\d:[0-5]\d(:[0-5]\d)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -150,12 +151,13 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
 
     `comma`: what a comma in a number means. `category`: texts whatever they look like.
     """
-    codes = {str(code) for code in missing}
+    codes = {fold(str(code)) for code in missing}
     if not category:
         quick = _quick_numbers(cells, codes)
-        if quick is not None:
+        unclear = comma in ("decimal", "unseen") and any("." in cell for cell in cells if cell)
+        if quick is not None and not unclear:
             return from_numbers(quick, missing)
-    meaning = {cell: _clean(cell, codes) for cell in set(cells)}
+    meaning = {cell: _clean(cell, codes, comma) for cell in set(cells)}
     texts = np.empty(len(cells), dtype=object)
     texts[:] = [meaning[cell] for cell in cells]
     distinct = {text for text in meaning.values() if text is not None}
@@ -170,7 +172,8 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
         return from_numbers(
             [booleans.get(text, np.nan) for text in texts], missing, boolean=True, unknown=tuple(sorted(unknown))
         )
-    read = {text: written(text, comma) for text in known}
+    thousands = thousands_dots(known, comma)
+    read = {text: None if thousands and "." in text else written(text, comma) for text in known}
     signs = {value.signs for value in read.values() if value is not None}
     if None not in read.values() and len({tuple(s for s in some if s != ",") for some in signs}) == 1:
         values = {text: value.value for text, value in read.items() if value is not None}
@@ -180,15 +183,22 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
             signs=tuple(sorted({sign for some in signs for sign in some})),
             unknown=tuple(sorted(unknown)),
         )
-    if all(map(_DATE.fullmatch, known)):
+    dates = sum(_DATE.fullmatch(text) is not None for text in known)
+    if 4 * dates >= 3 * len(known):
         return Column("date", None, texts)
     return Column("text", None, texts, problem=problem(texts.tolist(), read))
 
 
-def _clean(cell: str | None, codes: set[str]) -> str | None:
-    """The text of a cell, None for missing; 3.0 is spelled 3, as some programs write whole numbers beside empty cells."""
-    text = "" if cell is None else cell.strip()
-    return None if text.lower() in NOTHING or text in codes else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
+def _clean(cell: str | None, codes: set[str], comma: Comma) -> str | None:
+    """The text of a cell, None for missing; 3.0 is spelled 3, as some programs write whole numbers beside empty cells.
+
+    Not so 3.000 where the dot may stand for thousands.
+    """
+    text = "" if cell is None else legible(cell)
+    if text.lower() in NOTHING or fold(text) in codes:
+        return None
+    unclear = comma in ("decimal", "unseen") and thousands_dots({text}, "decimal")
+    return text if unclear else re.sub(r"^(-?\d+)\.0+$", r"\1", text)
 
 
 def _quick_numbers(cells: Sequence[str | None], codes: set[str]) -> Floats | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
@@ -17,12 +18,14 @@ from coterie.data.tables.recipe import (
     Description,
     Draft,
     LabelRecipe,
-    spelled_threshold,
 )
 from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
-from coterie.data.tables.spelling import alike, fold, listing, quoted, variants
+from coterie.data.tables.spelling import alike, fold, listing, quoted, spell, variants
 
 __all__ = ["Guard", "draft_recipe"]
+
+FEW_CLASSES = 10
+"""Whole numbers up to so many are taken for classes without a remark."""
 
 Told = dict[str, dict[str, Any]]
 
@@ -64,9 +67,11 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
                 columns.append(spec)
             for note in notes:
                 (remarks if spec else left_out).setdefault(note, []).append(column)
+    about_label: list[str] = []
     label = cast("LabelRecipe", {})  # as it stays where the guard keeps what is wrong with it
     with guard():
         label = _label(said, settings)
+        about_label = [f"label {settings.label}: {remark}" for remark in _remarks_on_classes(label, said, settings)]
     return {
         "version": 2,
         "label": label,
@@ -75,7 +80,8 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
         "missing": {k: list(v) for k, v in sorted(settings.missing.items())},
         "rename": {old: new for few in settings.rename.values() for old, new in few.items()},
         "training_rows": {name: client["rows"] for name, client in said.items()},
-        "notes": [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
+        "notes": about_label
+        + [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
 
@@ -113,7 +119,7 @@ def _column(column: str, said: Told, chosen: bool) -> Drafted:
     if not kinds:
         return None, ["missing at every client"]
     if "date" in kinds:
-        return None, ["dates; turn them into numbers, such as days since a start, to use them"]
+        return None, ["dates or times; turn them into numbers, such as days since a start, to use them"]
     if "text" in kinds and len(kinds) > 1 and not chosen:
         # A column of which a client knows nothing, but writes "unknown", is empty there.
         have = {name: about for name, about in have.items() if about["kind"] != "text" or not about["unknown"]}
@@ -179,6 +185,11 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     several = variants(spelled)
     one = {text: fold(text) for group in several for text in group}
     remarks = [f"{', '.join(map(repr, group))} are one category" for group in several]
+    folded = {name: set(map(fold, about["categories"])) for name, about in have.items() if about["categories"]}
+    owners = Counter(category for own in folded.values() for category in own)
+    strange = [n for n, own in folded.items() if len(folded) > 1 and all(owners[category] == 1 for category in own)]
+    if strange:
+        remarks.append(f"no category in common with other clients at {listing(strange)} (other words for the same?)")
     spec: ColumnRecipe = {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}
     if any(about["pooled"] for about in have.values()):
         spec |= {"categories": [*spec["categories"], RARE], "rare": True}
@@ -223,7 +234,7 @@ def _label(said: Told, settings: TableSettings) -> LabelRecipe:
         spec["unit"] = settings.unit
     if settings.above is not None:
         require(kind == "number", f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")
-        spec["above"], spec["classes"] = settings.above, spelled_threshold(name, settings.above)
+        spec["above"], spec["classes"] = settings.above, _cut_at(name, settings.above)
     elif _is_quantity(name, kind, distinct, whole, settings.task):
         spec["task"] = "regression"
         return spec
@@ -247,8 +258,33 @@ def _label(said: Told, settings: TableSettings) -> LabelRecipe:
     return spec
 
 
+def _cut_at(name: str, above: float) -> list[str]:
+    """Class names of a label that is cut at `above`."""
+    return [f"{name} <= {spell(above)}", f"{name} > {spell(above)}"]
+
+
+def _remarks_on_classes(label: LabelRecipe, said: Told, settings: TableSettings) -> Iterator[str]:
+    """What a reader should know of classes: numbers that may be quantities, classes of one client, clients of one class."""
+    numbers = label["kind"] == "number" and not (settings.task or settings.classes or settings.spellings)
+    whole = all(client["label"]["whole"] for client in said.values())
+    if numbers and len(label["values"]) > 2 and (len(label["values"]) > FEW_CLASSES or not whole):
+        yield f'{len(label["values"])} numbers, taken as classes (if they are a quantity, say task = "regression")'
+    values = {client: what["label"]["values"] for client, what in said.items()}
+    if len(said) == 1 or not label["values"]:
+        return
+    single = [f"{client} ({have[0]!r})" for client, have in values.items() if len(have) == 1]
+    if single:
+        yield f"one class only at {listing(single)}"
+    several = {client: have for client, have in values.items() if len(have) > 1}
+    owners = Counter(value for have in several.values() for value in have)
+    own = {client: [repr(value) for value in have if owners[value] == 1] for client, have in several.items()}
+    alone = [f"{listing(some)} only at {client}" for client, some in own.items() if some]
+    if alone and len(several) > 1:
+        yield f"{listing(alone)} (if these are other words for the same classes, map them with classes)"
+
+
 def _refuse_variants(name: str, about: Told) -> None:
-    """Raise `InputError` for values of the label that differ in capitals or blanks only."""
+    """Raise `InputError` for values of the label that are only spelled differently."""
     for group in variants(v for a in about.values() for v in a["values"]):
         where = [f"{text!r} at {listing([n for n, a in about.items() if text in a['values']])}" for text in group]
         spellings = ", ".join(map(quoted, group))

@@ -20,10 +20,12 @@ from coterie.data.split_table import Split
 from coterie.data.tables.arrays import from_array_files, is_array_file
 from coterie.data.tables.columns import Column, Reading, Table
 from coterie.data.tables.describe import draft_recipe
+from coterie.data.tables.encode import Encoded, encode
 from coterie.data.tables.numbers import complaint
 from coterie.data.tables.read import SUFFIXES, read, read_frame
-from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, describe, encode, fit_recipe
+from coterie.data.tables.recipe import Recipe, TableCohort, describe, fit_recipe
 from coterie.data.tables.settings import EVERY_FILE, FEW_NUMBERS, MANY_CLASSES, FileSettings, TableSettings, settings_of
+from coterie.data.tables.suspicions import suspicions
 
 __all__ = [
     "agree",
@@ -72,9 +74,10 @@ def from_folder(
 
     The clients use the columns that all share; the others, dates, identifiers and columns without a value are left out,
     and `notes` says so. Two columns whose names are nearly the same, and two values of the label that differ only in
-    capitals or blanks, are refused unless `rename`, `drop` or `classes` say what they are; categories that differ so
-    are one, with a note. Percent signs, currencies and (in files with commas between cells) thousands commas are left out
-    of numbers, with a note; `<5`, units and slips among numbers are refused, and so are signs that not all clients write.
+    capitals, blanks, hyphens or a last dot, are refused unless `rename`, `drop` or `classes` say what they are;
+    categories that differ so are one, with a note. Percent signs, currencies and (in files with commas between cells)
+    thousands commas are left out of numbers, with a note; `<5`, units and slips among numbers are refused, and so are signs
+    that not all clients write.
 
     Numbers are imputed with the pooled mean and scaled; texts become one column per category (a missing one is all zeros).
     All of that is fitted on training rows only and lies in `recipe`.
@@ -257,9 +260,12 @@ def from_tables(
         client, more = encoded_client(table, recipe)
         clients.append(client)
         notes += more
+    doubts = suspicions(clients, cohort.tables, recipe)
     shown = recipe["label"]["classes"]
     held = None if files.server_file is None else server_rows(files.server_file, recipe)
-    out = Clients(clients, name=name, classes=shown, recipe=recipe, notes=[*recipe["notes"], *notes], server=held)
+    out = Clients(
+        clients, name=name, classes=shown, recipe=recipe, notes=[*doubts, *recipe["notes"], *notes], server=held
+    )
     if shown and bool((out.train.labels == out.train.labels[0]).all()):
         only = shown[int(out.train.labels[0])]
         raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
@@ -325,8 +331,8 @@ def _labelled(table: Table, label: str, files: FileSettings) -> tuple[Table, lis
     more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
     require(
         files.unlabelled == "drop",
-        f"{table.source}: label {label!r} is missing in data row {gone[0] + 1}{more}; fill it in, delete such rows, or "
-        'set unlabelled = "drop"',
+        f"{table.source}: label {label!r} is missing in data row {gone[0] + 1}{more} (empty, NA, none, ?); fill it in, delete such "
+        'rows, or set unlabelled = "drop"',
     )
     require(bool(present.any()), f"{table.source}: label {label!r} is missing in every row; remove the file")
     columns = {key: _rows(column, present) for key, column in table.columns.items()}

@@ -6,30 +6,41 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["UNKNOWN", "Comma", "Written", "complaint", "number", "problem", "with_signs", "written"]
+__all__ = ["UNKNOWN", "Comma", "Written", "complaint", "number", "problem", "thousands_dots", "with_signs", "written"]
 
-Comma = Literal["decimal", "thousands", ""]
-"""What a comma in a number means in a file; the empty text: nobody can tell."""
+Comma = Literal["decimal", "unseen", "thousands", ""]
+"""What a comma in a number means in a file; "unseen": it would be decimal, but no number has one. The empty text: nobody can tell."""
 
 UNKNOWN = frozenset({"-", "--", ".", "unknown", "missing", "n.a."})
 """Cells that mean "missing" in a column of numbers, in lower case; among texts they are a value like others."""
 
 _ENOUGH_NUMBERS = 10  # distinct numbers from which on a few texts among them are slips and no categories
 _FEW_UNITS = 3
-_CURRENCIES = {"€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY", **{c: c for c in ("EUR", "USD", "GBP", "CHF", "JPY")}}
+_CURRENCIES = {c: c for c in ("EUR", "USD", "GBP", "CHF", "JPY")}
+_CURRENCIES |= {"US$": "USD", "€": "EUR", "$": "USD", "£": "GBP", "¥": "JPY"}
 _CURRENCY = "|".join(map(re.escape, _CURRENCIES))
 _MONEY = re.compile(rf"(?P<minus>[+-]?)\s*(?P<before>{_CURRENCY})?\s*(?P<number>.*?)\s*(?P<after>{_CURRENCY})?", re.S)
 _BOUND = re.compile(r"(<|>|≤|≥|<=|>=)\s*[+-]?\d[\d.,]*")
+_WORD = r"[^\W\d_][\w%/²³^.]"
 _UNIT = re.compile(
-    r"[+-]?\d[\d.,]*(?P<unit>\s+[^\W\d_][\w%/²³^.]*|(?!st$|nd$|rd$|th$)[^\W\d_][\w%/²³^.]+)(\s[^\W\d_]+)?"
+    rf"[+-]?\d[\d.,]*(?P<unit>\s+{_WORD}*|(?!st$|nd$|rd$|th$){_WORD}+|\s*[°‰]\w*|\s*/\s*{_WORD}*)(\s[^\W\d_]+)?"
 )
-_COMMAS = re.compile(r"[+-]?\d[\d.]*,[\d.,]*\d")
+_COMMAS = re.compile(r"[+-]?\d[\d.]*,[\d.,]*\d|[+-]?[1-9]\d{0,2}([ '’.]\d{3})+([.,]\d+)?")
+_DOTS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+_MINUS = re.compile(r"\(\d[\d.,]*\)|\d[\d.,]*-")
+_MARK = re.compile(r"[+-]?\d[\d.,]*\s*[*†#!^]+|(~|≈|ca\.?|approx\.?)\s*\d[\d.,]*")
+_PAIR = re.compile(r"\d{2,3}\s*/\s*\d{2,3}|\d[\d.,]*\s*±\s*\d[\d.,]*")
+
+_KINDS = {"bound": _BOUND, "comma": _COMMAS, "minus": _MINUS, "mark": _MARK, "pair": _PAIR, "unit": _UNIT}
 
 _CHOICE = "or name the column in categorical or drop"
 _COMPLAINTS: Mapping[str, str] = {
     "infinite": "is {cell} in data row {row}; give a finite number or leave the cell empty",
     "bound": "has {cell!r} in data row {row} among numbers; write a number (such as half the limit), list it under missing, {choice}",
     "unit": "has {cell!r} in data row {row}; write the number alone, without its unit, {choice}",
+    "mark": "has {cell!r} in data row {row}; write the number alone, without a mark, {choice}",
+    "minus": "has {cell!r} in data row {row}; write a negative number with a minus in front, {choice}",
+    "pair": "has {cell!r} in data row {row}; write two numbers in two columns, {choice}",
     "comma": "has {cell!r} in data row {row}; write decimals with a point and thousands without a sign, {choice}",
     "sign": "has {cell!r} in data row {row}, while other cells have another sign or none; write all the same way, {choice}",
     "text": "has {cell!r} in data row {row} among numbers; correct that cell, list it under missing, {choice}",
@@ -83,6 +94,7 @@ def written(text: str, comma: Comma) -> Written | None:
     >>> written("1,234.5", "thousands"), written("12.5 %", ""), written("EUR -3", "")
     (Written(value=1234.5, signs=(',',)), Written(value=12.5, signs=('%',)), Written(value=-3.0, signs=('EUR',)))
     """
+    text = text.replace("−", "-")
     if text.endswith("%"):
         return _signed(text[:-1].rstrip(), comma, "%")
     match = _MONEY.fullmatch(text)
@@ -94,7 +106,7 @@ def written(text: str, comma: Comma) -> Written | None:
 
 
 def _signed(text: str, comma: Comma, *signs: str) -> Written | None:
-    if comma == "thousands" and re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", text):
+    if comma == "thousands" and re.fullmatch(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?", text):
         return Written(float(text.replace(",", "")), (",", *signs))
     value = number(text, comma)
     return None if value is None else Written(value, signs)
@@ -118,16 +130,34 @@ def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> 
         first = _first("text", texts, odd)
         return None if first is None else (kinds[first[2]], *first[1:])
     slips = sum(text in odd for text in texts)
-    if len(numbers) >= _ENOUGH_NUMBERS and 4 * slips <= sum(text is not None for text in texts):
+    few = 4 * slips <= sum(text is not None for text in texts) or 4 * len(odd) <= len(read)
+    if len(numbers) >= _ENOUGH_NUMBERS and few:
         return _first("text", texts, odd)
     return None
 
 
 def _kind(text: str) -> str:
-    for kind, pattern in (("bound", _BOUND), ("comma", _COMMAS), ("unit", _UNIT)):
-        if pattern.fullmatch(text):
-            return kind
-    return "text"
+    alone = _alone(text)
+    return next((kind for kind, pattern in _KINDS.items() if pattern.fullmatch(alone)), "text")
+
+
+def _alone(text: str) -> str:
+    """`text` without a percent sign or a currency."""
+    match = _MONEY.fullmatch(text.removesuffix("%"))
+    return match["minus"] + match["number"] if match else text
+
+
+def thousands_dots(texts: Collection[str], comma: Comma) -> bool:
+    """Whether dots in the numbers `texts` stand for thousands, as where a comma is the decimal sign: all before three digits.
+
+    >>> [thousands_dots(cells, "unseen") for cells in ({"950", "1.500"}, {"2.125", "1.500"})]
+    [True, False]
+    >>> thousands_dots({"250.000", "1.500"}, "decimal")
+    True
+    """
+    dotted = [_alone(text) for text in texts if "." in text]
+    may_be = bool(dotted) and (comma == "decimal" or (comma == "unseen" and len(dotted) < len(texts)))
+    return may_be and all(map(_DOTS.fullmatch, dotted))
 
 
 def _usual(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, ...]:

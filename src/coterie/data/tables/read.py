@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from coterie.core.errors import InputError, require
 from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
 from coterie.data.tables.numbers import Comma
-from coterie.data.tables.spelling import listing
+from coterie.data.tables.spelling import legible, listing
 
 __all__ = ["SUFFIXES", "cells_of", "read", "read_arrays", "read_frame"]
 
@@ -46,7 +47,7 @@ def _endings() -> str:
 
 
 def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
-    header, column = content
+    header, column = [legible(name) for name in content[0]], content[1]
     reading.check(header, source)
     names = reading.names(header)
     seen: set[str] = set()
@@ -112,7 +113,14 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
         ) from error
     require(bool(header), f"{path} is empty; give it a header line and rows, or remove it")
     cells: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(header)
-    return header, cells, "decimal" if separator == ";" else "thousands" if separator == "," else ""
+    return header, cells, _comma(separator, text)
+
+
+def _comma(separator: str, text: str) -> Comma:
+    """What a comma in a number of `text` means."""
+    if separator == ";":
+        return "decimal" if re.search(r"\d,\d", text) else "unseen"
+    return "thousands" if separator == "," else ""
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -274,7 +282,7 @@ def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source:
     require(
         hasattr(frame, "iloc") and hasattr(frame, "columns"), f"{source} is not a data frame; give a pandas DataFrame"
     )
-    header = [str(key).strip() for key in frame.columns]
+    header = [str(key) for key in frame.columns]
     return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, how)), how)
 
 

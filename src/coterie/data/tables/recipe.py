@@ -8,7 +8,7 @@ answers with one entry per client, so that the same lines serve files in one fol
    values not counted.
 3. `moments` again, about the pooled mean, so that a column such as a year does not lose its variance to rounding.
 
-`encode` turns any table into inputs with the recipe alone: a missing number becomes the pooled mean (0 after scaling),
+`encode.encode` turns any table into inputs with the recipe alone: a missing number becomes the pooled mean (0 after scaling),
 a missing or unknown category is all zeros. A label to regress on is stored as (label - mean) / scale, so that no result depends on
 its unit. Test and validation rows influence nothing but the list of classes.
 """
@@ -16,9 +16,11 @@ its unit. Test and validation rows influence nothing but the list of classes.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
 import numpy as np
@@ -26,24 +28,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import InputError, require
+from coterie.core.errors import require
 from coterie.core.task import Form, task
 from coterie.core.vector import Layout
 from coterie.data.tables.columns import Column, Table
-from coterie.data.tables.numbers import complaint, with_signs
-from coterie.data.tables.spelling import fold, listing, names_rows, spell
+from coterie.data.tables.spelling import fold, names_rows, spell
 
 __all__ = [
     "ColumnRecipe",
     "Description",
     "Draft",
-    "Encoded",
     "LabelRecipe",
     "Moments",
     "Recipe",
     "TableCohort",
     "describe",
-    "encode",
+    "example",
     "fit_recipe",
     "moments",
 ]
@@ -56,6 +56,12 @@ RARE = "(rare)"
 
 ENOUGH_TO_TELL = 10
 """Values from which on "all distinct" means an identifier and not a small sample."""
+
+UNIT = 8.0
+"""Factor between the means of clients from which on their units may differ."""
+
+SHAPE = 3.0
+"""Factor up to which deviations may differ in another proportion than means if only the unit differs."""
 
 
 class ColumnRecipe(TypedDict, total=False):
@@ -161,14 +167,6 @@ class Moments(NamedTuple):
     squares: Annotated[Tensor, "other", Form(_columns, within=(0.0, 1e300))]
 
 
-class Encoded(NamedTuple):
-    """Rows ready for a model: inputs float32 [rows, features], labels int64 or float32 [rows] or None, and notes."""
-
-    inputs: Tensor
-    labels: Tensor | None
-    notes: tuple[str, ...] = ()
-
-
 @task
 def describe(cohort: TableCohort, *, label: str, categorical: str = "[]", rare: int = 0) -> Description:
     """What the server must know about each client's columns. `categorical`: JSON list of columns to take as such.
@@ -224,16 +222,17 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
         out["categories"] = [] if hidden else categories
         out["distinct"] = len(categories)
         if column.kind == "text" and not chosen:
-            out.setdefault("example", _example(column))
+            out.setdefault("example", example(column))
     return out
 
 
-def _example(column: Column) -> list[Any]:
-    """The first cell that is not a number and its data row, for the sentence about a column of two kinds."""
-    for row, text in enumerate(column.spelled):
-        if text is not None and not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", str(text)):
-            return [row + 1, str(text)[:40]]
-    return [1, ""]
+def example(column: Column) -> list[Any]:
+    """The first cell that is not a number, else the first, and its data row, for the sentence about a column of two kinds."""
+    cells = ((row, str(text)) for row, text in enumerate(column.spelled, 1) if text is not None)
+    first = next(cells)
+    words = (c for c in chain([first], cells) if not re.fullmatch(r"[-+]?\d*[.,]?\d+([eE][-+]?\d+)?", c[1]))
+    row, text = next(words, first)
+    return [row, text[:40]]
 
 
 @task
@@ -292,7 +291,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
         "features": features,
         "missing": draft["missing"],
         "rename": draft["rename"],
-        "notes": [*draft["notes"], *notes],
+        "notes": [*_other_units(json.loads(schema), mean, second, draft), *draft["notes"], *notes],
     }
 
 
@@ -323,114 +322,28 @@ def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) ->
     return notes
 
 
-def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
-    """The rows of `table` as the model reads them. Nothing is fitted here.
+def _other_units(names: Sequence[str], centre: Tensor, about: Moments, draft: Draft) -> list[str]:
+    """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part.
 
-    Raises `InputError` that names file, column and row for a missing column, a text among numbers or, if `need_label`,
-    a label that is missing or unknown; without `need_label` such labels are None for all rows.
+    `about`: moments of the columns `names` about `centre`, the pooled mean of each.
     """
-    inputs = np.zeros((len(table), len(recipe["features"])), dtype=np.float32)
-    notes: list[str] = []
-    at = 0
-    for spec in recipe["columns"]:
-        name = spec["name"]
-        if name not in table.columns:
-            raise InputError(
-                f"{table.source} has no column {name!r}, which the model needs; add it (its cells may be empty)"
+    sums = torch.stack([about.counts, about.totals, about.squares])  # [3, clients, columns]
+    own, others = (_mean_and_deviation(part, centre) for part in (sums, sums.sum(1, keepdim=True) - sums))
+    factors = own[0] / others[0]
+    same_shape = (own[1] / others[1] / factors).log().abs() < math.log(SHAPE)
+    enough = torch.minimum(sums[0], sums[0].sum(0) - sums[0]) >= ENOUGH_TO_TELL
+    odd = (factors.log().abs() > math.log(UNIT)) & same_shape & enough
+    notes = []
+    for j, name in enumerate(names):
+        for i in odd[:, j].nonzero().flatten().tolist()[:1]:  # of two clients each would be odd
+            times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
+            notes.append(
+                f"{name}: numbers at {list(draft['training_rows'])[i]} are about {times} those of the others; the same unit?"
             )
-        column = table.columns[name]
-        if spec["kind"] == "number":
-            inputs[:, at] = _scaled(_numbers_of(column, spec, table.source), spec, table.source)
-            at += 1
-        else:
-            notes += _one_hot(column, spec, inputs[:, at : at + len(spec["categories"])], table.source)
-            at += len(spec["categories"])
-    labels, more = _labels(table, recipe["label"], need_label)
-    return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
+    return notes
 
 
-def _scaled(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
-    """Numbers on the scale of the recipe, missing ones at 0, the mean."""
-    scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
-    wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
-    if len(wild):
-        raise InputError(
-            f"{source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {wild[0] + 1}, absurdly far from all "
-            "training rows; correct that cell"
-        )
-    return scaled
-
-
-def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
-    where = f"{source}: column {spec['name']!r}"
-    if column.problem is not None:
-        raise InputError(f"{where} {complaint(*column.problem)}")
-    if column.numbers is None:
-        if column.unknown or not column.present.any():
-            return np.full(len(column), np.nan)
-        row, text = _example(column)
-        raise InputError(f"{where} needs numbers but has {text!r} in data row {row}; correct that cell")
-    units = [sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))]
-    require(
-        units[0] == units[1] or column.kind == "empty",
-        f"{where} has numbers {with_signs(units[0])}, but the model was trained on numbers {with_signs(units[1])}; write them so",
-    )
-    return column.numbers
-
-
-def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], source: str) -> list[str]:
-    """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
-    position = {category: j for j, category in enumerate(spec["categories"])}
-    folded = {fold(category): j for category, j in position.items()}
-    others = position[RARE] if spec.get("rare") else None
-    texts = column.spelled
-    values = {str(text) for text in texts if text is not None}
-    place = {text: position.get(text, folded.get(fold(text), others)) for text in values}
-    for row, text in enumerate(texts):
-        j = place.get(text)
-        if j is not None:
-            out[row, j] = 1.0
-    unknown = [repr(text) for text in sorted(values) if place[text] is None]
-    if not unknown:
-        return []
-    return [f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"]
-
-
-def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None, list[str]]:
-    name = spec["column"]
-    problem, column = "", table.columns.get(name)
-    if column is None:
-        problem = f"{table.source} has no label column {name!r}"
-    elif not column.present.all():
-        problem = f"{table.source}: label {name!r} is missing in data row {int(np.argmin(column.present)) + 1}"
-    elif spec["values"]:
-        position = {value: j for j, value in enumerate(spec["values"])}
-        spellings = spec.get("spellings", {})
-        texts = column.spelled
-        codes = [position.get(spellings.get(text, text), -1) for text in texts]
-        if min(codes) >= 0:
-            return torch.tensor(codes, dtype=torch.int64), []
-        row = codes.index(-1)
-        problem = (
-            f"{table.source}: label {name!r} is {texts[row]!r} in data row {row + 1}, which is none of "
-            f"{', '.join(spec['values'][:10])}"
-        )
-    elif column.problem is not None:
-        problem = f"{table.source}: label {name!r} {complaint(*column.problem)}"
-    elif column.numbers is None:
-        problem = f"{table.source}: label {name!r} is text in data row {_example(column)[0]} but must be a number"
-    elif spec["above"] is not None:
-        return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
-    else:
-        scale = ColumnRecipe(
-            name=name, kind="number", mean=spec["mean"], scale=spec["scale"], signs=spec.get("signs", [])
-        )
-        stored = _scaled(_numbers_of(column, scale, table.source), scale, table.source)
-        return torch.from_numpy(stored.astype(np.float32)), []
-    require(not need, f"{problem}; correct the file")
-    return None, [f"{problem}: no labels were read"] if column is not None else []
-
-
-def spelled_threshold(name: str, above: float) -> list[str]:
-    """Class names of a label that is cut at `above`."""
-    return [f"{name} <= {spell(above)}", f"{name} > {spell(above)}"]
+def _mean_and_deviation(sums: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """Of counts, totals and squares about `centre` [3, n, c]: mean and standard deviation [n, c]; NaN without a row."""
+    shift = sums[1] / sums[0]
+    return centre + shift, (sums[2] / sums[0] - shift**2).clamp(min=0).sqrt()

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from coterie.core.errors import InputError, is_number, nearest, require
-from coterie.core.schema import Flag, one_of, options
+from coterie.core.rules import one_of
+from coterie.core.schema import Flag, options
 from coterie.data.tables.columns import Missing, Reading, Table
-from coterie.data.tables.spelling import alike, quoted, spell
+from coterie.data.tables.spelling import alike, legible, quoted, spell
 
 __all__ = ["EVERY_FILE", "FEW_NUMBERS", "MANY_CLASSES", "FileSettings", "TableSettings", "check_label", "settings_of"]
 
@@ -195,7 +196,7 @@ def _spelled(value: Any) -> str:
     """A value of TOML as the text of a cell."""
     if isinstance(value, bool):
         return str(value).lower()
-    return value.strip() if isinstance(value, str) else spell(value)
+    return legible(value) if isinstance(value, str) else spell(value)
 
 
 def codes_of(missing: Mapping[str, Any] | None) -> dict[str, Missing]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = ["alike", "fold", "listing", "names_rows", "quoted", "spell", "variants"]
+__all__ = ["alike", "fold", "legible", "listing", "names_rows", "quoted", "spell", "variants"]
 
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
@@ -29,17 +30,30 @@ def spell(value: float) -> str:
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
-def fold(text: str) -> str:
-    """`text` without what is only a matter of style: capitals and blanks.
+def legible(text: str) -> str:
+    r"""`text` without what nobody sees: outer blanks, marks of zero width, other blanks than " ", two ways to write an accent.
 
-    >>> fold(" Left  Arm ")
+    >>> legible(" left\u00a0arm\u200b")
     'left arm'
     """
-    return " ".join(text.casefold().split())
+    if not text.isascii():
+        kinds = ((c, unicodedata.category(c)) for c in unicodedata.normalize("NFC", text))
+        text = "".join(" " if kind == "Zs" else c for c, kind in kinds if kind != "Cf")
+    return text.strip()
+
+
+def fold(text: str) -> str:
+    """`text` without what is only a matter of style: capitals, blanks, hyphens between words, dots at the end.
+
+    >>> fold(" Left-  Arm. "), fold("NON_smoker"), fold("A-")
+    ('left- arm', 'non smoker', 'a-')
+    """
+    words = re.sub(r"(?<=\w)[-_](?=\w)", " ", unicodedata.normalize("NFKC", text).casefold()).split()
+    return " ".join(words).rstrip(".") or text
 
 
 def variants(values: Iterable[str]) -> list[list[str]]:
-    """Groups of two and more `values` that differ in capitals or blanks only, sorted.
+    """Groups of two and more `values` that `fold` makes one, sorted.
 
     >>> variants(["no", "Yes", "yes"])
     [['Yes', 'yes']]
@@ -51,12 +65,12 @@ def variants(values: Iterable[str]) -> list[list[str]]:
 
 
 def alike(one: str, other: str) -> bool:
-    """Whether two names of columns are probably one: the same letters and digits, or a slip of the pen apart.
+    """Whether two names of columns are probably one: the same letters and digits but for a unit in brackets, or a slip of the pen.
 
-    >>> alike("MEAN_RADIUS", "mean radius"), alike("colour", "coulour"), alike("x1", "x2")
+    >>> alike("MEAN_RADIUS", "mean radius (mm)"), alike("colour", "coulour"), alike("x1", "x2")
     (True, True, False)
     """
-    plain, compared = (re.sub(r"[\W_]", "", name.casefold()) for name in (one, other))
+    plain, compared = (re.sub(r"(?<=.)[(\[].*[)\]]|[\W_]", "", name.casefold()) for name in (one, other))
     if plain == compared:
         return True
     if re.findall(r"\d+", one) != re.findall(r"\d+", other):
@@ -68,14 +82,15 @@ def alike(one: str, other: str) -> bool:
 def names_rows(column: str) -> bool:
     """Whether a column of this name says which row, patient or case it is.
 
-    >>> [names_rows(name) for name in ("PatientID", "case", "record number", "Unnamed: 0", "id_ratio", "caseload")]
+    >>> [names_rows(name) for name in ("PatientID", "case", "record number", "id_patient", "id_ratio", "caseload")]
     [True, True, True, True, False, False]
     """
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+", column)]
     if not words:
         return False
     joined = any(words[-1] == subject + "id" for subject in _SUBJECTS)
-    return words[-1] in _NUMBERS or joined or all(word in _SUBJECTS for word in words)
+    about = words[1:] if words[0] in _NUMBERS else words
+    return words[-1] in _NUMBERS or joined or all(word in _SUBJECTS for word in about)
 
 
 def quoted(name: str) -> str:

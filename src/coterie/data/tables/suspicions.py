@@ -1,0 +1,109 @@
+"""What makes results look better than they are: a column that says the label, and rows that several clients have."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coterie.core.clients import Client
+from coterie.core.rows import Part
+from coterie.data.tables.columns import Table
+from coterie.data.tables.recipe import Recipe
+from coterie.data.tables.spelling import listing, names_rows
+
+__all__ = ["suspicions"]
+
+_FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
+_SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
+_DISTINCT = 0.9  # share of different rows at one client below which equal rows mean nothing
+
+Array = NDArray[Any]
+
+
+def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Sentences about the rows of all clients, encoded and as `tables`, for whoever has them on one machine."""
+    columns = _that_say_the_label([client.train for client in clients], recipe)
+    copied = [f"{name} ({share:.0%})" for name, share in _shared(clients).items() if share >= _SHARED]
+    notes = [f"{listing(columns)}: says the label in all training rows; drop what is known only afterwards"]
+    notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"]
+    return [note for note, some in zip(notes, (columns, copied), strict=True) if some] + _of_one_patient(tables, recipe)
+
+
+def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
+    """Columns from which the label of every training row follows: the label itself, in other words or in another unit."""
+    labels = np.concatenate([np.asarray(part.labels) for part in parts])
+    if len(labels) < _FEWEST_ROWS:
+        return []
+    classes = recipe["label"]["classes"]
+    says = _is_apart_in if classes else _is_in_a_line_with
+    names, at = [], 0
+    for column in recipe["columns"]:
+        width = len(column["categories"]) if column["kind"] == "category" else 1
+        values = np.concatenate([np.asarray(part.inputs)[:, at : at + width] for part in parts])
+        at += width
+        if column["kind"] == "number":
+            names += [column["name"]] if says(values[:, 0], labels) else []
+        elif classes and width <= 2 * len(classes):
+            names += [column["name"]] if _names_the_class(values, labels) else []
+    return names
+
+
+def _is_in_a_line_with(numbers: Array, labels: Array) -> bool:
+    if numbers.std() == 0:
+        return False
+    return bool(abs(np.corrcoef(numbers, labels)[0, 1]) > 1 - 1e-6)
+
+
+def _is_apart_in(numbers: Array, classes: Array) -> bool:
+    """Whether the ranges of the classes do not touch."""
+    ranges = sorted((numbers[classes == c].min(), numbers[classes == c].max()) for c in np.unique(classes))
+    return all(high < low for (_, high), (low, _) in itertools.pairwise(ranges))
+
+
+def _names_the_class(categories: Array, classes: Array) -> bool:
+    """Whether all rows of a category [rows, categories], and all without one, have the same class."""
+    codes = categories @ np.arange(1, categories.shape[1] + 1)
+    return len({*zip(codes.tolist(), classes.tolist(), strict=True)}) == len(np.unique(codes))
+
+
+def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    used = {recipe["label"]["column"], *(column["name"] for column in recipe["columns"])}
+    where: dict[str, list[str]] = {}
+    for table in tables:
+        for name in (name for name in table.columns if name not in used and names_rows(name)):
+            values = table.columns[name].spelled
+            if 2 * len(set(values)) < len(values):  # a code of few values
+                continue
+            train, test = (
+                {v for v in values[table.parts.get(part, [])] if v is not None} for part in ("train", "test")
+            )
+            if train & test:
+                where.setdefault(name, []).append(table.name)
+    cure = "say which rows belong together (split_column)"
+    return [f"{name}: the same values in training and test rows at {listing(at)}; {cure}" for name, at in where.items()]
+
+
+def _shared(clients: Sequence[Client]) -> dict[str, float]:
+    """The share of its different rows that some other client has, too, of each client that hardly has a row twice."""
+    rows = {client.name: _rows(client) for client in clients}
+    owners = Counter(row for own in rows.values() for row in set(own))
+    shares = {}
+    for name, own in rows.items():
+        different = set(own)
+        if len(different) >= _DISTINCT * len(own):
+            shares[name] = sum(owners[row] > 1 for row in different) / len(different)
+    return shares
+
+
+def _rows(client: Client) -> list[int]:
+    """A number for each row, the same for equal ones."""
+    numbers: list[int] = []
+    for chunk in (chunk for _, part in client.parts() for chunk in part.chunks()):
+        rows = np.column_stack([np.asarray(column, dtype=np.float32) for column in chunk])
+        numbers += map(hash, rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel().tolist())
+    return numbers
