@@ -52,6 +52,12 @@ def test_every_flag_is_in_the_help(coterie, command):
         assert f"\n  {key.flag} " in text, key.path
 
 
+def test_units_of_one_option_are_told_apart():
+    said = {one["flag"]: one["help"] for one in flags.described()}
+    assert said["--steps"] == "number of batches in a round"
+    assert said["--epochs"] == "number of passes over the rows in a round"
+
+
 @pytest.mark.parametrize("key", FLAGGED, ids=lambda key: key.path)
 def test_a_flag_and_set_write_the_same_key(key):
     text = example(key)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import tomllib
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from coterie.data import load
+from coterie.report.results import Results
 
 QUICK = ("--rounds", "2", "--seeds", "1", "--no-report", "--methods", "fedavg,fedavg+bias")
 HINGE = """
@@ -45,6 +47,13 @@ def test_a_loss_from_a_file_trains_and_is_what_is_reported(hinged):
     total = sum(row["loss"] * row["n"] for row in tests if row["method"] == "fedavg")
     assert total / len(margins) == pytest.approx(outcomes["loss"].mean(), abs=1e-6)
     assert all(row["accuracy"] is not None for row in tests)
+
+
+def test_no_page_calls_it_a_log_loss_or_compares_it_with_one(hinged):
+    results = Results.load(hinged / "run")
+    assert results.metric_name("loss") == "loss"
+    assert np.isnan(load_file(hinged / "run" / "outcomes" / "fedavg-0.safetensors")["constant_loss"]).all()
+    assert all(np.isnan(results.compared.constant(client)).all() for client in results.clients)
 
 
 def test_toml_repeats_it_and_a_changed_file_is_not_resumed(driver, hinged, tmp_path):

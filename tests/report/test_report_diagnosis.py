@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import fake_run
@@ -15,6 +16,7 @@ from sklearn.metrics import brier_score_loss, confusion_matrix, f1_score, precis
 
 from coterie.report.diagnosis import calibration_error, diagnose, table, thresholds
 from coterie.report.drawings import forest, network
+from coterie.report.pictures import forest_picture
 from coterie.report.results import Results
 
 
@@ -101,6 +103,10 @@ def test_a_forest_shows_every_method_with_its_interval(tmp_path: Path) -> None:
     assert 50 < bar.low < bar.at < bar.high <= 96.01
     assert bar.state == "bad"
     assert bar.label.endswith(", clearly worse")
+    assert bar.text.endswith("), clearly\u00a0worse")  # not by its colour alone
+    long = "No gain; recalibrate if you join anyway (a method that somebody gave a name of many letters)."
+    (width,) = re.findall(r'<svg [^>]*width="(\d+)"', forest_picture("Switzerland", long, plot))
+    assert int(width) > 6.5 * len(long) + 16  # pixels of a letter at 13 pixels, and its margin
     truth = {m: v for m, v in fake_run.STORY.items() if m != "local"}
     assert forest(Results.load(fake_run.heart(tmp_path / "none", truth=truth)), "hungary") is None
 
@@ -116,3 +122,24 @@ def test_who_helps_whom_is_drawn_for_few_clients(tmp_path: Path) -> None:
     assert radius["Cleveland"] > radius["Switzerland"]
     assert drawn["label"].startswith("Who helps whom under meritfed: Cleveland gives Long Beach 38 %")
     assert network(Results.load(fake_run.heart(tmp_path / "none", weights={}))) is None
+
+
+@pytest.mark.parametrize("count", [5, 9, 11, 12])
+def test_no_name_lies_on_another_where_names_are_long(tmp_path: Path, count: int) -> None:
+    names = [f"University Hospital of District {i}" for i in range(count)]
+    truth = {m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")}
+    rows = dict.fromkeys(names, (1 / count,) * count)
+    drawn = network(Results.load(fake_run.write(tmp_path, truth, seeds=[0], weights={"meritfed": rows})))
+    assert drawn is not None
+    boxes = []
+    for node in drawn["nodes"]:
+        width = 6.5 * len(node["name"])
+        left = node["label_x"] - {"start": 0, "middle": width / 2, "end": width}[node["anchor"]]
+        boxes.append((left, left + width, node["label_y"] - 11, node["label_y"] + 3))
+    circles = [(n["x"] - n["r"], n["x"] + n["r"], n["y"] - n["r"], n["y"] + n["r"]) for n in drawn["nodes"]]
+    for i, (left, right, top, bottom) in enumerate(boxes):
+        assert 0 < left < right < drawn["width"]
+        assert 0 < top < bottom < drawn["height"]
+        others = [*boxes[:i], *circles]
+        assert not any(left < r and start < right and top < b and t < bottom for start, r, t, b in others)
+    assert len({n["name"] for n in drawn["nodes"]}) == count

@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.report.groups import groups, groups_in_words, order_of, split_of
 from coterie.report.results import Results
+from coterie.report.words import takes
 
 RNG = np.random.default_rng(5)
 HIDDEN = RNG.permutation(np.arange(50) % 4)
@@ -56,7 +57,17 @@ def test_a_group_is_named_with_its_share_of_the_weight(tmp_path: Path) -> None:
     assert found is not None
     assert found.members == (tuple(names[:4]), tuple(names[4:]))
     assert found.shares == pytest.approx((0.8, 0.8), abs=0.01)
-    assert groups_in_words(results, "meritfed") == (
-        "meritfed finds 2 groups: c0, c1, c2 and 1 other (80 % of their weight stays within); c4, c5, c6 and 1 other (80 %)."
+    assert groups_in_words(results, "meritfed", found) == (
+        "meritfed finds 2 groups: c0, c1 and 2 others (80 % of their weight stays within); c4, c5 and 2 others (80 %)."
     )
+    assert found.friends("c5") == ("c4", "c6", "c7")
+    assert takes(results, "c5", "meritfed", found) == "60 % from c4 and 2 others"
     assert groups(results, "local") is None
+
+
+def test_one_friend_among_many_equal_clients_is_not_named(tmp_path: Path) -> None:
+    names = [f"c{i:02d}" for i in range(30)]
+    truth = {m: dict.fromkeys(names, (0.8, 0.8, 0.8, 0.4)) for m in ("local", "meritfed")}
+    rows = dict(zip(names, map(tuple, simplex(RNG.gamma(9, 1, (30, 30)))), strict=True))
+    results = Results.load(fake_run.write(tmp_path, truth, weights={"meritfed": rows}))
+    assert takes(results, "c05", "meritfed", groups(results, "meritfed")) == ""

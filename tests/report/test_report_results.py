@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import InputError
+from coterie.report.card import card
 from coterie.report.results import FILES, Results
 from coterie.report.words import tell
 
@@ -165,3 +166,26 @@ def test_a_threshold_is_a_risk_or_validation(tmp_path: Path, said: object) -> No
     assert Results.load(folder, "0.25").threshold == 0.25
     with pytest.raises(InputError, match=r"threshold is .*; give a risk between 0 and 1, say 0\.3, or validation"):
         Results.load(folder, said)  # type: ignore[arg-type]
+
+
+def test_no_interval_leaves_what_a_metric_can_be(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path, noise=0.2))
+    for metric, bounds in {"accuracy": (0, 1), "auc": (0, 1), "loss": (0, np.inf)}.items():
+        score = results.compared.score("local", "switzerland", metric)
+        free = results.compared.scored("switzerland", "own", results.values("local", "switzerland", metric), [])
+        assert score is not None
+        assert free is not None
+        assert (score.low, score.high) == tuple(np.clip((free.low, free.high), *bounds))
+        assert (score.low, score.high) != (free.low, free.high)
+
+
+def test_a_card_says_of_whom_too_few_rows_tell_whether_the_model_beats_a_constant(tmp_path: Path) -> None:
+    few = {**fake_run.N_TEST, "switzerland": 12}
+    results = Results.load(fake_run.heart(tmp_path, n_test=few, majority=0.5))
+    text = card(results, "hungary", "fedavg", dict.fromkeys(fake_run.HEART, 100), rounds=60)
+    assert "Shown to be better than a constant prediction at every client with at least 30 test rows." in text
+    assert "Too few rows to tell whether it is better than a constant prediction at Switzerland: " in text
+    all_of_them = Results.load(fake_run.heart(tmp_path / "all", majority=0.5))
+    text = card(all_of_them, "hungary", "fedavg", dict.fromkeys(fake_run.HEART, 100), rounds=60)
+    assert "Shown to be better than a constant prediction at every client." in text
+    assert "Too few rows" not in text

@@ -60,7 +60,12 @@ def test_auc_decides_only_with_ten_rows_of_each_class(tmp_path: Path) -> None:
 def test_join_names_the_method_and_the_metrics(tmp_path: Path) -> None:
     results = load(tmp_path, {"local": ALONE, "fedavg": BETTER})
     found = verdict(results, "a")
-    assert (found.kind, found.method, found.metrics, found.sure) == ("join", "fedavg", ("auc", "loss"), True)
+    assert (found.kind, found.method, found.metrics, found.clear) == (
+        "join",
+        "fedavg",
+        ("auc", "loss"),
+        ("auc", "loss"),
+    )
     assert say(results).startswith("Join (fedavg): clearly better in AUC and log-loss. fedavg: AUC +.1")
     assert words.tell(results).answer[0] == "Join: a. No difference shown: b."
 
@@ -100,6 +105,13 @@ def test_join_without_partners_if_weights_point_at_nobody_or_at_all(tmp_path: Pa
     truth = {m: dict.fromkeys("abcd", ALONE) | {"a": n} for m, n in {"local": ALONE, "meritfed": BETTER}.items()}
     results = Results.load(fake_run.write(tmp_path, truth, noise=0.0002, weights={"meritfed": {"a": row}}))
     assert verdict(results, "a").kind == "join"
+
+
+def test_a_headline_calls_clear_only_what_is(tmp_path: Path) -> None:
+    results = load(tmp_path, {"local": ALONE, "fedavg": (0.8, 0.78, 0.806, 0.3)})
+    found = verdict(results, "a")
+    assert (found.metrics, found.clear) == (("auc", "loss"), ("loss",))
+    assert words.headline(results, found) == "Join (fedavg): clearly better in log-loss, likely in AUC."
 
 
 def test_the_method_that_is_clear_in_more_wins(tmp_path: Path) -> None:
@@ -328,6 +340,28 @@ def test_many_clients_are_summarised(tmp_path: Path) -> None:
     assert story.caveats[0] == "Shown: the 6 of 100 clients with the largest gains and losses."
 
 
+def test_the_extremes_of_many_clients_are_those_with_rows_enough(tmp_path: Path) -> None:
+    names = [f"c{i:02d}" for i in range(40)]
+    few = dict.fromkeys(names[10:], 12)
+    gain: dict[str, Numbers] = {
+        c: (0.8, 0.78, 0.8, 0.45 - (0.2 if c in few else 0.02 * i)) for i, c in enumerate(names)
+    }
+    truth = {"local": dict.fromkeys(names, ALONE), "fedavg": gain}
+    results = Results.load(fake_run.write(tmp_path, truth, noise=0.0002, n_test={**dict.fromkeys(names, 50), **few}))
+    assert {c.client for c in words.tell(results).clients} == {"c00", "c01", "c02", "c07", "c08", "c09"}
+    assert results.extremes("loss", 12)[:10] == tuple(names[:10])  # the others stand in what is left
+
+
+def test_who_has_too_few_rows_is_not_compared_with_a_constant(tmp_path: Path) -> None:
+    names = [f"c{i:02d}" for i in range(30)]
+    truth = {m: dict.fromkeys(names, (0.5, 0.5, 0.6, 0.9)) for m in ("local", "fedavg")}
+    results = Results.load(fake_run.write(tmp_path, truth, n_test={**dict.fromkeys(names, 50), "c03": 12}))
+    assert words.constant(results, "c03") == ""
+    assert words.constant(results, "c04").endswith("No model here is shown to beat that.")
+    said = " ".join(answer_lines(results, width=80))
+    assert "No model is shown to beat a constant prediction at 29 of 30 clients." in said
+
+
 def test_many_clients_with_too_few_rows_have_no_counts_but_a_mean(tmp_path: Path) -> None:
     truth = {m: {f"c{i:02d}": n for i in range(60)} for m, n in {"local": ALONE, "fedavg": BETTER}.items()}
     story = words.tell(Results.load(fake_run.write(tmp_path, truth, noise=0.0002, n_test=12)))
@@ -360,6 +394,18 @@ def test_the_answer_fits_a_screen(tmp_path: Path) -> None:
             assert len(lines) <= LINES
         assert "" not in (lines[0], lines[-1])
     assert sum(line.startswith("c") for line in answer_lines(many, width=80)) == 6
+
+
+def test_numbers_stand_beside_as_many_verdicts_as_there_is_room_for(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path, notes=[]))
+    whole = answer_lines(results, width=80)
+    short = answer_lines(results, width=80, ends=[""] * (LINES - len(whole) + 2))
+    assert len(short) <= LINES
+    numbers = [sum(line.startswith("    fedavg:") for line in lines) for lines in (whole, short)]
+    assert 0 < numbers[1] < numbers[0]
+    assert [line for line in short if line.startswith("Long Beach")] == [
+        line for line in whole if line.startswith("Long Beach")
+    ]
 
 
 def test_a_verdict_without_its_numbers_is_still_a_whole_sentence(tmp_path: Path) -> None:

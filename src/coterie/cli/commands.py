@@ -17,6 +17,7 @@ from coterie.core.interrupts import heeded
 
 if TYPE_CHECKING:
     from coterie.cli.progress import Progress
+    from coterie.report.results import Results
     from coterie.run.experiment import Experiment
 
 __all__ = ["COMMANDS"]
@@ -335,7 +336,6 @@ def _verify(args: argparse.Namespace) -> int:
 def _finalise(args: argparse.Namespace) -> int:
     from coterie.core.state import write_atomically
     from coterie.report.card import card
-    from coterie.report.diagnosis import operating_point
     from coterie.report.results import Results
     from coterie.report.verdicts import recommended
     from coterie.run.files import safe_name
@@ -346,7 +346,7 @@ def _finalise(args: argparse.Namespace) -> int:
     results = Results.load(run, args.threshold)
     best = recommended(results, args.client)
     method = args.method or best
-    threshold = operating_point(results, method, args.client)
+    threshold = _threshold(args, results, method)
     out = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
     final = finalise(run, out, client=args.client, method=method, threshold=threshold)
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
@@ -358,9 +358,17 @@ def _finalise(args: argparse.Namespace) -> int:
     return 0
 
 
+def _threshold(args: argparse.Namespace, results: Results, method: str, seed: int | None = None) -> float | None:
+    """From which risk the client's model calls a row positive; None, which nobody may ask for, unless there are two classes."""
+    from coterie.report.diagnosis import operating_point
+
+    threshold = operating_point(results, method, args.client, seed)
+    require(args.threshold is None or threshold is not None, "a threshold needs two classes; leave it out")
+    return threshold
+
+
 def _predict(args: argparse.Namespace) -> int:
     from coterie.core.state import write_atomically
-    from coterie.report.diagnosis import operating_point
     from coterie.report.results import Results, threshold_of
     from coterie.report.verdicts import recommended
     from coterie.run.predict import is_final, predict
@@ -375,7 +383,7 @@ def _predict(args: argparse.Namespace) -> int:
         results = Results.load(folder, threshold)
         method = method or recommended(results, args.client)
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
-        threshold = operating_point(results, method, args.client, seed)
+        threshold = _threshold(args, results, method, seed)
     trust = None if args.trust is None else Path(args.trust)
     chosen = {"client": args.client, "method": method, "seed": args.seed}
     prediction = predict(folder, Path(args.file), **chosen, threshold=threshold, trust=trust)

@@ -10,15 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie.core.errors import InputError, nearest
+from coterie.core.metric_names import LOSSES
 
-__all__ = ["IGNORED", "LOSSES", "Kind", "Loss", "RowLoss", "choose_loss", "is_multi_hot", "probabilities"]
+__all__ = ["IGNORED", "Kind", "Loss", "RowLoss", "choose_loss", "is_multi_hot", "probabilities"]
 
 Kind = Literal["binary", "classes", "multilabel", "regression", "own"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
 """(outputs, labels) -> loss of each row [rows]. Its attribute `kind`, if it has one, says how metrics read the outputs (`Kind`)."""
 
-LOSSES = ("auto", "binary", "classes", "classes-last", "squared")
-"""Losses by name: binary cross-entropy of each output, cross-entropy with C logits in dimension 1 or in the last, squared error."""
 IGNORED = -100
 """The label of positions (pixels, tokens) that no loss and no metric counts, as in torch."""
 

@@ -1,8 +1,19 @@
-"""Names of the metrics of a run that asks for none; whoever reads results needs them and no torch."""
+"""Names of losses, and of the metrics of a run that asks for none, and what metrics can be; whoever reads results needs no torch."""
 
 from __future__ import annotations
 
-__all__ = ["DEFAULT_METRICS"]
+from math import inf
 
-DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse")
+__all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES"]
+
+DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "r2")
 """Those that a task does not have are undefined."""
+
+LOSSES = ("auto", "binary", "classes", "classes-last", "squared")
+"""Losses by name: binary cross-entropy of each output, cross-entropy with C logits in dimension 1 or in the last, squared error."""
+
+BOUNDS = dict.fromkeys(
+    ("accuracy", "balanced_accuracy", "auc", "top5", "sensitivity", "specificity", "ppv", "npv", "f1", "ece"),
+    (0.0, 1.0),
+) | {"mae": (0.0, inf), "rmse": (0.0, inf), "brier": (0.0, 2.0), "r2": (-inf, 1.0)}
+"""The lowest and the highest value of each metric."""

@@ -13,7 +13,7 @@ from coterie.core.cohort import Cohort
 from coterie.core.diagnostic import DIAGNOSTIC
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.loss import IGNORED, Kind, probabilities
-from coterie.core.metric_names import DEFAULT_METRICS
+from coterie.core.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.core.task import Flag, Form, Number, Rows, Size, task
 from coterie.core.vector import Layout
 
@@ -162,13 +162,6 @@ METRICS: Mapping[str, Metric] = {
 }
 """Metrics by name, in the order of the tables."""
 
-_RANGES = dict.fromkeys(METRICS, (0.0, 1.0)) | {
-    "mae": (0.0, inf),
-    "rmse": (0.0, inf),
-    "brier": (0.0, 2.0),
-    "r2": (-inf, 1.0),
-}
-
 OWN: dict[str, Metric] = {}
 """Metrics of the user's own, by name."""
 
@@ -204,7 +197,7 @@ def _as_many(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
 
 def _ranges(payload: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The lowest and the highest value of each metric that is asked; undefined ones are sent as 0."""
-    ranges = [_RANGES.get(name, (-inf, inf)) for name in payload["metrics"]]
+    ranges = [BOUNDS.get(name, (-inf, inf)) for name in payload["metrics"]]
     low, high = torch.tensor(ranges, dtype=torch.float64).reshape(-1, 2).T
     return low, high
 

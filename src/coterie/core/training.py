@@ -11,21 +11,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import cut, require
-from coterie.core.schema import (
-    BELOW_ONE,
-    COUNT,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SIZE,
-    Flag,
-    InFiles,
-    Registry,
-    Rule,
-    Units,
-    list_of,
-    optional,
-    options,
-)
+from coterie.core.rules import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, Rule, list_of, optional
+from coterie.core.schema import Flag, InFiles, Registry, Units, options
 from coterie.core.wire import wire_type
 
 __all__ = [
@@ -46,7 +33,7 @@ __all__ = [
 @wire_type
 @options
 class Steps:
-    """A number of batches."""
+    """Number of batches in a round."""
 
     count: int
 
@@ -57,7 +44,7 @@ class Steps:
 @wire_type
 @options
 class Epochs:
-    """A number of passes over the rows."""
+    """Number of passes over the rows in a round."""
 
     count: int
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from coterie.report.grids import MANY
 from coterie.report.results import Results
-from coterie.report.text import count, first_few, listing, printable, wrapped
-from coterie.report.words import Story, facts, tell
+from coterie.report.text import count, printable, wrapped
+from coterie.report.words import Story, facts, named, tell
 
 __all__ = ["LINES", "answer_lines"]
 
@@ -46,17 +46,19 @@ def _spaced(parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _fitting(clients: Sequence[tuple[list[str], list[str]]], room: int) -> list[list[str]]:
-    """As many clients as there is room for, the first one always; without their numbers if that shows more of them."""
-    for form in ([verdict + numbers for verdict, numbers in clients], [verdict for verdict, _ in clients]):
-        kept, used = list(form[:1]), len(form[0]) if form else 0
-        for block in form[1:]:
-            if used + len(block) > room:
-                break
-            kept.append(block)
-            used += len(block)
-        if len(kept) == len(form):
-            return kept
-    return kept
+    """The verdicts of as many clients as there is room for, the first one always; with their numbers where these fit, too."""
+    kept: list[tuple[list[str], list[str]]] = []
+    for verdict, numbers in clients:
+        if kept and len(verdict) > room:
+            break
+        kept.append((verdict, numbers))
+        room -= len(verdict)
+    blocks = []
+    for verdict, numbers in kept:
+        fits = len(numbers) <= room
+        blocks.append([*verdict, *numbers] if fits else verdict)
+        room -= len(numbers) if fits else 0
+    return blocks
 
 
 def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tuple[list[str], list[str]]:
@@ -66,11 +68,10 @@ def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tup
 
 
 def _remarks(results: Results, story: Story) -> list[str]:
-    unproven = [results.names[c] for c in results.clients if results.unproven(c)]
+    unproven = [c for c in results.clients if results.unproven(c) and not results.compared.too_few_rows(c)]
     texts = list(story.caveats)
     if unproven:
-        who = listing(first_few(unproven, 4))
-        texts.insert(0, f"No model is shown to beat a constant prediction at {who}.")
+        texts.insert(0, f"No model is shown to beat a constant prediction at {named(results, unproven)}.")
     return [*texts, *(printable(f"{text}.") for text in results.failures[:3])]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coterie.report.results import Results
-from coterie.report.text import count, listing, number, printable
+from coterie.report.diagnosis import shares
+from coterie.report.results import THRESHOLD, Results
+from coterie.report.statistics import FEWEST_ROWS, Difference
+from coterie.report.text import count, first_few, listing, number, printable
 from coterie.report.verdicts import late_shares, verdict, whole_percent
 from coterie.report.words import headline
 
@@ -29,7 +31,7 @@ def card(
         [f"# {printable(results.title)}: a model for {results.names[client]}"],
         _purpose(results, client, method, threshold),
         _rows(results, client, method, rows, rounds),
-        _expected(results, client, method),
+        _expected(results, client, method, threshold),
         _privacy(results),
         [
             "## Use",
@@ -45,7 +47,7 @@ def card(
 def _purpose(results: Results, client: str, method: str, threshold: float | None) -> list[str]:
     lines = ["## Intended use", ""]
     lines.append(
-        f"Predicts {results.predicts} for new rows of {results.names[client]}, with the columns that the clients shared."
+        f"Predicts {results.predicts}, for new rows of {results.names[client]} with the columns that the clients shared."
     )
     if threshold is not None:
         lines.append(f"A row is called positive from a predicted risk of {number(threshold)} on.")
@@ -56,7 +58,7 @@ def _purpose(results: Results, client: str, method: str, threshold: float | None
     lines.append(
         f"What the comparison says of joining, for {results.names[client]}: {headline(results, verdict(results, client))}"
     )
-    return [*lines, f"This model is of {printable(method)}."]
+    return [*lines, f"This model was trained with {printable(method)}."]
 
 
 def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], rounds: int) -> list[str]:
@@ -70,20 +72,20 @@ def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], r
         f" {f'with the settings of the run {name}' if whole else f'after which the run {name} stopped early, with its settings'},"
         f" on all rows of {results.names[client] if alone else 'all clients'}:"
     )
-    shares = late_shares(results, client, method)
-    total = sum(shares.values())
+    weights = {} if alone else late_shares(results, client, method)
+    total = sum(weights.values())
     lines += [
         "",
         "| client | rows |" + (" weight in the comparison |" if total else ""),
         "| --- | ---: |" + (" ---: |" if total else ""),
     ]
     for name, amount in rows.items():
-        share = f" {whole_percent(shares.get(name, 0.0) / total)} |" if total else ""
+        share = f" {whole_percent(weights.get(name, 0.0) / total)} |" if total else ""
         lines.append(f"| {results.names.get(name, printable(name))} | {amount:,} |{share}")
     return lines
 
 
-def _expected(results: Results, client: str, method: str) -> list[str]:
+def _expected(results: Results, client: str, method: str, threshold: float | None) -> list[str]:
     lines = ["## What to expect", ""]
     seeds = count(len(results.seeds), "seed")
     lines.append(
@@ -91,18 +93,38 @@ def _expected(results: Results, client: str, method: str) -> list[str]:
         f" the {results.split} rows and judged on them. This model was trained on all rows, so nothing is left to judge it by."
     )
     lines += ["", f"| {results.names[client]} | value | 95 % interval |", "| --- | ---: | ---: |"]
+    half = f" at {number(THRESHOLD)}" if threshold is not None else ""
     for metric in results.metrics:
-        score = results.compared.score(method, client, metric)
-        if score is not None:
-            interval = "-" if score.low is None else f"{number(score.low)} to {number(score.high)}"
-            lines.append(f"| {results.metric_title(metric)} | {number(score.mean)} | {interval} |")
-    unproven = [results.names[c] for c in results.clients if _no_better(results, c, method)]
-    known = any(results.compared.against_constant(method, c) is not None for c in results.clients)
+        called = half if metric in ("accuracy", "balanced_accuracy") else ""
+        lines += _scored(results.metric_title(metric) + called, results.compared.score(method, client, metric))
+    chosen = results.threshold == "validation"
+    for metric, share in ({} if threshold is None else shares(results, method, client)).items():
+        at = "the chosen threshold" if chosen else number(threshold)
+        lines += _scored(f"{results.metric_title(metric)} at {at}", share)
+    compared = [c for c in results.clients if results.compared.against_constant(method, c) is not None]
+    few = [c for c in compared if results.compared.too_few_rows(c)]
+    judged = [c for c in compared if c not in few]
+    unproven = [results.names[c] for c in judged if _no_better(results, c, method)]
     if unproven:
-        lines += ["", f"Not shown to be better than a constant prediction at {listing(unproven)}."]
-    elif known:
-        lines += ["", "Shown to be better than a constant prediction at every client."]
+        lines += ["", f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}."]
+    elif judged:
+        whom = f" with at least {FEWEST_ROWS} {results.split} rows" if few else ""
+        lines += ["", f"Shown to be better than a constant prediction at every client{whom}."]
+    if few:
+        whom = listing(first_few([results.names[c] for c in few], 8))
+        enough = f"{FEWEST_ROWS} {results.split} rows"
+        lines += [
+            "",
+            f"Too few rows to tell whether it is better than a constant prediction at {whom}: that takes {enough}.",
+        ]
     return lines
+
+
+def _scored(name: str, score: Difference | None) -> list[str]:
+    if score is None:
+        return []
+    interval = "-" if score.low is None else f"{number(score.low)} to {number(score.high)}"
+    return [f"| {name} | {number(score.mean)} | {interval} |"]
 
 
 def _no_better(results: Results, client: str, method: str) -> bool:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coterie.core.outcomes import CONSTANT, RowError
-from coterie.report.outcomes import Outcomes
+from coterie.core.metric_names import BOUNDS
+from coterie.core.outcomes import CONSTANT, Influence, RowError
+from coterie.report.outcomes import Outcomes, own_error
 from coterie.report.statistics import (
     FEWEST_OF_A_CLASS,
     FEWEST_ROWS,
@@ -21,6 +22,7 @@ from coterie.report.statistics import (
     over_clients,
     paired,
 )
+from coterie.run.files import own_loss
 
 if TYPE_CHECKING:
     from coterie.report.results import Results
@@ -66,6 +68,11 @@ class Comparisons:
         if not self.results.classification:
             return ("rmse",) if "rmse" in known else ("loss",) if "loss" in known else ()
         return tuple(m for m in ("auc", "loss") if m in known and self._among(client, m))
+
+    @property
+    def telling(self) -> str:
+        """What is shown first, and ranks clients by what they gain and lose: a deciding metric that all of them have, or else any."""
+        return next(reversed((*self.results.metrics[:1], *self.deciding(None))), "loss")
 
     def _among(self, client: str | None, metric: str) -> Sequence[str]:
         """The clients that a comparison is about: the one, or all for whom the metric decides."""
@@ -142,10 +149,21 @@ class Comparisons:
 
     def score(self, method: str, client: str, metric: str) -> Difference | None:
         """A metric itself, as a difference to nothing: its mean over seeds, and the interval over seeds and rows."""
-        values = self._values(method, client, metric)
-        rows = self.outcomes.own_error(method, client, metric)
+        influences = [rows.influence(metric) for rows in self.outcomes.rows(method, client).values()]
+        return self.scored(client, metric, self._values(method, client, metric), influences)
+
+    def scored(
+        self, client: str, metric: str, values: Vector, influences: Sequence[Influence | None]
+    ) -> Difference | None:
+        """The same of `values`, one per seed, and of what the rows of each seed add to their error; no metric leaves its bounds."""
         higher = self.results.higher_is_better(metric)
-        return paired(values, np.zeros(len(values)), self._ratio(client), rows, higher_is_better=higher)
+        rows = own_error(influences)
+        score = paired(values, np.zeros(len(values)), self._ratio(client), rows, higher_is_better=higher)
+        if score is None or score.low is None or score.high is None:
+            return score
+        known = {**BOUNDS, "log-loss": (0.0, math.inf)}
+        low, high = known.get(self.results.metric_name(metric) if metric == "loss" else metric, (-math.inf, math.inf))
+        return score._replace(low=max(low, score.low), high=min(high, score.high))
 
     def against_constant(self, method: str, client: str) -> Difference | None:
         """The loss of a method minus that of always predicting the client's own training rows."""
@@ -160,7 +178,11 @@ class Comparisons:
         )
 
     def constant(self, client: str) -> Vector:
-        """Loss of always predicting the client's own training rows, one value per seed [seeds]; NaN where not known."""
+        """Loss of always predicting the client's own training rows, one value per seed [seeds]; NaN where not known, and for a loss
+        of the user's own.
+        """
+        if own_loss(self.results.experiment):
+            return self._unknown
         rows = self.outcomes.rows(self.results.against or "", client)
         known = [float(rows[s].constant.mean()) if s in rows else math.nan for s in self.results.seeds]
         from_summary = self.results.constant(client, "majority_loss")

@@ -9,12 +9,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from coterie.core.errors import InputError
+from coterie.core.outcomes import Influence, mean_influence
 from coterie.report.results import THRESHOLD, Results
+from coterie.report.statistics import Difference
 from coterie.report.text import number, printable
 
-__all__ = ["THRESHOLD", "Diagnosis", "calibration_error", "diagnose", "operating_point", "table", "thresholds"]
+__all__ = [
+    "THRESHOLD",
+    "Diagnosis",
+    "calibration_error",
+    "diagnose",
+    "operating_point",
+    "shares",
+    "table",
+    "thresholds",
+]
 
 BINS = 10
+SHARES = ("sensitivity", "specificity", "ppv", "npv")
 
 
 class Diagnosis(NamedTuple):
@@ -109,6 +121,28 @@ def table(results: Results, client: str) -> list[dict[str, Any]]:
             row = {"method": printable(method), "quiet": method in results.references, "cells": cells}
             rows.append({**row, "threshold": number(_mean(list(cuts.values())))})
     return rows
+
+
+def shares(results: Results, method: str, client: str) -> dict[str, Difference]:
+    """Sensitivity, specificity, PPV and NPV of a method at the thresholds, mean over seeds with intervals; empty without rows of
+    two classes, and a share that is undefined in some seed is left out.
+    """
+    cuts = thresholds(results, method, client)
+    influences: dict[str, list[Influence | None]] = {name: [] for name in SHARES}
+    for seed, rows in results.compared.outcomes.rows(method, client).items():
+        if rows.risks is None or rows.labels is None or math.isnan(cuts[seed]):
+            return {}
+        called, truth = rows.risks >= cuts[seed], rows.labels == 1
+        parts = ((called, truth), (~called, ~truth), (truth, called), (~truth, ~called))
+        for name, (part, whole) in zip(SHARES, parts, strict=True):
+            influences[name].append(mean_influence(rows.numbers[whole], part[whole]) if whole.any() else None)
+    scores: dict[str, Difference] = {}
+    for name, by_seed in influences.items():
+        known = [one for one in by_seed if one is not None]
+        values = np.array([one.metric for one in known])
+        score = results.compared.scored(client, name, values, by_seed) if 0 < len(known) == len(by_seed) else None
+        scores |= {name: score} if score is not None else {}
+    return scores
 
 
 def _at(diagnosis: Diagnosis, threshold: float) -> Diagnosis:

@@ -14,7 +14,9 @@ __all__ = ["Bar", "Forest", "forest", "network"]
 
 NODES = 12
 ARROW = 0.05
-WIDTH, HEIGHT, RING = 480, 400, 140
+HEIGHT, RING = 400, 140
+LETTERS, LETTER = 20, 7
+"""Of a name: how many are shown, and how wide one is at 13 pixels."""
 
 
 class Bar(NamedTuple):
@@ -69,10 +71,10 @@ def _bar(difference: Difference | None, reach: float, metric: str) -> Bar | None
     at, left, right = (round(50 + 46 * v / reach, 2) for v in (difference.mean, low, high))
     interval = f"{signed(difference.low)} to {signed(difference.high)}" if difference.low is not None else "no interval"
     state = ("good" if difference.sign > 0 else "bad") if difference.sign else "open"
-    said = f"{metric} {signed(difference.mean)}, 95 % interval {interval}" + (
-        f", {difference.words}" if difference.sign else ""
-    )
-    return Bar(at, left, right, state, f"{signed(difference.mean)} ({interval})", said)
+    judged = f", {difference.words}" if difference.sign else ""
+    kept = judged.replace("ly ", "ly\u00a0")  # on one line
+    said = f"{metric} {signed(difference.mean)}, 95 % interval {interval}{judged}"
+    return Bar(at, left, right, state, f"{signed(difference.mean)} ({interval}){kept}", said)
 
 
 def network(results: Results) -> dict[str, Any] | None:
@@ -84,11 +86,15 @@ def network(results: Results) -> dict[str, Any] | None:
         return None
     rows = {c: results.size(c, "n_train") for c in results.clients}
     most = max((r for r in rows.values() if math.isfinite(r)), default=1.0)
-    nodes = {}
+    nodes, count = {}, len(results.clients)
+    names = {c: _shortened(results.names[c]) for c in results.clients}
+    middle = RING + 34 + LETTER * max(map(len, names.values()))
+    largest = min(28, 0.6 * RING * math.sin(math.pi / count))  # neighbours are two such sines apart
     for i, client in enumerate(results.clients):
-        angle = 2 * math.pi * i / len(results.clients) - math.pi / 2
-        size = 10 + 18 * math.sqrt(rows[client] / most) if math.isfinite(rows[client]) else 16
-        nodes[client] = (WIDTH / 2 + RING * math.cos(angle), HEIGHT / 2 + RING * math.sin(angle), size)
+        angle = 2 * math.pi * i / count - math.pi / 2
+        share = rows[client] / most if math.isfinite(rows[client]) else 0.1
+        size = largest * (0.36 + 0.64 * math.sqrt(share))
+        nodes[client] = (middle + RING * math.cos(angle), HEIGHT / 2 + RING * math.sin(angle), size)
     arrows = []
     for target in results.clients:
         shares = late_shares(results, target, method)
@@ -102,19 +108,35 @@ def network(results: Results) -> dict[str, Any] | None:
     told = listing([f"{a['helper']} gives {a['target']} {whole_percent(a['share'])}" for a in strongest])
     return {
         "method": printable(method),
-        "box": f"0 0 {WIDTH} {HEIGHT}",
+        "width": 2 * middle,
+        "height": HEIGHT,
         "nodes": [
-            {
-                "x": round(x, 1),
-                "y": round(y, 1),
-                "r": round(r, 1),
-                "name": results.names[c],
-                "label": round(y + r + 14 if y > HEIGHT / 2 - 1 else y - r - 6, 1),  # away from the arrows
-            }
+            {"x": round(x, 1), "y": round(y, 1), "r": round(r, 1), "name": names[c], **_label(x, y, r, middle)}
             for c, (x, y, r) in nodes.items()
         ],
         "arrows": arrows,
         "label": f"Who helps whom under {printable(method)}: {told or 'nobody gives another 5 % of the weight'}",
+    }
+
+
+def _shortened(name: str) -> str:
+    """A long name without its middle."""
+    return name if len(name) <= LETTERS else f"{name[: LETTERS // 2 - 1]}…{name[-LETTERS // 2 :]}"
+
+
+def _label(x: float, y: float, r: float, middle: float) -> dict[str, Any]:
+    """Where the name of a node stands: beside it, away from the arrows; above or below it where that is the way out."""
+    if abs(x - middle) < r:
+        return {
+            "label_x": round(x, 1),
+            "label_y": round(y + r + 14 if y > HEIGHT / 2 else y - r - 6, 1),
+            "anchor": "middle",
+        }
+    right = x > middle
+    return {
+        "label_x": round(x + (r + 6 if right else -r - 6), 1),
+        "label_y": round(y + 4, 1),
+        "anchor": "start" if right else "end",
     }
 
 

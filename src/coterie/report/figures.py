@@ -30,6 +30,7 @@ def data(results: Results, tested: Sequence[str] = ()) -> dict[str, Any]:
         "split": results.split,
         "baseline": results.baseline and printable(results.baseline),
         "other": results.against and printable(results.against),
+        "decides": results.compared.telling,
         "methods": _methods(results),
         "metrics": [
             {

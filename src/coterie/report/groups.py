@@ -29,6 +29,11 @@ class Groups(NamedTuple):
     members: tuple[tuple[str, ...], ...]
     shares: tuple[float, ...]
 
+    def friends(self, client: str) -> tuple[str, ...]:
+        """The other members of its group."""
+        own = next((members for members in self.members if client in members), ())
+        return tuple(c for c in own if c != client)
+
 
 def distances(weights: ArrayLike) -> NDArray[np.float64]:
     """Distances [n, n] between clients from their weights [targets, clients]: 0 for the same profile, 1 for nothing in common.
@@ -116,13 +121,10 @@ def groups(results: Results, method: str) -> Groups | None:
     return Groups(tuple(tuple(names[i] for i in at) for at in inside), tuple(shares))
 
 
-def groups_in_words(results: Results, method: str) -> str:
-    """`meritfed finds 2 groups: A, B and 3 others (81 % of their weight within); C and D (77 %).`; empty if there are none."""
-    grouping = groups(results, method)
-    if grouping is None:
-        return ""
+def groups_in_words(results: Results, method: str, grouping: Groups) -> str:
+    """`meritfed finds 2 groups: A, B and 3 others (81 % of their weight stays within); C and D (77 %).`"""
     parts = []
     for i, (members, share) in enumerate(zip(grouping.members, grouping.shares, strict=True)):
-        who = listing(first_few([results.names[c] for c in members], 3))
+        who = listing(first_few([results.names[c] for c in members], 2))
         parts.append(f"{who} ({100 * share:.0f} %{' of their weight stays within' if i == 0 else ''})")
     return f"{printable(method)} finds {count(len(parts), 'group')}: {'; '.join(parts)}."

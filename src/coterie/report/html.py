@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from coterie.report.files import Columns, csv_columns
 from coterie.report.grids import budget, grid
 from coterie.report.pictures import forest_picture, link, network_picture
 from coterie.report.results import Results
-from coterie.report.text import number, percent, printable
+from coterie.report.text import number, percent, printable, unbroken
 from coterie.report.verdicts import Verdict
 from coterie.run.files import refuse_links
 
@@ -64,8 +65,9 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
     labels = sorted((words.label(results, m) for m in results.methods), key=len, reverse=True)
     environment.filters |= {
         "number": number,
-        "kept": _kept,
-        "labelled": lambda text: _labelled(_kept(text), labels, markupsafe.Markup("<b>{}</b>{}")),
+        "kept": unbroken,
+        "quoted": shlex.quote,
+        "labelled": lambda text: _labelled(unbroken(text), labels, markupsafe.Markup("<b>{}</b>{}")),
     }
     context = _context(results)
     page = environment.get_template(TEMPLATE).render(
@@ -219,11 +221,6 @@ def _traffic(results: Results) -> list[dict[str, Any]]:
         }
         for (method, client), (asks, down, up, seconds, failed) in total.items()
     ]
-
-
-def _kept(text: str) -> str:
-    """`93.5 %` is never broken over two lines."""
-    return text.replace(" %", "\u00a0%")
 
 
 def _labelled(text: str, labels: list[str], form: Any) -> Any:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.outcomes import CONSTANT, RowError, Rows, paired_influences, row_error
+from coterie.core.outcomes import CONSTANT, Influence, RowError, Rows, paired_influences, row_error
 from coterie.core.reading import json_rows, opened_tensors
 from coterie.run.files import PAIRED
 
-__all__ = ["Outcomes"]
+__all__ = ["Outcomes", "own_error"]
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,16 @@ class Outcomes:
         rows = self.rows(method, client)
         return min(one.rarest for one in rows.values()) if rows else None
 
-    def own_error(self, method: str, client: str, metric: str) -> RowError | None:
-        """The standard error over rows of the mean over seeds of the metric itself."""
-        errors = [rows.influence(metric) for rows in self.rows(method, client).values()]
-        known = [one for one in errors if one is not None]
-        nothing = [one._replace(values=np.zeros_like(one.values)) for one in known]
-        return row_error(known, nothing) if len(known) == len(errors) else None
-
     def error(self, method: str, other: str, client: str, metric: str) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
         one = self.rows(method, client)
         two = one if other == CONSTANT else self.rows(other, client)
         pairs = paired_influences(one, two, metric, constant=other == CONSTANT)
         return row_error([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def own_error(influences: Sequence[Influence | None]) -> RowError | None:
+    """The standard error over rows of the mean over seeds of a metric itself; None if a seed's is not known."""
+    known = [one for one in influences if one is not None]
+    nothing = [one._replace(values=np.zeros_like(one.values)) for one in known]
+    return row_error(known, nothing) if len(known) == len(influences) else None

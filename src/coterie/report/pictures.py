@@ -6,13 +6,13 @@ from html import escape
 from typing import Any
 from urllib.parse import quote
 
-from coterie.report.drawings import HEIGHT, WIDTH, Bar, Forest
+from coterie.report.drawings import Bar, Forest
 
 __all__ = ["forest_picture", "link", "network_picture"]
 
 INK, SOFT, LINE = "#1b1f24", "#57606a", "#98a1ab"
 COLOURS = {"good": "#00684f", "bad": "#a8410a", "open": SOFT}
-NAMES, COLUMN, ROW, TOP = 150, 290, 40, 84
+NAMES, COLUMN, ROW, TOP, LETTER = 150, 290, 40, 84, 7
 TIP = (
     '<defs><marker id="tip" viewBox="0 0 6 6" refX="1" refY="3" markerWidth="2.6" markerHeight="2.6" orient="auto">'
     '<path d="M0 0L6 3L0 6z" fill="#0067a5"/></marker></defs>'
@@ -27,7 +27,8 @@ def link(svg: str) -> str:
 
 def forest_picture(name: str, headline: str, plot: Forest) -> str:
     """The forest plot of one client with its name and verdict."""
-    width, height = NAMES + COLUMN * len(plot.metrics) + 20, TOP + ROW * len(plot.rows) + 10
+    width = max(NAMES + COLUMN * len(plot.metrics) + 20, 32 + LETTER * len(headline))
+    height = TOP + ROW * len(plot.rows) + 10
     parts = [_text(16, 28, name, size=18, weight=650), _text(16, 50, headline, size=13)]
     for j, (metric, side) in enumerate(plot.metrics):
         parts.append(_text(_left(j) + COLUMN / 2, TOP - 12, f"{metric}, {side}", anchor="middle", colour=SOFT))
@@ -64,8 +65,10 @@ def network_picture(drawn: dict[str, Any]) -> str:
     for node in drawn["nodes"]:
         x, y, r = node["x"], node["y"], node["r"]
         parts.append(f'<circle cx="{x}" cy="{y}" r="{r}" fill="#eceff2" stroke="{SOFT}" stroke-width="1.5"/>')
-        parts.append(_text(x, node["label"], node["name"], size=13, anchor="middle"))
-    return _whole(WIDTH, HEIGHT, parts, label=drawn["label"])
+    parts += [
+        _text(node["label_x"], node["label_y"], node["name"], size=13, anchor=node["anchor"]) for node in drawn["nodes"]
+    ]
+    return _whole(drawn["width"], drawn["height"], parts, label=drawn["label"])
 
 
 def _text(

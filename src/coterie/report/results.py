@@ -18,7 +18,7 @@ from coterie.report.files import summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, first_few, printable
-from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, require_readable
+from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
 
 __all__ = ["THRESHOLD", "Results", "threshold_of"]
 
@@ -210,7 +210,7 @@ class Results:
     def metric_name(self, metric: str) -> str:
         """How people call a metric."""
         if metric == "loss":
-            return "log-loss" if self.classification else "loss"
+            return "log-loss" if self.classification and not own_loss(self.experiment) else "loss"
         return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
     def metric_title(self, metric: str) -> str:
@@ -336,6 +336,7 @@ class Results:
         """The clients with the largest harm and gain over all federated methods, half of `amount` each, in order.
 
         Clients of a method that serves only a few (a quarter of `amount` at most) come first: its numbers stand nowhere else.
+        Those with too few rows to tell come last.
         """
         if len(self.clients) <= amount:
             return self.clients
@@ -344,16 +345,17 @@ class Results:
         amount -= len(few)
         sign = 1 if self.higher_is_better(metric) else -1
         other, rivals = self.against, [m for m in self.federated if m != self.against]
-        gains: list[tuple[float, float, str]] = []
+        gains: list[tuple[bool, float, float, str]] = []
         for client in self.clients:
             differences = [self.difference(m, other, client, metric) for m in rivals] if other else []
             means = [sign * d.mean for d in differences if d is not None]
             if not means and other:  # one method only: its lowest and highest values
                 means = [v for v in [sign * self.mean(other, client, metric)] if math.isfinite(v)]
             if client not in few:
-                gains.append((min(means, default=0.0), max(means, default=0.0), client))
+                reach = (min(means, default=0.0), max(means, default=0.0))
+                gains.append((self.compared.too_few_rows(client), *reach, client))
         harmed = [c for *_, c in sorted(gains)[: amount // 2]]
-        gaining = [c for *_, c in sorted(gains, key=lambda g: -g[1]) if c not in harmed][: amount - len(harmed)]
+        gaining = [c for *_, c in sorted(gains, key=lambda g: (g[0], -g[2])) if c not in harmed][: amount - len(harmed)]
         return tuple(c for c in self.clients if c in {*few, *harmed, *gaining})
 
     def served(self, method: str) -> tuple[str, ...]:
@@ -447,12 +449,14 @@ def _label_in_words(label: dict[str, Any]) -> str:
 
     >>> _label_in_words({"column": "num", "above": 0, "meaning": "narrowed artery", "classes": ["healthy", "ill"]})
     'num > 0 (narrowed artery), 1 = ill'
+    >>> _label_in_words({"column": "num", "above": 0, "classes": ["num <= 0", "num > 0"]})
+    'num > 0'
     """
     cut = "" if label.get("above") is None else f" > {label['above']:g}"
     what = f"{label['column']}{cut}" + (f" ({label['meaning']})" if label.get("meaning") else "")
     classes = [str(c) for c in label.get("classes") or []]
     if len(classes) == 2:
-        return f"{what}, 1 = {classes[1]}"
+        return what if f"{label['column']}{cut}" == classes[1] else f"{what}, 1 = {classes[1]}"
     if classes:
         return f"{what}, {len(classes)} classes: {', '.join(first_few(classes, 5))}"
     return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"

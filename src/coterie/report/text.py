@@ -8,9 +8,21 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-__all__ = ["count", "display_names", "first_few", "listing", "number", "percent", "printable", "signed", "wrapped"]
+__all__ = [
+    "count",
+    "display_names",
+    "first_few",
+    "listing",
+    "number",
+    "percent",
+    "printable",
+    "signed",
+    "unbroken",
+    "wrapped",
+]
 
 MISSING = "-"
+_INTERVAL = re.compile(r"\(\S+ to \S+\)")
 _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
 
 
@@ -91,10 +103,19 @@ def first_few(words: Sequence[str], most: int) -> list[str]:
 
 
 def wrapped(text: str, width: int, indent: str = "", first: str = "") -> list[str]:
-    """Lines of at most `width` columns; `29 %` and `± .02` are never broken."""
-    kept = text.replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
-    lines = textwrap.wrap(kept, width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    """Lines of at most `width` columns; what `unbroken` keeps together is never broken."""
+    lines = textwrap.wrap(unbroken(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
+
+
+def unbroken(text: str) -> str:
+    """`29 %`, `.1 ± .02` and `(−.02 to .04)` with spaces at which no line is broken.
+
+    >>> unbroken("AUC +.1 ± .02, 29 % (−.02 to .04)").count("\u00a0")
+    5
+    """
+    kept = text.replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
+    return _INTERVAL.sub(lambda interval: interval[0].replace(" ", "\u00a0"), kept)
 
 
 def printable(name: str) -> str:

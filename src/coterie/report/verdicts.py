@@ -3,9 +3,9 @@
 What is *clear* or *likely* is the rule of `coterie.report.statistics`, over the federated methods and the metrics that
 decide. Of these:
 
-- `join`: a method is better in one metric and worse in none; `sure` if it is clearly better. `join with` if the method
-  weighs updates for this client alone and some, but not all, of the others have a weight above the uniform share by a
-  tenth, mean over the second half of the rounds.
+- `join`: a method is better in one metric and worse in none; `clear` are the metrics in which it is clearly better.
+  `join with` if the method weighs updates for this client alone and some, but not all, of the others have a weight above
+  the uniform share by a tenth, mean over the second half of the rounds.
 - `join, then recalibrate`: the same for a method whose bias is tuned at the client afterwards, which may be likely, but
   not clearly, worse in another metric. If it is merely not worse, while the method without it is: `no gain; recalibrate
   if you join anyway`.
@@ -66,7 +66,7 @@ class Verdict(NamedTuple):
         method: the method that wins, or that is meant; None where there is none.
         metrics: in which it is better.
         partners: for `join with`, the clients from which its weight comes and their shares.
-        sure: whether it is clearly, and not only likely, better.
+        clear: those of `metrics` in which it is clearly, and not only likely, better.
         skill: whether the method is shown to beat always predicting the client's own training rows; None where that is not known.
     """
 
@@ -75,7 +75,7 @@ class Verdict(NamedTuple):
     method: str | None = None
     metrics: tuple[str, ...] = ()
     partners: tuple[tuple[str, float], ...] = ()
-    sure: bool = False
+    clear: tuple[str, ...] = ()
     skill: bool | None = None
 
     @property
@@ -167,11 +167,11 @@ def _join(results: Results, client: str, compared: Comparisons, winners: Sequenc
     skill = beats_constant(results, client, method)
     if skill is False:
         reason += f"; {_no_skill(results)}"
-    sure = any(row[k].strength == "clear" for k in better)
+    clear = _metrics(row, 1, clearly=True)
     if results.recalibrated(method):
-        return Verdict("join, then recalibrate", reason, method, better, sure=sure, skill=skill)
+        return Verdict("join, then recalibrate", reason, method, better, clear=clear, skill=skill)
     partners = _partners(results, client, method)
-    return Verdict("join with" if partners else "join", reason, method, better, partners, sure, skill)
+    return Verdict("join with" if partners else "join", reason, method, better, partners, clear, skill)
 
 
 def _no_skill(results: Results) -> str:

@@ -7,13 +7,13 @@ Every method is compared with training alone in the metrics that decide; what is
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from coterie.report.grids import MANY
-from coterie.report.groups import groups_in_words
+from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS, Difference
 from coterie.report.text import count, first_few, listing, number, printable, signed
@@ -28,6 +28,7 @@ __all__ = [
     "constant",
     "headline",
     "label",
+    "named",
     "numbers",
     "takes",
     "tell",
@@ -78,21 +79,20 @@ class Story(NamedTuple):
 def tell(results: Results) -> Story:
     """The answer of a run directory."""
     verdicts = {c: verdict(results, c) for c in results.clients}
+    groupings = {m: grouping for m in results.federated if (grouping := groups(results, m))}
     many = len(results.clients) > MANY
-    shown = results.extremes(_telling(results), SHOWN) if many and results.metrics else results.clients
+    shown = results.extremes(results.compared.telling, SHOWN) if many and results.metrics else results.clients
     stories = [
         ClientStory(
-            c, results.names[c], verdicts[c], headline(results, verdicts[c]), tuple(_numbers(results, c, verdicts[c]))
+            c,
+            results.names[c],
+            verdicts[c],
+            headline(results, verdicts[c]),
+            tuple(_numbers(results, c, verdicts[c], groupings)),
         )
         for c in shown
     ]
-    return Story(_answer(results, verdicts), tuple(stories), tuple(_caveats(results, len(shown))), verdicts)
-
-
-def _telling(results: Results) -> str:
-    """The metric that ranks clients by what they gain and lose: a deciding one that all of them have."""
-    decides = results.compared.deciding(None)
-    return decides[-1] if decides else results.metrics[0]
+    return Story(_answer(results, verdicts, groupings), tuple(stories), tuple(_caveats(results, len(shown))), verdicts)
 
 
 def facts(results: Results) -> list[str]:
@@ -117,15 +117,22 @@ def headline(results: Results, verdict: Verdict) -> str:
 def _in_full(results: Results, verdict: Verdict) -> str:
     method = f" ({printable(verdict.method)})" if verdict.method else ""
     if verdict.joins:
-        strength = "clearly better" if verdict.sure else "likely better"
-        metrics = listing([results.metric_name(m) for m in verdict.metrics])
-        why = f"{strength}; not shown to beat a constant" if verdict.skill is False else f"{strength} in {metrics}"
+        strength = "clearly better" if verdict.clear else "likely better"
+        why = f"{strength}; not shown to beat a constant" if verdict.skill is False else _better(results, verdict)
         return f"{badge(results, verdict)}{method}: {why}."
     if verdict.kind == "no gain; recalibrate if you join anyway":
         return f"{badge(results, verdict)}{method}."
     if verdict.kind == "no difference shown":
         return f"{badge(results, verdict)}."
     return f"{badge(results, verdict)}: {verdict.reason}."
+
+
+def _better(results: Results, verdict: Verdict) -> str:
+    """`clearly better in log-loss, likely in AUC`."""
+    clear = [results.metric_name(m) for m in verdict.metrics if m in verdict.clear]
+    likely = [results.metric_name(m) for m in verdict.metrics if m not in verdict.clear]
+    parts = [f"{strength} in {listing(names)}" for strength, names in (("clearly", clear), ("likely", likely)) if names]
+    return ", ".join(parts).replace(" in ", " better in ", 1)
 
 
 def _in_short(results: Results, verdict: Verdict) -> str:
@@ -145,7 +152,7 @@ def badge(results: Results, verdict: Verdict) -> str:
     return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' ' + partners if partners else ''}"
 
 
-def _numbers(results: Results, client: str, verdict: Verdict) -> list[str]:
+def _numbers(results: Results, client: str, verdict: Verdict, groupings: Mapping[str, Groups]) -> list[str]:
     """What decides: the method of the verdict, or else the one with the lowest loss; and those that are worse."""
     family = results.compared.family(client)
     methods = list(dict.fromkeys(method for method, _ in family))
@@ -155,7 +162,7 @@ def _numbers(results: Results, client: str, verdict: Verdict) -> list[str]:
     worse = [m for m in methods if m != best and any(d.sign < 0 for (other, _), d in family.items() if other == m)]
     texts = []
     for method in (best, *worse):
-        share = takes(results, client, method) if method == best else ""
+        share = takes(results, client, method, groupings.get(method)) if method == best else ""
         texts.append(f"{printable(method)}: {numbers(results, method, client)}{'; ' if share else ''}{share}")
     return texts
 
@@ -180,15 +187,17 @@ def _difference(difference: Difference, unit: str, judged: bool) -> str:
     return f"{signed(difference.mean)}{spread}{' ' if unit else ''}{unit}{words}"
 
 
-def takes(results: Results, client: str, method: str) -> str:
-    """From whom most of the weight for this client comes, besides its own: `38 % from Hungary`."""
+def takes(results: Results, client: str, method: str, grouping: Groups | None = None) -> str:
+    """From whom most of the weight for this client comes, besides its own: `38 % from Hungary`; of many clients, from its group."""
     shares = late_shares(results, client, method)
     others = {c: s for c, s in shares.items() if c != client}
     total = sum(shares.values())
-    if not others or total <= 0:
+    friends = grouping.friends(client) if grouping else ()
+    if not others or total <= 0 or (len(others) >= MANY and not friends):
         return ""
-    top = max(others, key=lambda c: others[c])
-    return f"{whole_percent(others[top] / total)} from {results.names[top]}"
+    givers = sorted(friends, key=lambda c: -others[c]) or [max(others, key=lambda c: others[c])]
+    share = whole_percent(sum(others[c] for c in givers) / total)
+    return f"{share} from {listing(first_few([results.names[c] for c in givers], PARTNERS))}"
 
 
 def label(results: Results, method: str) -> str:
@@ -203,24 +212,25 @@ def constant(results: Results, client: str) -> str:
     methods = [m for m in results.methods if m not in results.references]
     beats = {m: beats_constant(results, client, m) for m in methods}
     known = {m: b for m, b in beats.items() if b is not None}
-    value = results.compared.constant(client)
-    value = value[np.isfinite(value)]
-    if not value.size or not known or all(known.values()):
+    if results.compared.too_few_rows(client) or not known or all(known.values()):
         return ""
     better = [printable(m) for m, b in known.items() if b]
+    metric = "rmse" if "rmse" in results.metrics else "loss"
+    scores = results.compared.trivial(client, metric)[1]
+    score = f"{number(float(scores[np.isfinite(scores)].mean()))} {results.unit(metric)}".rstrip()
     lead = (
-        f"Giving every {results.split} row the same risk (your overall rate) scores a log-loss of"
+        f"Giving every {results.split} row the same risk (your overall rate) scores a log-loss of {score}"
         if results.classification
-        else "Always predicting the mean of your training rows has a squared error of"
+        else f"Always predicting the mean of your training rows has {'an RMSE' if metric == 'rmse' else 'a loss'} of {score}"
     )
     rest = f"Shown to beat that: {listing(better)}" if better else "No model here is shown to beat that"
-    return f"{lead} {number(float(value.mean()))}. {rest}."
+    return f"{lead}. {rest}."
 
 
 # All clients
 
 
-def _answer(results: Results, verdicts: dict[str, Verdict]) -> tuple[str, ...]:
+def _answer(results: Results, verdicts: dict[str, Verdict], groupings: Mapping[str, Groups]) -> tuple[str, ...]:
     if results.baseline is None:
         lead = "No method trained each client alone, so nothing can be called help or harm."
         said = {m: _means(results, m) or _overall(results, m) for m in results.methods}
@@ -228,9 +238,9 @@ def _answer(results: Results, verdicts: dict[str, Verdict]) -> tuple[str, ...]:
     groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
     for client in verdicts:
         groups[GROUPS[verdicts[client].kind]].append(client)
-    lead = " ".join(f"{group}: {_named(results, who)}." for group, who in groups.items() if who)
+    lead = " ".join(f"{group}: {named(results, who)}." for group, who in groups.items() if who)
     methods = (f"{label(results, m)}: {text}." for m in results.federated if (text := _overall(results, m)))
-    return (lead, *methods, *(text for m in results.federated if (text := groups_in_words(results, m))))
+    return (lead, *methods, *(groups_in_words(results, m, grouping) for m, grouping in groupings.items()))
 
 
 def _means(results: Results, method: str) -> str:
@@ -238,7 +248,8 @@ def _means(results: Results, method: str) -> str:
     return ", ".join(f"{results.metric_name(k)} {number(v)}" for k, v in means.items() if math.isfinite(v))
 
 
-def _named(results: Results, clients: Sequence[str]) -> str:
+def named(results: Results, clients: Sequence[str]) -> str:
+    """Clients by name, or how many they are: `A and B`, `all 4 clients`, `41 of 50 clients`."""
     total = len(results.clients)
     if len(clients) == total > 1:
         return f"all {total} clients"

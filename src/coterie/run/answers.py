@@ -42,7 +42,7 @@ class Answers(nn.Module):
         """What it says of inputs [rows, ...]."""
         outputs = self.model(inputs)
         if self.numbers:
-            return self.scale.undo(outputs.reshape(len(outputs), -1))
+            return self.scale.undo(outputs.reshape(outputs.shape[0], -1))  # an export takes `len` for a constant
         return probabilities(self.kind, outputs.movedim(-1, 1) if self.last else outputs)
 
     @torch.no_grad()

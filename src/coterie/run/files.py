@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie import __version__
 from coterie.core.errors import InputError, require
-from coterie.core.metric_names import DEFAULT_METRICS
+from coterie.core.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.core.reading import read_json
 from coterie.core.state import write_atomically
 from coterie.run.seals import sealed
@@ -33,6 +33,7 @@ __all__ = [
     "hash_of",
     "higher_is_better",
     "own_files",
+    "own_loss",
     "own_objects",
     "refuse_links",
     "require_format",
@@ -181,6 +182,12 @@ def own_files(tables: Any) -> tuple[str, ...]:
     ('mine.py',)
     """
     return tuple(dict.fromkeys(text.rpartition(":")[0] for text in _texts(tables) if ".py:" in text))
+
+
+def own_loss(experiment: Mapping[str, Any]) -> bool:
+    """Whether the loss that an experiment.toml names is the user's own, which has neither the name nor the scale of coterie's."""
+    run = experiment.get("run")
+    return isinstance(run, Mapping) and run.get("loss", "auto") not in LOSSES
 
 
 def own_objects(tables: Any) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from coterie.core.reading import json_rows
 from coterie.core.state import write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
+from coterie.run.answers import Answers
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import FILES, hash_of, require_readable, write_json
@@ -149,10 +150,22 @@ def _write_onnx(out: Path, own: Path | None) -> list[str]:
                 dynamo=True,
                 verbose=False,
             )
-            write_atomically(path, lambda p: cast("torch.onnx.ONNXProgram", program).save(p))  # `dynamo` gives one
+            exported = cast("torch.onnx.ONNXProgram", program)  # `dynamo` gives one
+            _require_same_answers(exported, answers, len(recipe["features"]))
+            write_atomically(path, exported.save)
     except Exception as error:  # exporters fail in many ways on models of a user's own
         return [f"no model.onnx: this model cannot be exported ({type(error).__name__})"]
     return []
+
+
+def _require_same_answers(exported: torch.onnx.ONNXProgram, answers: Answers, features: int) -> None:
+    """Raises an error unless 3 rows get the answers of the model: where its code fixes the number of rows, exporters say nothing."""
+    from onnx.reference import ReferenceEvaluator
+
+    rows = torch.linspace(-1, 1, 3 * features).reshape(3, features)
+    (given,) = ReferenceEvaluator(exported.model_proto).run(None, {"features": rows.numpy()})
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(given), answers(rows), rtol=1e-3, atol=1e-4)
 
 
 @contextlib.contextmanager

@@ -131,7 +131,10 @@ def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Ke
     for option in options_of(cls):
         for name in option.keys:
             of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
-            yield Key(table, name, option, of_kinds, said.get(option.name, ""))
+            about = said.get(option.name, "")
+            if option.units is not None:
+                about = str(option.units.keys[name].__doc__).lower()
+            yield Key(table, name, option, of_kinds, about)
 
 
 def _name_of(table: str, registry: Registry) -> Key:

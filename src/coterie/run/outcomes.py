@@ -4,7 +4,8 @@ One file per method and seed, safetensors, of all clients that have test rows be
 
 - `offsets` int64 [n + 1]: client i of the metadata's `clients` has the rows offsets[i]:offsets[i + 1];
 - `numbers` int64 [R]: which row of the client it is, the same number in every seed;
-- `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows;
+- `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows,
+  NaN where the loss is the user's own;
 - `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
   validation rows; NaN where there are none, or the method trained on them;
 - `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts) and the kind of the loss is not
@@ -118,7 +119,8 @@ def of_rows(
         if workspace.loss.kind == "regression":  # on numbers of classes too, which are then numbers like others
             tensors |= {k: scale.undo(tensors[k]) for k in ("labels", "outputs")}
             tensors["labels"] = tensors["labels"].to(tensors["outputs"].dtype)
-    tensors["constant_loss"] = _constant_loss(workspace.loss.kind, trained_on, test.labels)
+    kind = workspace.loss.kind if workspace.loss.own is None else "own"
+    tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
     return tensors | {"numbers": torch.from_numpy(_content_numbers(test) if numbers is None else numbers)}
 
 
