@@ -24,6 +24,9 @@ HALF_DISTANCES = (0.25, 0.5, 1.0, 1.1, 2.0, 4.0, 9.0)
 CASES = {"near": (0.0, 0.1, 0.2), "far": (0.0, 5.0, 10.0), "two near": (0.0, 0.1, 10.0)}
 """True means of three clients."""
 GRID = 4001
+TRACED = (0.25, 4.0)
+"""g^2 of the two clients whose curves are drawn."""
+POINTS = 49
 TOLERANCE = 1e-3
 """A client whose loss is no higher than its own model's by more than this is served as well."""
 
@@ -43,6 +46,20 @@ def two_clients(squared: float) -> dict[str, Any]:
     rate = 1 / appeal.weights((grid - means).square().flatten()).view(2, -1).sum(0)
     ratio = rate[GRID // 2] / rate[values.argmin()]
     return {"g^2": squared, "minima": int(inner.sum()), "rate, midpoint over minimum": float(ratio)}
+
+
+def curves(squared: float) -> dict[str, list[list[float]]]:
+    """MaxFL's objective and the server's rate 1 / sum q between and around two clients."""
+    half = squared**0.5
+    grid = torch.linspace(-half - 1, half + 1, POINTS, dtype=torch.float64)
+    means = torch.tensor([[-half], [half]], dtype=torch.float64)
+    rate = 1 / appeal.weights((grid - means).square().flatten()).view(2, -1).sum(0)
+    drawn = {f"objective, g² = {squared:g}": objective(grid, means), f"rate, g² = {squared:g}": rate}
+    return {name: _rounded(grid, values) for name, values in drawn.items()}
+
+
+def _rounded(across: Tensor, up: Tensor) -> list[list[float]]:
+    return [[float(f"{v:.5g}") for v in axis.tolist()] for axis in (across, up)]
 
 
 def optimum(means: Tensor, steps: int = 500) -> Tensor:
@@ -92,7 +109,12 @@ def share(flags: Tensor) -> float:
 def measure(seeds: int = 5) -> dict[str, Any]:
     """All figures; of Fig. 2 the gap with the largest weight."""
     gaps = torch.linspace(-10, 10, GRID, dtype=torch.float64)
+    coarse = torch.linspace(-6, 6, POINTS, dtype=torch.float64)
+    traced = {"weight": _rounded(coarse, appeal.weights(coarse))}
+    for squared in TRACED:
+        traced |= curves(squared)
     return {
+        "curves": traced,
         "gap of the largest weight": float(gaps[appeal.weights(gaps).argmax()]),
         "two": [two_clients(squared) for squared in HALF_DISTANCES],
         "three": [row for case in CASES for seed in range(seeds) for row in three_clients(case, seed)],

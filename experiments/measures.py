@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from coterie.run.history import Run
+from coterie.samplers.isfl import MOST_CLASSES
 
 Curve = dict[int, float]
 """Values by round."""
@@ -44,11 +45,11 @@ class Looked(NamedTuple):
                 total[1] += rows[row.client]
         return {number: total / count for number, (total, count) in sums.items() if count}
 
-    def logged(self, metric: str) -> Curve:
-        """What the method logged about itself, mean over clients, by round."""
+    def logged(self, metric: str, client: str | None = None) -> Curve:
+        """What the method logged about itself by round: mean over clients, or of one client."""
         values: dict[int, list[float]] = {}
         for row in self.run.history:
-            if row.metric == metric and row.split == "":
+            if row.metric == metric and row.split == "" and client in (None, row.client):
                 values.setdefault(row.round, []).append(row.value)
         return {number: statistics.fmean(several) for number, several in values.items()}
 
@@ -195,7 +196,18 @@ def of_sampling(run: Run) -> Measured:
         "excess of the closed form's rho": last(excess),
         "entropy of q": last(looked.logged("q_entropy")),
     }
-    return looked.measured(values, {"accuracy on D_S": standard, "rho, closed form": closed, "rho, optimum": optimum})
+    curves = {"accuracy on D_S": standard, "rho, closed form": closed, "rho, optimum": optimum}
+    shares = {
+        f"{shares_of(client)}{label}": looked.logged(f"q[{label}]", client)
+        for client in (looked.clients[0], looked.clients[-1])
+        for label in range(MOST_CLASSES)
+    }
+    return looked.measured(values, {**curves, **shares})
+
+
+def shares_of(client: str) -> str:
+    """What the curves of a client's q begin with; the class follows."""
+    return f"q of {client}, class "
 
 
 def of_appeal(run: Run) -> Measured:

@@ -116,7 +116,7 @@ def drawings(known: Documents, sections: Sequence[Section] = SECTIONS) -> dict[s
     """The figures of the experiments that have curves, by their path from docs."""
     studies = [study for section in sections for study in section.studies if study.name in known]
     drawn = {
-        _path(study, number): figure.drawn(known[study.name], study.heading)
+        _path(study, number): figure.drawn(known[study.name], known, study.heading)
         for study in studies
         for number, figure in enumerate(study.figures, 1)
     }
@@ -127,12 +127,12 @@ def _path(study: Study, number: int) -> str:
     return f"images/results/{study.name}-{number}.svg"
 
 
-def _figures(study: Study, document: Document) -> list[str]:
+def _figures(study: Study, document: Document, known: Documents) -> list[str]:
     """Links to the figures, whose alternative text says what they show."""
     links = []
     for number, figure in enumerate(study.figures, 1):
-        if figure.drawn(document, study.heading):
-            links += ["", f"![{figure.told(document)}]({_path(study, number)})"]
+        if figure.drawn(document, known, study.heading):
+            links += ["", f"![{figure.told(document, known)}]({_path(study, number)})"]
     return links
 
 
@@ -174,7 +174,7 @@ def _study(study: Study, known: Documents, verdicts: Verdicts) -> list[str]:
     document = known.get(study.name)
     if document is None:
         return [*parts, study.unrun or f"No result yet: `make papers ONLY={study.name}`."]
-    parts += [*study.shown(document), *_figures(study, document), "", *_bullets(study.claims, verdicts)]
+    parts += [*study.shown(document), *_figures(study, document, known), "", *_bullets(study.claims, verdicts)]
     return [*parts, *_differences(study)]
 
 

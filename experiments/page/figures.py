@@ -26,27 +26,27 @@ class Line(NamedTuple):
     deviation: Sequence[float]
 
 
-def line(document: Document, name: str, quantity: str, method: str) -> Line | None:
+def line(document: Document, name: str, quantity: str, method: str, after: float | None = None) -> Line | None:
     """The curve of a method, over the seeds that have one with the same rounds; None if there is none.
 
-    What is seen before the first round is left out: all methods start alike, and far from where they differ.
+    Args:
+        document: of the experiment.
+        name: of the curve.
+        quantity: a key of its rows' curves.
+        method: label.
+        after: what is seen at this round or before is left out.
     """
     curves = [row.curves[quantity] for row in document.rows if row.method == method and quantity in row.curves]
     if not curves:
         return None
     rounds = curves[0][0]
     values = np.array([values for own, values in curves if own == rounds])
-    after = [i for i, number in enumerate(rounds) if number > 0]
+    kept = [i for i, number in enumerate(rounds) if after is None or number > after]
     mean, deviation = values.mean(axis=0), values.std(axis=0)
-    return Line(name, [rounds[i] for i in after], mean[after].tolist(), deviation[after].tolist())
+    return Line(name, [rounds[i] for i in kept], mean[kept].tolist(), deviation[kept].tolist())
 
 
-def lines_of(document: Document, quantity: str, names: Mapping[str, str]) -> list[Line]:
-    """The curves of several methods."""
-    return [found for method, name in names.items() if (found := line(document, name, quantity, method)) is not None]
-
-
-def svg(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
+def svg(title: str, across: str, up: str, lines: Sequence[Line], *, log: bool = False) -> str:
     """A figure with its axes, or "" without a curve.
 
     >>> "<svg" in svg("t", "round", "accuracy", [Line("one", [0, 1], [0.2, 0.4], [0.1, 0.1])])
@@ -54,17 +54,60 @@ def svg(title: str, across: str, up: str, lines: Sequence[Line]) -> str:
     """
     if not lines:
         return ""
-    scale = _Scale.of(lines)
+    scale = _Scale.of(lines, log)
     body = [
-        f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 6}" text-anchor="middle">{escape(across)}</text>',
-        f'<text x="14" y="{HEIGHT / 2:g}" text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2:g})">{escape(up)}</text>',
+        *_titles(title, across, up),
         *_axes(scale),
     ]
     ends = _apart([scale.y(one.mean[-1]) for one in lines])
     for number, (one, end) in enumerate(zip(lines, ends, strict=True)):
         body += _curve(scale, one, COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], end)
     return _document(title, HEIGHT, body)
+
+
+def bars(title: str, up: str, groups: Mapping[str, Mapping[str, float]]) -> str:
+    """A bar for each name in each group, with its number above; "" without any.
+
+    >>> bars("t", "accuracy", {"one": {"a": 0.2, "b": 0.4}}).count("<rect")
+    5
+    """
+    if not groups:
+        return ""
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    highest = max(value for group in groups.values() for value in group.values()) or 1.0
+    bottom, wide = HEIGHT - BOTTOM, (WIDTH - LEFT - RIGHT) / len(groups)
+    body = [*_titles(title, "", up), f'<path d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}" fill="none" stroke="#333"/>']
+    for i, (words, group) in enumerate(groups.items()):
+        left, each = LEFT + i * wide + 0.08 * wide, 0.84 * wide / len(names)
+        for j, name in enumerate(names):
+            if name in group:
+                y = round(bottom - group[name] / highest * (bottom - TOP - 14), 1)
+                x = left + j * each
+                body += [
+                    f'<rect x="{x:.1f}" y="{y:g}" width="{each:.1f}" height="{bottom - y:.1f}" fill="{COLOURS[j]}" '
+                    f'fill-opacity="{1 - 0.6 * (j % 2):g}" stroke="{COLOURS[j]}"/>',
+                    f'<text x="{x + each / 2:.1f}" y="{y - 3:g}" text-anchor="middle" font-size="9">'
+                    f"{group[name]:.3f}</text>".replace(">0.", ">."),
+                ]
+        body.append(
+            f'<text x="{left + 0.42 * wide:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(words)}</text>'
+        )
+    for j, name in enumerate(names):
+        y, x = TOP + 18 * j, WIDTH - RIGHT + 8
+        body += [
+            f'<rect x="{x}" y="{y}" width="16" height="11" fill="{COLOURS[j]}" fill-opacity="{1 - 0.6 * (j % 2):g}" '
+            f'stroke="{COLOURS[j]}"/>',
+            f'<text x="{x + 24}" y="{y + 10}">{escape(name)}</text>',
+        ]
+    return _document(title, HEIGHT, body)
+
+
+def _titles(title: str, across: str, up: str) -> list[str]:
+    return [
+        f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 6}" text-anchor="middle">{escape(across)}</text>',
+        f'<text x="14" y="{HEIGHT / 2:g}" text-anchor="middle" transform="rotate(-90 14 {HEIGHT / 2:g})">{escape(up)}</text>',
+    ]
 
 
 def heat_map(title: str, weights: Mapping[str, Sequence[Sequence[float]]]) -> str:
@@ -117,27 +160,37 @@ class _Scale(NamedTuple):
     last: float
     low: float
     high: float
+    log: bool
 
     @classmethod
-    def of(cls, lines: Sequence[Line]) -> _Scale:
+    def of(cls, lines: Sequence[Line], log: bool) -> _Scale:
         rounds = [r for one in lines for r in one.rounds]
-        low = min(m - d for one in lines for m, d in zip(one.mean, one.deviation, strict=True))
-        high = max(m + d for one in lines for m, d in zip(one.mean, one.deviation, strict=True))
+        pairs = [pair for one in lines for pair in zip(one.mean, one.deviation, strict=True)]
+        # On a logarithmic axis a band may reach below 0, where it has no place.
+        low, high = min(m if log else m - d for m, d in pairs), max(m + d for m, d in pairs)
+        low, high = (math.log10(low), math.log10(high)) if log else (low, high)
         room = 0.05 * (high - low) or 0.05
-        return cls(min(rounds), max(rounds) if max(rounds) > min(rounds) else min(rounds) + 1, low - room, high + room)
+        end = max(rounds) if max(rounds) > min(rounds) else min(rounds) + 1
+        return cls(min(rounds), end, low - room, high + room, log)
 
     def x(self, value: float) -> float:
         return round(LEFT + (value - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        return round(TOP + (self.high - value) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
+        place = max(math.log10(value) if value > 0 else -math.inf, self.low) if self.log else value
+        return round(TOP + (self.high - place) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
+
+    def value(self, share: float) -> float:
+        """What stands at this share of the height."""
+        place = self.low + (self.high - self.low) * share
+        return 10.0**place if self.log else place
 
 
 def _axes(scale: _Scale) -> list[str]:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#333"/>']
     for i in range(TICKS):
-        value = scale.low + (scale.high - scale.low) * i / (TICKS - 1)
+        value = scale.value(i / (TICKS - 1))
         number = scale.first + (scale.last - scale.first) * i / (TICKS - 1)
         parts += [
             f'<text x="{LEFT - 4}" y="{scale.y(value) + 4:g}" text-anchor="end">{value:.3g}</text>',

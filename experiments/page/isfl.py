@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 
 from experiments.documents import Document, Row
+from experiments.measures import shares_of
 from experiments.page.claims import Claim, Place
-from experiments.page.sections import Advice, Figure, Section, Study, no_time
+from experiments.page.drawn import Figure, HeatMap, per_method
+from experiments.page.sections import Advice, Section, Study, no_time
 
 MIXED, DIRICHLET = "isfl-cifar10", "isfl-cifar10-dirichlet"
 TABLE_III = {MIXED: 0.7346 - 0.6338, DIRICHLET: 0.6880 - 0.5983}
 EXCESS = "excess of the closed form's rho"
 
 
-STANDARD, UNION, LOSS, RHO = "accuracy on D_S", "accuracy on D_G", "training loss", "rho, closed form"
+STANDARD, UNION, LOSS, RHO, OPTIMUM = "accuracy on D_S", "accuracy on D_G", "training loss", "rho, closed form", "rho, optimum"
+DRAWN = ("client-0", "client-9")
+"""Clients whose q is drawn (Fig. 7)."""
 ROUNDS = "rounds to FedAvg's last accuracy on D_S"
 SPLITS = {
     "98": ("mixed(.98)", 10, {"fedavg": 0.384, "uniform-is": 0.561, "pj-is": 0.394, "isfedavg": 0.447}, 0.686),
@@ -198,7 +202,14 @@ SECTION = Section(
                 "clients' training rows.",
                 [*_fashion_claims(key), *(_theory_claims() if key == "98" else [])],
                 kind="sampling",
-                figures=[Figure(STANDARD, STANDARD, {"isfl": "ISFL", **NAMES}), Figure(RHO, RHO, {"isfl": "ISFL"})],
+                figures=[
+                    Figure(STANDARD, per_method(STANDARD, {"isfl": "ISFL", **NAMES})),
+                    Figure("rho", {(RHO, "isfl"): "closed form", (OPTIMUM, "isfl"): "its minimum"}),
+                    *(
+                        HeatMap("isfl", "ISFL", prefix=shares_of(client), what=f"q of {client} under {{}}", rows="class")
+                        for client in DRAWN
+                    ),
+                ],
                 paper="isfl-cifar10-dirichlet" if "dirichlet" in key else "isfl-cifar10",
                 unrun=no_time(fashion(key), 13),
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from experiments.documents import RESULTS, Document, Row, read_json
-from experiments.maxfl_landscape import TOLERANCE
+from experiments.maxfl_landscape import TOLERANCE, TRACED
 from experiments.page.claims import Claim, Place, spread
-from experiments.page.sections import Advice, Figure, Section, Study, no_time
+from experiments.page.drawn import Figure, Points, per_method
+from experiments.page.sections import Advice, Section, Study, no_time
 from experiments.page.text import table, times
 
 TOY, LANDSCAPE, TABLE_1 = "maxfl_toy", "maxfl_landscape", "maxfl-fashion-mnist"
@@ -29,8 +31,15 @@ def of_toy(result: Any) -> Document:
         bounds = {"average": "upper_bound_average", "maxfl": "lower_bound_maxfl"}
         for method in ("maxfl", "average", "maxfl_relu"):
             values = {"appeal": row[method]} | ({"bound": row[bounds[method]]} if method in bounds else {})
-            rows.append(Row(method, int(row["gamma_G^2"]), "", "", 1, 0, values))
+            rows.append(Row(method, int(row["gamma_G^2"]), "", "", 1, 0, values, _traced(result, method, bounds)))
     return Document(TOY, 0, (), rows)
+
+
+def _traced(result: Any, method: str, bounds: Mapping[str, str]) -> dict[str, list[list[float]]]:
+    """Appeal and bound over the distance."""
+    keys = {"appeal": method} | ({"bound": bounds[method]} if method in bounds else {})
+    distances = [row["gamma_G^2"] for row in result["rows"]]
+    return {name: [distances, [row[key] for row in result["rows"]]] for name, key in keys.items()}
 
 
 def _curves(document: Document) -> list[str]:
@@ -50,7 +59,8 @@ ONE_MINIMUM = 1.044
 
 def of_landscape(result: Any) -> Document:
     """The file experiments/results/maxfl_landscape.json; a distance of two clients takes the place of a seed."""
-    rows = [Row("two clients", 0, "", "", 1, 0, {"gap of the largest weight": result["gap of the largest weight"]})]
+    peak = {"gap of the largest weight": result["gap of the largest weight"]}
+    rows = [Row("two clients", 0, "", "", 1, 0, peak, result["curves"])]
     for number, row in enumerate(result["two"], 1):
         side = "near" if row["g^2"] < ONE_MINIMUM else "far"
         values = {f"minima, {side}": row["minima"]} | ({RATE: row[RATE]} if side == "far" else {})
@@ -64,6 +74,11 @@ def of_landscape(result: Any) -> Document:
 
 RATE = "rate, midpoint over minimum"
 SATISFIED = ("at least one satisfied", "at least one as good", "both of the first two satisfied")
+
+
+def _of_two(what: str) -> dict[tuple[str, str], str]:
+    """The curves of two clients, near and far."""
+    return {(f"{what}, g² = {squared:g}", "two clients"): f"g² = {squared:g}" for squared in TRACED}
 
 
 def _three(document: Document) -> list[str]:
@@ -220,6 +235,19 @@ LIARS = {
 }
 
 
+def _by_share() -> dict[str, dict[float, Place]]:
+    """Appeal by the share of attackers, for both lies."""
+    places = {
+        "MaxFL, gap 100": ("maxfl", {0.05: "maxfl-liars-05", 0.1: "maxfl-liars-10"}),
+        "MaxFL, gap 0": ("maxfl", {0.1: "maxfl-liars-gap-0"}),
+        "MW-Fed, gap 100": ("mwfed", {0.05: "maxfl-liars-05", 0.1: "maxfl-liars-10"}),
+    }
+    return {
+        words: {share: Place(name, "GM-appeal, seen", method) for share, name in {0.0: LEAVE, **by_share}.items()}
+        for words, (method, by_share) in places.items()
+    }
+
+
 def _leaving_liars(name: str) -> list[Claim]:
     about, where, printed = LIARS[name]
     mine = Place(name, "accuracy, seen", "maxfl")
@@ -299,6 +327,10 @@ SECTION = Section(
             "(200,000 draws) within .01.",
             _toy_claims(),
             shown=_curves,
+            figures=[
+                Figure("GM-appeal", {("appeal", "maxfl"): "MaxFL", ("bound", "maxfl"): "its lower bound", ("appeal", "average"): "average",
+                                     ("bound", "average"): "its upper bound"}, across="gamma_G²"),
+            ],
         ),
         Study(
             LANDSCAPE,
@@ -309,6 +341,11 @@ SECTION = Section(
             "from 1.03 to there two more lie beside it.",
             _landscape_claims(),
             shown=_three,
+            figures=[
+                Figure("weight of a client", {("weight", "two clients"): "sigmoid'"}, across="gap"),
+                Figure("objective", _of_two("objective"), across="model, two clients at ±g"),
+                Figure("server's rate 1 / sum q", _of_two("rate"), across="model, two clients at ±g"),
+            ],
         ),
         Study(
             LEAVE,
@@ -323,8 +360,9 @@ SECTION = Section(
             unrun=no_time(LEAVE, 15),
             paper="maxfl-fashion-mnist",
             figures=[
-                Figure("pool", "clients in the pool", {"maxfl": "MaxFL", **NAMES}),
-                Figure("GM-appeal, seen", "GM-appeal of seen clients", {"maxfl": "MaxFL", **NAMES}),
+                Figure("clients in the pool", per_method("pool", {"maxfl": "MaxFL", **NAMES})),
+                Figure("GM-appeal of seen clients", per_method("GM-appeal, seen", {"maxfl": "MaxFL", **NAMES})),
+                Points("GM-appeal of seen clients, second half", "share of attackers", _by_share()),
             ],
         ),
         *(
@@ -346,6 +384,7 @@ SECTION = Section(
             "30 clients that train and 10 that never do, in 5 clusters of 2 labels each, 9,000 images, 30 rounds; all stay.",
             _in_clusters(),
             kind="appeal",
+            figures=[Figure("GM-appeal of seen clients", per_method("GM-appeal, seen", {"maxfl": "MaxFL", **NAMES}))],
             unrun=no_time(CLUSTERS, 12),
             paper="maxfl-fashion-mnist",
         ),

@@ -7,7 +7,8 @@ from typing import Any
 
 from experiments.documents import BENCHMARKS, Document, Row, read_json
 from experiments.page.claims import OURS, Claim, Place
-from experiments.page.sections import Advice, Figure, HeatMap, Section, Study, by_method, no_time
+from experiments.page.drawn import Figure, HeatMap, per_method
+from experiments.page.sections import Advice, Section, Study, by_method, no_time
 
 MEAN, ATTACKS = "mean-estimation", "byzantine"
 IDEAL, FULL = "SGD Ideal", "SGD Full"
@@ -144,6 +145,7 @@ DRAWN = {
     "fedadp": "FedAdp",
     "tawt": "TAWT",
 }
+WEIGHING = {method: DRAWN[method] for method in ("meritfed", "tawt", "fedadp")}
 X_RAYS, X_RAYS_CEILING = "meritfed-xrays", "meritfed-xrays-ceiling"
 TARGET, NEAR, FAR = "accuracy of the target", "weight of near", "weight of far"
 
@@ -307,11 +309,11 @@ SECTION = Section(
                 paper="meritfed-cifar10-target-groups",
                 unrun=no_time(groups(number), 6),
                 figures=[
-                    Figure("accuracy", "accuracy of the target", DRAWN),
-                    Figure("weight of near", "weight of the near group", {m: DRAWN[m] for m in ("meritfed", "tawt", "fedadp")}),
-                    Figure("weight of far", "weight of the far group", {m: DRAWN[m] for m in ("meritfed", "tawt", "fedadp")}),
-                    Figure("gap bound", "bound on the descent's gap", {m: DRAWN[m] for m in ("meritfed",)}),
-                    *(HeatMap(m, DRAWN[m]) for m in ("meritfed", "tawt", "fedadp")),
+                    Figure("accuracy of the target", per_method("accuracy", DRAWN)),
+                    Figure("weight of the near group", per_method("weight of near", WEIGHING)),
+                    Figure("weight of the far group", per_method("weight of far", WEIGHING)),
+                    Figure("bound on the descent's gap", {("gap bound", "meritfed"): "MeritFed"}),
+                    *(HeatMap(method, words) for method, words in WEIGHING.items()),
                 ],
             )
             for number, alpha in ALPHAS.items()

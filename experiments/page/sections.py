@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from coterie.core.reading import read_toml
 from experiments.documents import ROOT, Document
-from experiments.measures import OF_CLIENT
 from experiments.page.claims import Claim, Verdict, spread
-from experiments.page.figures import heat_map, lines_of, svg
-from experiments.page.text import number, table
+from experiments.page.drawn import Drawn
+from experiments.page.text import table
 
 
 def by_method(document: Document) -> list[str]:
@@ -34,72 +32,6 @@ class Advice:
 
     text: str
     needs: Mapping[str, str]
-
-
-class Drawn(Protocol):
-    """What draws itself from the rows of an experiment."""
-
-    def drawn(self, document: Document, title: str) -> str:
-        """SVG; "" if no row has what is to be drawn."""
-
-    def told(self, document: Document) -> str:
-        """The finding, as alternative text."""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Curves of one experiment.
-
-    Attributes:
-        quantity: a key of its rows' curves.
-        up: words for the axis.
-        names: words by method.
-    """
-
-    quantity: str
-    up: str
-    names: Mapping[str, str]
-
-    def drawn(self, document: Document, title: str) -> str:
-        """A curve per method that has one."""
-        return svg(title, "round", self.up, lines_of(document, self.quantity, self.names))
-
-    def told(self, document: Document) -> str:
-        """Where the curves end."""
-        lines = lines_of(document, self.quantity, self.names)
-        ends = ", ".join(f"{one.name} {number(one.mean[-1])}" for one in lines)
-        return f"{self.up} over rounds; in round {lines[0].rounds[-1]:g}: {ends}"
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """Weights of all clients over rounds, of one method and seed.
-
-    Attributes:
-        method: label.
-        words: the method's name.
-        seed: whose weights are drawn.
-    """
-
-    method: str
-    words: str
-    seed: int = 0
-
-    def _weights(self, document: Document) -> dict[str, Sequence[Sequence[float]]]:
-        """Rounds and weights by client."""
-        curves = [row.curves for row in document.rows if (row.method, row.seed) == (self.method, self.seed)]
-        return {key.removeprefix(OF_CLIENT): c for own in curves for key, c in own.items() if key.startswith(OF_CLIENT)}
-
-    def drawn(self, document: Document, title: str) -> str:
-        """A row per client, a column per round."""
-        return heat_map(f"{title}: whom {self.words} weighs, seed {self.seed}", self._weights(document))
-
-    def told(self, document: Document) -> str:
-        """The clients with the largest weights in the last round."""
-        last = {client: values[-1] for client, (_, values) in self._weights(document).items()}
-        largest = sorted(last, key=last.__getitem__, reverse=True)[:3]
-        said = ", ".join(f"{client} {number(last[client])}" for client in largest)
-        return f"weights of {self.words} by client and round, seed {self.seed}; the largest at the end: {said}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from experiments.page.claims import Claim, Place
-from experiments.page.sections import Advice, Figure, Section, Study, no_time
+from experiments.page.drawn import BySeed, Figure, per_method
+from experiments.page.sections import Advice, Section, Study, no_time
 
 NAME = "varsel-fashion-mnist"
 ACCURACY, FIRST, LAST = "accuracy of the internal clients", "sum of weights, first fifth", "sum of weights, last fifth"
@@ -44,11 +45,24 @@ COLUMNS = {
 """Columns of Table 2 for Fashion-MNIST: VaRSeL, and its rivals as far as we take their numbers."""
 SMALL = 10
 """Seconds of a core of a run with shards of 50 rows."""
+SHOWN = {"varsel": "VaRSeL", "varsel-smallest": "nearest (ours)", "internal-only": "Local Training", "fedavg": "FedAvg"}
+"""Whose curves are drawn."""
+TITLES = ("1 Henry IV", "All's Well", "Lear", "Much Ado", "Pericles", "Shrew")
+"""Short titles of the plays of `experiments.shakespeare`."""
 CIFAR, MEMBRANES, MEMBRANES_CEILING = "varsel-cifar10", "varsel-membranes", "varsel-membranes-ceiling"
 PLAYS, PLAYS_CEILING = "varsel-shakespeare", "varsel-shakespeare-ceiling"
 TABLE_3 = {"internal-only": 0.4513, "fedavg": 0.4459, "fedprox": 0.4463, "skew": 0.4451, "perfedavg": 0.4183}
 """Means over the six plays; VaRSeL's is .4602. Two lines of the table, SL and OCS, cannot be told apart in our text of it."""
 FEW = ("internal-only", "fedavg", "selective")
+
+
+def _why() -> list[Figure]:
+    """What VaRSeL's choice follows from, over rounds (Fig. 2)."""
+    mine = {method: SHOWN[method] for method in ("varsel", "varsel-smallest")}
+    return [
+        Figure("sum of weights", per_method("sum of weights", mine)),
+        Figure("variance V of the internal gradients", per_method("variance", mine)),
+    ]
 
 
 def shards(key: str) -> str:
@@ -163,10 +177,9 @@ SECTION = Section(
                 kind="internal",
                 paper="varsel-fashion-mnist",
                 figures=[
-                    Figure("accuracy", "accuracy of the internal clients", {"varsel": "VaRSeL", "internal-only": "Local Training",
-                                                                            "fedavg": "FedAvg"}),
-                    Figure("sum of weights", "sum of weights", {m: MINE[m] for m in ("varsel", "varsel-smallest")}),
-                    Figure("variance", "variance V of the internal gradients", {m: MINE[m] for m in ("varsel", "varsel-smallest")}),
+                    Figure("accuracy of the internal clients", per_method("accuracy", SHOWN),
+                           levels={Place(shards("ceiling"), ACCURACY, "ceiling"): "perfect help"}),
+                    *_why(),
                 ],
                 unrun=no_time(shards(key), 8),
             )
@@ -197,6 +210,11 @@ SECTION = Section(
             _small(),
             kind="internal",
             paper="varsel-fashion-mnist",
+            figures=[
+                Figure("accuracy of the internal clients", per_method("accuracy", SHOWN),
+                       levels={Place("varsel-small-shards-ceiling", ACCURACY, "ceiling"): "perfect help"}),
+                *_why(),
+            ],
             unrun=no_time("varsel-small-shards-twins", SMALL),
         ),
         Study(
@@ -239,8 +257,9 @@ SECTION = Section(
             kind="roles",
             paper=PLAYS,
             figures=[
-                Figure("accuracy", "accuracy of the internal roles", {"varsel": "VaRSeL", "internal-only": "Local Training",
-                                                                      "fedavg": "FedAvg"}),
+                Figure("accuracy of the internal roles", per_method("accuracy", SHOWN),
+                       levels={Place(PLAYS_CEILING, ACCURACY, "ceiling"): "perfect help"}),
+                BySeed(ACCURACY, {**SHOWN, "selective": "selective learning"}, TITLES),
             ],
             unrun=no_time(PLAYS, 40),
         ),
@@ -265,6 +284,9 @@ SECTION = Section(
                 for rival in ("internal-only", "fedavg", "fedprox", "selective", "perfedavg")
             ],
             kind="sites",
+            figures=[
+                Figure("Dice", per_method("Dice", SHOWN), levels={Place(MEMBRANES_CEILING, "Dice", "ceiling"): "perfect help"}),
+            ],
             unrun=no_time(MEMBRANES, 100),
         ),
         Study(
