@@ -89,8 +89,8 @@ def plateau(job: Job) -> dict[str, Any]:
     honest: float | None = None
     attack = None if job.attack is None else replace(ATTACKS[job.attack], on=attackers)
     try:
-        value, weights = settle(METHODS.get(job.method, AVERAGING), clients, job.rounds, job.seed, attack)
-        honest = sum(w for name, w in weights.items() if name not in attackers)
+        settled = settle(METHODS.get(job.method, AVERAGING), clients, job.rounds, job.seed, attack)
+        value, honest = settled.plateau, sum(w for name, w in settled.weights.items() if name not in attackers)
     except ct.RunError:
         pass
     seconds = round(time.perf_counter() - started, 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -92,12 +92,27 @@ class Job(NamedTuple):
     samples: int = 1000
 
 
-class Watched:
-    """A method, and ||x - x*||^2 (x* = 0) after each round later than `start`."""
+class Settled(NamedTuple):
+    """What a run ended with.
 
-    def __init__(self, method: Any, start: int) -> None:
-        self._method, self._start, self._rounds = method, start, 0
+    Attributes:
+        plateau: mean of ||x - x*||^2 over the last fifth of the rounds.
+        weights: of the last round, by client.
+        curves: ||x - x*||^2 over the rounds, and for MeritFed the bound on the descent's gap: rounds and values.
+    """
+
+    plateau: float
+    weights: Mapping[str, float]
+    curves: Mapping[str, list[list[float]]]
+
+
+class Watched:
+    """A method, and after each round ||x - x*||^2 (x* = 0), and the bound on the gap of its descent if it logs one."""
+
+    def __init__(self, method: Any) -> None:
+        self._method = method
         self.distances: list[float] = []
+        self.gaps: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._method, name)
@@ -105,11 +120,11 @@ class Watched:
     def round(self, state: Any, federation: ct.Federation, rng: ct.Rng) -> tuple[Any, Any]:
         """A round of the method."""
         state, log = self._method.round(state, federation, rng)
-        self._rounds += 1
-        if self._rounds > self._start:
-            models = self._method.models(state)
-            x: Tensor = models if isinstance(models, Tensor) else models[TARGET]
-            self.distances.append(float(x.double().square().sum()))
+        models = self._method.models(state)
+        x: Tensor = models if isinstance(models, Tensor) else models[TARGET]
+        self.distances.append(float(x.double().square().sum()))
+        if "gap_bound" in log:
+            self.gaps.append(log["gap_bound"][TARGET])
         return state, log
 
 
@@ -132,27 +147,39 @@ def plateau(job: Job) -> dict[str, Any]:
     clients = ct.data.load(
         "mean-estimation", seed=job.seed, mu=job.mu, groups=list(one.groups), samples=job.samples, test=0
     )
-    value, weights = settle(method_of(job.method, job.mu), clients, job.rounds, job.seed, drawn=one.drawn)
+    settled = settle(method_of(job.method, job.mu), clients, job.rounds, job.seed, drawn=one.drawn)
+    by_group = [sum(w for name, w in settled.weights.items() if name.startswith(g)) for g in ("d1", "d2", "d3")]
     return {
         **job._asdict(),
-        "plateau": value,
-        "weight_by_group": [sum(w for name, w in weights.items() if name.startswith(g)) for g in ("d1", "d2", "d3")],
+        "plateau": settled.plateau,
+        "weight_by_group": by_group,
+        "curves": settled.curves,
         "seconds": round(time.perf_counter() - started, 1),
     }
 
 
 def settle(
     method: Any, clients: ct.Clients, rounds: int, seed: int, attack: Any = None, drawn: int | None = None
-) -> tuple[float, Mapping[str, float]]:
-    """Mean of ||x - x*||^2 over the last fifth of the rounds, and the weights of the last one."""
-    watched = Watched(method, rounds - max(1, rounds // 5))
+) -> Settled:
+    """Run a method on clients whose mean is estimated."""
+    watched = Watched(method)
     done = ct.fit(
         watched, clients, ct.models.Mean(), rounds, seed, attack=attack,
         settings=ct.RunSettings(
             clients_per_round=drawn, evaluate=rounds, metrics=(), merge_validation=False, strict_wire=False
         ),
     )  # fmt: skip
-    return statistics.fmean(watched.distances), next(iter(done.weights.values()))
+    late = watched.distances[-max(1, rounds // 5) :]
+    curves = {"distance": _thinned(watched.distances), "gap bound": _thinned(watched.gaps)}
+    return Settled(statistics.fmean(late), next(iter(done.weights.values())), {k: c for k, c in curves.items() if c})
+
+
+def _thinned(values: Sequence[float], points: int = 50) -> list[list[float]]:
+    """About so many rounds and what was seen there, four digits; none if nothing was."""
+    if not values:
+        return []
+    rounds = sorted({*range(0, len(values), -(-len(values) // points)), len(values) - 1})
+    return [[i + 1 for i in rounds], [float(f"{values[i]:.4g}") for i in rounds]]
 
 
 def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -72,8 +72,9 @@ class Figure:
     def told(self, document: Document, known: Documents) -> str:
         """Where the curves end."""
         lines = self._lines(document, known)
-        over = f"over {self.across}s; in round" if self.across == "round" else f"over {self.across}; at"
-        return f"{self.up} {over} {lines[0].rounds[-1]:g}: {_ends(lines)}"
+        if self.across == "round":
+            return f"{self.up} over rounds; in round {lines[0].rounds[-1]:g}: {_ends(lines)}"
+        return f"{self.up} over {self.across}; at the right end: {_ends(lines)}"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class Points:
     def told(self, document: Document, known: Documents) -> str:
         """Where the lines end."""
         lines = self._lines(known)
-        return f"{self.up} over {self.across}; at {lines[0].rounds[-1]:g}: {_ends(lines)}"
+        return f"{self.up} over {self.across}; at the right end: {_ends(lines)}"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from experiments.documents import Document
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 56, 170, 28, 40
 COLOURS = ("#1b4f9c", "#b4521e", "#2c7a3f", "#7a3d8f", "#8a6d00", "#00707a", "#a0275a", "#444444")
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "4 2", "1 4", "12 4", "6 2 1 2")
-TICKS = 5
 
 
 class Line(NamedTuple):
@@ -55,10 +54,7 @@ def svg(title: str, across: str, up: str, lines: Sequence[Line], *, log: bool = 
     if not lines:
         return ""
     scale = _Scale.of(lines, log)
-    body = [
-        *_titles(title, across, up),
-        *_axes(scale),
-    ]
+    body = [*_titles(title, across, up), *_axes(scale)]
     ends = _apart([scale.y(one.mean[-1]) for one in lines])
     for number, (one, end) in enumerate(zip(lines, ends, strict=True)):
         body += _curve(scale, one, COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], end)
@@ -153,6 +149,20 @@ def _document(title: str, height: float, body: Sequence[str]) -> str:
     return "\n".join([head, f'<rect width="{WIDTH}" height="{height}" fill="white"/>', *body, "</svg>", ""])
 
 
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers between two, at most so many.
+
+    >>> ticks(0.02, 0.21), ticks(1, 40)
+    ([0.05, 0.1, 0.15, 0.2], [10.0, 20.0, 30.0, 40.0])
+    """
+    size = 10.0 ** math.floor(math.log10((high - low) / most))
+    for step in (size, 2 * size, 5 * size, 10 * size):
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        if last - first < most:
+            return [float(f"{i * step:.6g}") for i in range(first, last + 1)]
+    raise ValueError(f"no round numbers between {low} and {high}")
+
+
 class _Scale(NamedTuple):
     """From values to places."""
 
@@ -166,38 +176,45 @@ class _Scale(NamedTuple):
     def of(cls, lines: Sequence[Line], log: bool) -> _Scale:
         rounds = [r for one in lines for r in one.rounds]
         pairs = [pair for one in lines for pair in zip(one.mean, one.deviation, strict=True)]
-        # On a logarithmic axis a band may reach below 0, where it has no place.
-        low, high = min(m if log else m - d for m, d in pairs), max(m + d for m, d in pairs)
+        least, high = min(m for m, _ in pairs), max(m + d for m, d in pairs)
+        low = least if log else min(m - d for m, d in pairs)
         low, high = (math.log10(low), math.log10(high)) if log else (low, high)
         room = 0.05 * (high - low) or 0.05
+        low -= room
+        if not log and least >= 0:  # a band may reach where no value can be
+            low = max(low, 0.0)
         end = max(rounds) if max(rounds) > min(rounds) else min(rounds) + 1
-        return cls(min(rounds), end, low - room, high + room, log)
+        return cls(min(rounds), end, low, high + room, log)
 
     def x(self, value: float) -> float:
         return round(LEFT + (value - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        place = max(math.log10(value) if value > 0 else -math.inf, self.low) if self.log else value
+        place = (math.log10(value) if value > 0 else -math.inf) if self.log else value
+        place = max(place, self.low)
         return round(TOP + (self.high - place) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM), 1)
 
-    def value(self, share: float) -> float:
-        """What stands at this share of the height."""
-        place = self.low + (self.high - self.low) * share
-        return 10.0**place if self.log else place
+    def ticks(self) -> tuple[list[float], list[float]]:
+        """Values at the upright axis and at the other."""
+        up = ticks(self.low, self.high)
+        if self.log:
+            whole = [exponent for exponent in up if exponent == int(exponent)]
+            up = [10.0**exponent for exponent in whole]
+        return up, ticks(self.first, self.last)
 
 
 def _axes(scale: _Scale) -> list[str]:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#333"/>']
-    for i in range(TICKS):
-        value = scale.value(i / (TICKS - 1))
-        number = scale.first + (scale.last - scale.first) * i / (TICKS - 1)
+    values, numbers = scale.ticks()
+    for value in values:
         parts += [
             f'<text x="{LEFT - 4}" y="{scale.y(value) + 4:g}" text-anchor="end">{value:.3g}</text>',
             f'<path d="M{LEFT} {scale.y(value):g}H{right}" stroke="#ddd"/>',
-            f'<text x="{scale.x(number):g}" y="{bottom + 16}" text-anchor="middle">{number:g}</text>',
         ]
-    return parts
+    return parts + [
+        f'<text x="{scale.x(number):g}" y="{bottom + 16}" text-anchor="middle">{number:g}</text>' for number in numbers
+    ]
 
 
 def _curve(scale: _Scale, one: Line, colour: str, dash: str, end: float) -> list[str]:

@@ -21,8 +21,12 @@ def plateau(condition: object) -> str:
 
 def of_mean_estimation(result: Any) -> Document:
     """The plateaus of benchmarks/results/mean_estimation.json."""
-    runs = [(run, plateau(f"mu = {run['mu']:g}")) for run in result["runs"]]
-    return Document(MEAN, 5000, (), _rows(runs))
+    rows = _rows([(run, plateau(f"mu = {run['mu']:g}")) for run in result["runs"]])
+    curves: dict[tuple[str, int], dict[str, Any]] = {}
+    for run in result["runs"]:
+        own = {f"{name}, mu = {run['mu']:g}": curve for name, curve in run.get("curves", {}).items()}
+        curves.setdefault((run["method"], run["seed"]), {}).update(own)
+    return Document(MEAN, 5000, (), [row._replace(curves=curves[row.method, row.seed]) for row in rows])
 
 
 def of_attacks(result: Any) -> Document:
@@ -283,6 +287,15 @@ SECTION = Section(
             "batches of 100, *losses alone* asks for no gradient. `make mean-estimation` runs further seeds.",
             _mean_claims(),
             shown=_with_authors("mean_estimation", "mu"),
+            figures=[
+                *(
+                    Figure(f"||x - x*||², mu = {mu}", per_method(f"distance, mu = {mu}", {m: m for m in ("MeritFed", FULL, IDEAL)}),
+                           log=True)
+                    for mu in ("0.001", "0.01", "0.1")
+                ),
+                Figure("bound on the descent's gap", {(f"gap bound, mu = {mu}", "MeritFed"): f"mu = {mu}" for mu in
+                                                      ("0.001", "0.01", "0.1")}, log=True),
+            ],
         ),
         Study(
             ATTACKS,
