@@ -15,9 +15,9 @@ from coterie.data.splits import label_mix
 INTERNAL = ("client-00", "client-01")
 
 
-def internal_classes(*, seed: int, split: Mapping[str, Any]) -> Clients:
+def internal_classes(*, seed: int, split: Mapping[str, Any], source: str = "fashion-mnist") -> Clients:
     """The two internal clients, each with the rows that all clients have of their classes, in their shares, and its own test rows."""
-    clients = ct.data.load("fashion-mnist", seed=seed, split=split)
+    clients = ct.data.load(source, seed=seed, split=split)
     pooled = clients.pooled()
     internal = [clients[clients.names.index(name)] for name in INTERNAL]
     own = torch.cat([client.train.labels for client in internal]).numpy()
@@ -25,4 +25,4 @@ def internal_classes(*, seed: int, split: Mapping[str, Any]) -> Clients:
     chosen = known[label_mix(own, pooled.labels.numpy()[known], seed=seed, name="ceiling")]
     rows = pooled.select(torch.from_numpy(chosen))
     made = [Client(client.name, rows, None, client.test) for client in internal]
-    return Clients(made, name="fashion-mnist", classes=clients.classes)
+    return Clients(made, name=source, classes=clients.classes)

@@ -33,8 +33,9 @@ with pytest.MonkeyPatch.context() as patch:
     from experiments.measures import MEASURES, SHARED
     from experiments.page import build, isfl, maxfl
     from experiments.page.claims import Claim, Place, judge
+    from experiments.page.drawn import BySeed, Figure, HeatMap, Points, per_method
     from experiments.page.figures import svg
-    from experiments.page.sections import Advice, Figure, HeatMap, Section, Study, advised
+    from experiments.page.sections import Advice, Section, Study, advised
 
 STUDIES = [study for section in build.SECTIONS for study in section.studies]
 CLAIMS = [claim for study in STUDIES for claim in study.claims]
@@ -69,7 +70,12 @@ def test_a_figure_has_a_named_curve_per_method_and_says_where_they_end():
     ]
     known = {"e": Document("e", 3, (), rows)}
     names = {"one": "First & best", "two": "Second", "none": "Nobody"}
-    study = Study("e", "Part", "", figures=[Figure("acc", "accuracy", names), Figure("lost", "nothing", names)])
+    study = Study(
+        "e",
+        "Part",
+        "",
+        figures=[Figure("accuracy", per_method("acc", names)), Figure("nothing", per_method("lost", names))],
+    )
     section = Section("S", [], [], [study])
     ((path, drawn),) = build.drawings(known, [section]).items()
     assert drawn.count("<polygon") == 2
@@ -79,6 +85,40 @@ def test_a_figure_has_a_named_curve_per_method_and_says_where_they_end():
         known, [section]
     )
     assert svg("t", "x", "y", []) == ""
+
+
+def test_a_figure_has_the_ceiling_as_a_level_line_and_may_be_logarithmic():
+    curve = {"acc": [[0, 5, 10], [0.1, 0.01, 0.001]]}
+    known = {
+        "e": Document("e", 3, (), [Row("one", 0, "s", "c", 8, 2, {"q": 0.5}, curve)]),
+        "best": Document(
+            "best", 3, (), [Row("all", seed, "s", "c", 8, 2, {"q": q}) for seed, q in ((0, 0.3), (1, 0.5))]
+        ),
+    }
+    levels = {Place("best", "q", "all"): "perfect help", Place("none", "q", "all"): "not run"}
+    figure = Figure("accuracy", per_method("acc", {"one": "One"}), levels=levels, log=True)
+    assert figure.told(known["e"], known) == "accuracy over rounds; in round 10: One 0.001, perfect help 0.400"
+    drawn = figure.drawn(known["e"], known, "Part")
+    assert [f">{tick}<" in drawn for tick in ("0.001", "0.01", "0.1", "perfect help", "not run")] == [True] * 4 + [
+        False
+    ]
+    assert Figure("nothing", per_method("lost", {"one": "One"}), levels=levels).drawn(known["e"], known, "Part") == ""
+
+
+def test_points_and_bars_say_what_they_show():
+    known = {
+        name: Document(name, 3, (), [Row(m, s, "s", "c", 8, 2, {"q": v + 0.1 * s}) for m, v in values.items() for s in (0, 1)])
+        for name, values in {"e": {"one": 0.2, "two": 0.3}, "f": {"one": 0.4, "two": 0.1}}.items()
+    }  # fmt: skip
+    places = {0.0: Place("e", "q", "one"), 0.1: Place("f", "q", "one"), 0.2: Place("none", "q", "one")}
+    points = Points("q", "share", {"One": places, "Nobody": {0.0: Place("none", "q", "one")}})
+    assert points.told(known["e"], known) == "q over share; at the right end: One 0.450"
+    assert points.drawn(known["e"], known, "Part").count("<polygon") == 1
+    bars = BySeed("q", {"one": "One", "two": "Two"}, ("First", "Second", "Not run"))
+    assert bars.told(known["e"], known) == "q by 2 plays; the highest: Two in 2"
+    drawn = bars.drawn(known["e"], known, "Part")
+    assert [word in drawn for word in (">First<", ">.400<", ">One<", "Not run")] == [True, True, True, False]
+    assert BySeed("lost", {"one": "One"}, ("First",)).drawn(known["e"], known, "Part") == ""
 
 
 def test_a_heat_map_shows_the_weight_of_each_client_in_each_round():

@@ -95,11 +95,11 @@ class Points:
         lines = []
         for name, places in self.lines.items():
             found = {x: _numbers(known, place) for x, place in places.items()}
-            known_ones = {x: numbers for x, numbers in found.items() if numbers}
-            if known_ones:
-                means = [statistics.fmean(numbers) for numbers in known_ones.values()]
-                spreads = [statistics.pstdev(numbers) for numbers in known_ones.values()]
-                lines.append(Line(name, list(known_ones), means, spreads))
+            there = {x: numbers for x, numbers in found.items() if numbers}
+            if there:
+                means = [statistics.fmean(numbers) for numbers in there.values()]
+                spreads = [statistics.pstdev(numbers) for numbers in there.values()]
+                lines.append(Line(name, list(there), means, spreads))
         return lines
 
     def drawn(self, document: Document, known: Documents, title: str) -> str:
@@ -120,11 +120,13 @@ class BySeed:
         quantity: a key of the rows' values.
         names: words by method.
         seeds: words by seed.
+        what: words for what a seed stands for.
     """
 
     quantity: str
     names: Mapping[str, str]
     seeds: Sequence[str]
+    what: str = "plays"
 
     def _bars(self, document: Document) -> dict[str, dict[str, float]]:
         by_method = {name: document.by_seed(self.quantity, method) for method, name in self.names.items()}
@@ -143,7 +145,7 @@ class BySeed:
         groups = self._bars(document)
         best = [max(group, key=group.__getitem__) for group in groups.values()]
         counts = ", ".join(f"{name} in {best.count(name)}" for name in self.names.values() if name in best)
-        return f"{self.quantity} by {len(groups)} plays; the highest: {counts}"
+        return f"{self.quantity} by {len(groups)} {self.what}; the highest: {counts}"
 
 
 @dataclass(frozen=True)

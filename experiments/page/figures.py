@@ -85,9 +85,7 @@ def bars(title: str, up: str, groups: Mapping[str, Mapping[str, float]]) -> str:
                     f'<text x="{x + each / 2:.1f}" y="{y - 3:g}" text-anchor="middle" font-size="9">'
                     f"{group[name]:.3f}</text>".replace(">0.", ">."),
                 ]
-        body.append(
-            f'<text x="{left + 0.42 * wide:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(words)}</text>'
-        )
+        body.append(f'<text x="{left + 0.42 * wide:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(words)}</text>')
     for j, name in enumerate(names):
         y, x = TOP + 18 * j, WIDTH - RIGHT + 8
         body += [

@@ -15,7 +15,13 @@ TABLE_III = {MIXED: 0.7346 - 0.6338, DIRICHLET: 0.6880 - 0.5983}
 EXCESS = "excess of the closed form's rho"
 
 
-STANDARD, UNION, LOSS, RHO, OPTIMUM = "accuracy on D_S", "accuracy on D_G", "training loss", "rho, closed form", "rho, optimum"
+STANDARD, UNION, LOSS, RHO, OPTIMUM = (
+    "accuracy on D_S",
+    "accuracy on D_G",
+    "training loss",
+    "rho, closed form",
+    "rho, optimum",
+)
 DRAWN = ("client-0", "client-9")
 """Clients whose q is drawn (Fig. 7)."""
 ROUNDS = "rounds to FedAvg's last accuracy on D_S"

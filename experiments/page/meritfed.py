@@ -45,7 +45,9 @@ def _rows(runs: list[tuple[Any, str]]) -> list[Row]:
     for run, quantity in runs:
         key = run["method"], run["seed"]
         row = rows.setdefault(key, Row(*key, "", run["commit"], 1000, 0, {}))
-        rows[key] = row._replace(values={**row.values, quantity: run["plateau"]})
+        honest = {f"weight of the honest, {run['attack']}": run["honest_weight"]} if run.get("attack") else {}
+        commits = ", ".join(sorted({*row.commit.split(", "), run["commit"]}))
+        rows[key] = row._replace(commit=commits, values={**row.values, quantity: run["plateau"], **honest})
     return list(rows.values())
 
 

@@ -21,7 +21,7 @@ def by_method(document: Document) -> list[str]:
     ]
     counts = sorted(Counter(row.method for row in document.rows).values())
     seeds = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
-    commits = sorted({row.commit for row in document.rows})
+    commits = sorted({commit for row in document.rows for commit in row.commit.split(", ")})
     note = f"Mean ± standard deviation over {seeds} seeds, commit{'s' * (len(commits) > 1)} {', '.join(commits)}."
     return [*table(("", *document.methods), rows), "", note]
 
