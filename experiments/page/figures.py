@@ -72,28 +72,28 @@ def bars(title: str, up: str, groups: Mapping[str, Mapping[str, float]]) -> str:
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     highest = max(value for group in groups.values() for value in group.values()) or 1.0
     bottom, wide = HEIGHT - BOTTOM, (WIDTH - LEFT - RIGHT) / len(groups)
+    each = 0.84 * wide / len(names)
     body = [*_titles(title, "", up), f'<path d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}" fill="none" stroke="#333"/>']
     for i, (words, group) in enumerate(groups.items()):
-        left, each = LEFT + i * wide + 0.08 * wide, 0.84 * wide / len(names)
-        for j, name in enumerate(names):
-            if name in group:
-                y = round(bottom - group[name] / highest * (bottom - TOP - 14), 1)
-                x = left + j * each
-                body += [
-                    f'<rect x="{x:.1f}" y="{y:g}" width="{each:.1f}" height="{bottom - y:.1f}" fill="{COLOURS[j]}" '
-                    f'fill-opacity="{1 - 0.6 * (j % 2):g}" stroke="{COLOURS[j]}"/>',
-                    f'<text x="{x + each / 2:.1f}" y="{y - 3:g}" text-anchor="middle" font-size="9">'
-                    f"{group[name]:.3f}</text>".replace(">0.", ">."),
-                ]
-        body.append(f'<text x="{left + 0.42 * wide:.1f}" y="{bottom + 16}" text-anchor="middle">{escape(words)}</text>')
+        left = LEFT + (i + 0.08) * wide
+        for j, value in ((j, group[name]) for j, name in enumerate(names) if name in group):
+            x, high = left + j * each, value / highest * (bottom - TOP - 14)
+            number, above = f"{value:.3f}".removeprefix("0"), f"{bottom - high - 3:.1f}"
+            body.append(_bar(x, bottom - high, each, high, j))
+            body.append(f'<text x="{x + each / 2:.1f}" y="{above}" text-anchor="middle" font-size="9">{number}</text>')
+        middle = f"{left + 0.42 * wide:.1f}"
+        body.append(f'<text x="{middle}" y="{bottom + 16}" text-anchor="middle">{escape(words)}</text>')
     for j, name in enumerate(names):
-        y, x = TOP + 18 * j, WIDTH - RIGHT + 8
-        body += [
-            f'<rect x="{x}" y="{y}" width="16" height="11" fill="{COLOURS[j]}" fill-opacity="{1 - 0.6 * (j % 2):g}" '
-            f'stroke="{COLOURS[j]}"/>',
-            f'<text x="{x + 24}" y="{y + 10}">{escape(name)}</text>',
-        ]
+        body.append(_bar(WIDTH - RIGHT + 8, TOP + 18 * j, 16, 11, j))
+        body.append(f'<text x="{WIDTH - RIGHT + 32}" y="{TOP + 18 * j + 10}">{escape(name)}</text>')
     return _document(title, HEIGHT, body)
+
+
+def _bar(x: float, y: float, wide: float, high: float, number: int) -> str:
+    """A bar of the colour of this number, every second one pale."""
+    colour, opacity = COLOURS[number], 1 - 0.6 * (number % 2)
+    place = f'x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}"'
+    return f'<rect {place} fill="{colour}" fill-opacity="{opacity:g}" stroke="{colour}"/>'
 
 
 def _titles(title: str, across: str, up: str) -> list[str]:

@@ -24,6 +24,15 @@ CLAIMED = {  # Table 1
 }
 
 
+BOUNDED = {
+    ("appeal", "maxfl"): "MaxFL",
+    ("bound", "maxfl"): "its lower bound",
+    ("appeal", "average"): "average",
+    ("bound", "average"): "its upper bound",
+}
+"""Curves of the two clients."""
+
+
 def of_toy(result: Any) -> Document:
     """The curve of experiments/results/maxfl_toy.json; a value of gamma_G^2 takes the place of a seed."""
     rows = []
@@ -328,8 +337,7 @@ SECTION = Section(
             _toy_claims(),
             shown=_curves,
             figures=[
-                Figure("GM-appeal", {("appeal", "maxfl"): "MaxFL", ("bound", "maxfl"): "its lower bound", ("appeal", "average"): "average",
-                                     ("bound", "average"): "its upper bound"}, across="gamma_G²"),
+                Figure("GM-appeal", BOUNDED, across="gamma_G²"),
             ],
         ),
         Study(

@@ -238,8 +238,8 @@ SECTION = Section(
         Study(
             CIFAR,
             "VaRSeL: CIFAR-10 (Table 2)",
-            "50 clients with two shards of 500 rows, a small CNN, lr .1, 3 steps, K = 10, 100 rounds. CIFAR-10 here is JPEG (quality 75): "
-            "accuracies cannot be compared digit by digit with published ones.",
+            "50 clients with two shards of 500 rows, a small CNN, lr .1, 3 steps, K = 10, 100 rounds. CIFAR-10 here is JPEG "
+            "(quality 75): accuracies cannot be compared digit by digit with published ones.",
             [
                 Claim(f"{CIFAR}-{rival}", f"CIFAR-10: VaRSeL is more accurate for the internal clients than {METHODS[rival]}",
                       Place(CIFAR, ACCURACY, "varsel"), Place(CIFAR, ACCURACY, rival), "Table 2", printed=TABLE_2_CIFAR[rival],
