@@ -286,7 +286,8 @@ SECTION = Section(
             "mirror-descent steps a round; the loss is averaged over the coordinates. The numbers are ||x - x\\*||², averaged "
             "over the last fifth of the rounds. *SGD Full* averages all clients, *SGD Ideal* only the 5 with the target's "
             "distribution, *target only* is the target alone; *FedAvg of 5* draws so many of all in each round; *stochastic* weighs on "
-            "batches of 100, *losses alone* asks for no gradient. `make mean-estimation` runs further seeds.",
+            "batches of 100, *losses alone* asks for no gradient. Curves are those of seed 0. `make mean-estimation` "
+            "runs further seeds.",
             _mean_claims(),
             shown=_with_authors("mean_estimation", "mu"),
             figures=[
