@@ -187,6 +187,7 @@ def test_three_digits_after_a_dot_are_thousands_where_commas_are_decimal(tmp_pat
         ["3 May 2023", "12 Dec 2023"],
         ["Jan-23", "05/2023"],
         ["08:30", "17:05"],
+        ["20230503", "20230601", ""],
         ["2023-05-03", "n.d.", "2023-06-01", "2023-07-01", "2023-08-01"],
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from csv_files import folder, notes, rows
 
 from coterie.data import apply_recipe, from_folder
+from coterie.data.tables.suspicions import _far_off
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -65,9 +66,13 @@ def test_categories_that_no_other_client_has_are_named(tmp_path):
 def test_another_unit_is_asked_about(tmp_path, clients):
     height = RNG.normal(1.7, 0.1, N)
     columns = {c: {"height": (height * (100 if c == "b" else 1)).round(3)} for c in clients}
-    odd, factor = ("a", "0.01") if clients == "ab" else ("b", "100")
-    question = f"height: numbers at {odd} are about {factor} times those of the others; the same unit?"
-    assert question in said(tmp_path, columns)
+    question = r"height: numbers at b are about (9\d|1\d\d) times those of the others; the same unit\?"
+    assert re.search(question, said(tmp_path, columns))
+
+
+def test_three_units_are_asked_about_too(tmp_path):
+    columns = {c: {"height": RNG.normal(170, 10, N) / unit} for c, unit in zip("abc", (100, 1, 2.54), strict=True)}
+    assert "height: numbers at a are about 0.02" in said(tmp_path, columns)
 
 
 def test_new_rows_in_another_unit_are_asked_about(tmp_path):
@@ -85,7 +90,7 @@ def test_new_rows_in_another_unit_are_asked_about(tmp_path):
 def test_a_label_in_another_unit_is_asked_about(tmp_path):
     stay = RNG.gamma(4, 2, N).round(2)
     text = said(tmp_path, {"a": {"y": stay}, "b": {"y": stay * 24}}, task="regression")
-    assert "y: numbers at a are about 0.0" in text
+    assert re.search(r"y: numbers at b are about [123]\d times", text)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +110,42 @@ def test_rows_of_another_client_are_named(tmp_path):
     half = np.r_[AGE["a"][:20], AGE["c"][20:]], np.r_[DOSE["a"][:20], DOSE["c"][20:]]
     text = said(tmp_path, {"a": {}, "b": {}, "c": {"age": half[0], "dose": half[1]}})
     assert "rows that other clients have too: a (50%), c (50%); the same patients?" in text
+
+
+@pytest.mark.parametrize(
+    ("cells", "named"),
+    [
+        ([-99] * 5, "-99 (data row 1 and 4 more at b)"),
+        ([-9], "-9 (data row 1 at b)"),
+        ([999, 998], "999 (data row 1 at b), 998 (data row 2 at b)"),
+        ([0, 0], "0 (data row 1 and 1 more at b)"),
+        ([5700], "5700 (data row 1 at b)"),
+    ],
+)
+def test_codes_for_missing_and_slips_among_numbers_are_named(tmp_path, cells, named):
+    text = said(tmp_path, {"a": {}, "b": {"age": [*cells, *AGE["b"][len(cells) :]]}})
+    assert f"age: {named} far from all other numbers there" in text
+    assert "far" not in said(
+        tmp_path, {"a": {}, "b": {"age": [*cells, *AGE["b"][len(cells) :]]}}, missing={"age": cells}
+    )
+
+
+def test_a_row_of_totals_is_named(tmp_path):
+    text = said(tmp_path, {"a": {}, "b": {c: [*v["b"][1:], v["b"].sum()] for c, v in (("age", AGE), ("dose", DOSE))}})
+    assert "b: data row 40 is far from all others in 2 columns; delete a row of totals" in text
+
+
+@pytest.mark.parametrize(
+    "numbers", [RNG.exponential(3, 200), RNG.poisson(2, 200), np.arange(200) % 2, RNG.normal(0, 1, 200)]
+)
+def test_numbers_that_are_skewed_or_few_are_not_far_off(numbers):
+    assert _far_off(np.append(numbers, np.nan).astype(float)) == []
+
+
+def test_yes_and_no_under_other_numbers_are_named(tmp_path):
+    ill = np.arange(N) % 3 // 2
+    text = said(tmp_path, {"a": {"ill": ill}, "b": {"ill": ill + 1}, "c": {"ill": 2 - ill}})
+    assert "ill: 0 and 1 at a but 1 and 2 at b, c; the same codes?" in text
 
 
 @pytest.mark.parametrize("spelled", ["{}", "P{}"])

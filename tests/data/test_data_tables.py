@@ -39,8 +39,9 @@ def test_one_client_per_file(tmp_path):
         PLAIN.replace("30,", "30.0,").replace("40,", "4e1,").replace("50,", "+50,"),
         PLAIN.encode("utf-8-sig"),
         PLAIN.encode("utf-16"),
+        "sep=;\r\n" + PLAIN.replace(",", ";").replace("\n", "\r\n"),
     ],
-    ids=["semicolon", "tab", "bar", "crlf", "blank lines", "quotes", "numbers", "BOM", "utf-16"],
+    ids=["semicolon", "tab", "bar", "crlf", "blank lines", "quotes", "numbers", "BOM", "utf-16", "Excel"],
 )
 def test_dialects_of_csv_say_the_same(tmp_path, text):
     (tmp_path / "one").mkdir()
@@ -332,8 +333,18 @@ BAD_FILES = {
     ),
     "label kind": (
         rows(age=range(6), town=["U"] * 6, outcome=["no", "yes"] * 3),
-        r"label 'outcome' is number at 'good' .* but text at 'bad' .*write it the same way",
+        r"label 'outcome' is number at 'good' .* but text at 'bad' .*write it the same way .*, or map all values: classes = ",
     ),
+    "label unit": (
+        rows(age=range(6), town=["U"] * 6, outcome=["1 mg", "2 mg"] * 3),
+        r"label 'outcome' has '1 mg' in data row 1; write the number alone, without its unit$",
+    ),
+    "no header": (
+        rows(**{"1": range(6), "Ulm": ["U"] * 6, "0": MANY}),
+        r"bad.csv .*; its first line has numbers: put one",
+    ),
+    "title": ("Report;2024\n\n" + PLAIN, r"bad.csv: line 3 has 1 cells .* or delete what stands above the header"),
+    "16 bits": (PLAIN.encode("utf-16-le"), r"bad.csv is not UTF-8 text \(character 1 is NUL\); save it as"),
     "latin": (
         "age,town,outcome\n1,K\xf6ln,0\n".encode("latin-1"),
         r'bad.csv is not UTF-8 text \(byte 20\); save it as "CSV UTF-8"',

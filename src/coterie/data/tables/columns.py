@@ -143,7 +143,18 @@ def from_numbers(values: Any, missing: Missing, *, boolean: bool = False, **abou
         about["problem"] = ("infinite", int(wild[0]) + 1, str(numbers[wild[0]]))
     if np.isnan(numbers).all():
         return Column("empty", numbers, **about)
+    if _are_dates(numbers[~np.isnan(numbers)]):
+        dates = np.array(["date" if there else None for there in ~np.isnan(numbers)], dtype=object)
+        return Column("date", None, dates)
     return Column("boolean" if boolean else "number", numbers, **about)
+
+
+def _are_dates(numbers: Floats) -> bool:
+    """Whether all are dates such as 20230131, on more than one day."""
+    if numbers.min() == numbers.max() or numbers.min() < 19000101 or numbers.max() > 21001231:
+        return False
+    days, months = numbers % 100, numbers // 100 % 100
+    return bool(((days >= 1) & (days <= 31) & (months >= 1) & (months <= 12) & (numbers % 1 == 0)).all())
 
 
 def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = "", category: bool = False) -> Column:

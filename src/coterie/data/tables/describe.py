@@ -208,7 +208,8 @@ def _label(said: Told, settings: TableSettings) -> LabelRecipe:
         (one, at), (other, there) = sorted(kinds.items())[:2]
         raise InputError(
             f"label {name!r} is {one} at {at!r} ({said[at]['source']}) but {other} at {there!r} "
-            f"({said[there]['source']}); write it the same way in all files"
+            f"({said[there]['source']}); write it the same way in all files, or map "
+            'all values: classes = {"1" = ["yes", "1"], ...}'
         )
     kind = next(iter(kinds))
     signs = _signs(f"label {name!r}", said, about)

@@ -133,7 +133,7 @@ def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None,
             f"{', '.join(spec['values'][:10])}"
         )
     elif column.problem is not None:
-        problem = f"{table.source}: label {name!r} {complaint(*column.problem)}"
+        problem = f"{table.source}: label {name!r} {complaint(*column.problem, choice='')}"
     elif column.numbers is None:
         problem = f"{table.source}: label {name!r} is text in data row {example(column)[0]} but must be a number"
     elif spec["above"] is not None:

@@ -323,7 +323,7 @@ def ready_tables(
 def _labelled(table: Table, label: str, files: FileSettings) -> tuple[Table, list[str]]:
     """`table` without the rows that have no label, and a note; refused unless the user asked to drop them."""
     wrong = table.columns[label].problem
-    require(wrong is None, f"{table.source}: label {label!r} {complaint(*wrong) if wrong else ''}")
+    require(wrong is None, f"{table.source}: label {label!r} {complaint(*wrong, choice='') if wrong else ''}")
     present = table.columns[label].present
     if present.all():
         return table, []

@@ -33,17 +33,16 @@ _PAIR = re.compile(r"\d{2,3}\s*/\s*\d{2,3}|\d[\d.,]*\s*±\s*\d[\d.,]*")
 
 _KINDS = {"bound": _BOUND, "comma": _COMMAS, "minus": _MINUS, "mark": _MARK, "pair": _PAIR, "unit": _UNIT}
 
-_CHOICE = "or name the column in categorical or drop"
 _COMPLAINTS: Mapping[str, str] = {
     "infinite": "is {cell} in data row {row}; give a finite number or leave the cell empty",
-    "bound": "has {cell!r} in data row {row} among numbers; write a number (such as half the limit), list it under missing, {choice}",
-    "unit": "has {cell!r} in data row {row}; write the number alone, without its unit, {choice}",
-    "mark": "has {cell!r} in data row {row}; write the number alone, without a mark, {choice}",
-    "minus": "has {cell!r} in data row {row}; write a negative number with a minus in front, {choice}",
-    "pair": "has {cell!r} in data row {row}; write two numbers in two columns, {choice}",
-    "comma": "has {cell!r} in data row {row}; write decimals with a point and thousands without a sign, {choice}",
-    "sign": "has {cell!r} in data row {row}, while other cells have another sign or none; write all the same way, {choice}",
-    "text": "has {cell!r} in data row {row} among numbers; correct that cell, list it under missing, {choice}",
+    "bound": "has {cell!r} in data row {row} among numbers; write a number (such as half the limit), list it under missing{choice}",
+    "unit": "has {cell!r} in data row {row}; write the number alone, without its unit{choice}",
+    "mark": "has {cell!r} in data row {row}; write the number alone, without a mark{choice}",
+    "minus": "has {cell!r} in data row {row}; write a negative number with a minus in front{choice}",
+    "pair": "has {cell!r} in data row {row}; write two numbers in two columns{choice}",
+    "comma": "has {cell!r} in data row {row}; write decimals with a point and thousands without a sign{choice}",
+    "sign": "has {cell!r} in data row {row}, while other cells have another sign or none; write all the same way{choice}",
+    "text": "has {cell!r} in data row {row} among numbers; correct that cell, list it under missing{choice}",
 }
 
 
@@ -64,13 +63,13 @@ def with_signs(signs: Sequence[str]) -> str:
     return f"with {' and '.join(words.get(sign, sign) for sign in signs)}" if signs else "without signs"
 
 
-def complaint(kind: str, row: int, cell: str) -> str:
-    """What is wrong with a column of numbers and how to cure it, to be put behind its name.
+def complaint(kind: str, row: int, cell: str, choice: str = ", or name the column in categorical or drop") -> str:
+    """What is wrong with a column of numbers and how to cure it, to be put behind its name. `choice`: what else may be done.
 
     >>> complaint("infinite", 3, "inf")
     'is inf in data row 3; give a finite number or leave the cell empty'
     """
-    return _COMPLAINTS[kind].format(cell=cell[:40], row=row, choice=_CHOICE)
+    return _COMPLAINTS[kind].format(cell=cell[:40], row=row, choice=choice)
 
 
 def number(cell: str | float, comma: Comma = "") -> float | None:

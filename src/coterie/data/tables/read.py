@@ -90,6 +90,9 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f'{path} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"') from error
+    nul = text.find("\0")  # as of UTF-16 without its mark
+    require(nul < 0, f'{path} is not UTF-8 text (character {nul} is NUL); save it as "CSV UTF-8"')
+    text = re.sub(r"\Asep=.\r?(?=\n)", "", text)  # a word to Excel, which the first lines say as well
     separator = _separator([line for line in text.split("\n", 20)[:20] if line.strip()])
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     header: list[str] = []
@@ -104,7 +107,7 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
             require(
                 len(row) == len(header),
                 f"{path}: line {reader.line_num} has {len(row)} cells but the header has {len(header)}; "
-                "correct that line (a separator inside a cell needs quotes)",
+                "correct that line (a separator inside a cell needs quotes) or delete what stands above the header",
             )
             rows.append(row)
     except csv.Error as error:

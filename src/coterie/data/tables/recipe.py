@@ -327,23 +327,19 @@ def _other_units(names: Sequence[str], centre: Tensor, about: Moments, draft: Dr
 
     `about`: moments of the columns `names` about `centre`, the pooled mean of each.
     """
-    sums = torch.stack([about.counts, about.totals, about.squares])  # [3, clients, columns]
-    own, others = (_mean_and_deviation(part, centre) for part in (sums, sums.sum(1, keepdim=True) - sums))
-    factors = own[0] / others[0]
-    same_shape = (own[1] / others[1] / factors).log().abs() < math.log(SHAPE)
-    enough = torch.minimum(sums[0], sums[0].sum(0) - sums[0]) >= ENOUGH_TO_TELL
+    counts = about.counts
+    shift = about.totals / counts
+    own = torch.stack([centre + shift, (about.squares / counts - shift**2).clamp(min=0).sqrt()])  # NaN without a row
+    # The median client: pooled moments of others in two units would be those of neither.
+    factors, spreads = (own / own.nanmedian(dim=1, keepdim=True).values).unbind()
+    same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
+    enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
     odd = (factors.log().abs() > math.log(UNIT)) & same_shape & enough
     notes = []
     for j, name in enumerate(names):
-        for i in odd[:, j].nonzero().flatten().tolist()[:1]:  # of two clients each would be odd
+        for i in odd[:, j].nonzero().flatten().tolist()[:1]:
             times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
             notes.append(
                 f"{name}: numbers at {list(draft['training_rows'])[i]} are about {times} those of the others; the same unit?"
             )
     return notes
-
-
-def _mean_and_deviation(sums: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-    """Of counts, totals and squares about `centre` [3, n, c]: mean and standard deviation [n, c]; NaN without a row."""
-    shift = sums[1] / sums[0]
-    return centre + shift, (sums[2] / sums[0] - shift**2).clamp(min=0).sqrt()

@@ -10,6 +10,7 @@ from coterie.core.errors import InputError, is_number, nearest, require
 from coterie.core.rules import one_of
 from coterie.core.schema import Flag, options
 from coterie.data.tables.columns import Missing, Reading, Table
+from coterie.data.tables.numbers import number
 from coterie.data.tables.spelling import alike, legible, quoted, spell
 
 __all__ = ["EVERY_FILE", "FEW_NUMBERS", "MANY_CLASSES", "FileSettings", "TableSettings", "check_label", "settings_of"]
@@ -121,7 +122,10 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
         return
     have = [n for n, t in tables.items() if label in t.columns]
     near = [c for c in table.columns if alike(c, label)]
-    if have and near:
+    unnamed = 2 * sum(number(name) is not None for name in table.columns) > len(table.columns)
+    if unnamed:
+        cure = "; its first line has numbers: put one with the names of the columns above"
+    elif have and near:
         cure = f"; is {near[0]!r} the same? Then say rename = {{{quoted(near[0])} = {quoted(label)}}}"
     elif have:
         cure = f" although {have[0]!r} has it: add it, or name another label"

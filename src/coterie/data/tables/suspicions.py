@@ -1,8 +1,9 @@
-"""What makes results look better than they are: a column that says the label, and rows that several clients have."""
+"""What makes results other than they are: a column that says the label, copied rows, numbers that are codes, totals or slips."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -14,13 +15,17 @@ from coterie.core.clients import Client
 from coterie.core.rows import Part
 from coterie.data.tables.columns import Table
 from coterie.data.tables.recipe import Recipe
-from coterie.data.tables.spelling import listing, names_rows
+from coterie.data.tables.spelling import listing, names_rows, spell
 
 __all__ = ["suspicions"]
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
 _SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
 _DISTINCT = 0.9  # share of different rows at one client below which equal rows mean nothing
+_ENOUGH = 20  # numbers from which on one can be far from all others
+_GAP = 3.0  # ranges of all others from which on a number is far from them
+_FAR_OFF = 3  # numbers at one end that can be far from all others together, such as several codes
+_CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
 Array = NDArray[Any]
 
@@ -31,7 +36,8 @@ def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recip
     copied = [f"{name} ({share:.0%})" for name, share in _shared(clients).items() if share >= _SHARED]
     notes = [f"{listing(columns)}: says the label in all training rows; drop what is known only afterwards"]
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"]
-    return [note for note, some in zip(notes, (columns, copied), strict=True) if some] + _of_one_patient(tables, recipe)
+    doubts = [note for note, some in zip(notes, (columns, copied), strict=True) if some]
+    return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe)]
 
 
 def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
@@ -69,6 +75,72 @@ def _names_the_class(categories: Array, classes: Array) -> bool:
     """Whether all rows of a category [rows, categories], and all without one, have the same class."""
     codes = categories @ np.arange(1, categories.shape[1] + 1)
     return len({*zip(codes.tolist(), classes.tolist(), strict=True)}) == len(np.unique(codes))
+
+
+def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Questions about numbers that are far from all others of their client, and about two ways to write yes and no."""
+    label = recipe["label"]["column"]
+    names = [label, *(column["name"] for column in recipe["columns"] if column["kind"] == "number")]
+    numbers = {
+        (table.name, name): column.numbers
+        for table in tables
+        for name in names
+        if (column := table.columns[name]).numbers is not None and column.kind == "number"
+    }
+    far = {key: {value: np.flatnonzero(own == value) for value in _far_off(own)} for key, own in numbers.items()}
+    odd = Counter((client, int(at[0])) for (client, _), found in far.items() for at in found.values() if len(at) == 1)
+    notes = [
+        f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
+        for (client, row), n in odd.items()
+        if n > 1
+    ]
+    for name in names:
+        where = [
+            f"{spell(value)} (data row {at[0] + 1}{f' and {len(at) - 1} more' if len(at) > 1 else ''} at {client})"
+            for client in (table.name for table in tables)
+            for value, at in far.get((client, name), {}).items()
+            if len(at) > 1 or odd[client, int(at[0])] == 1
+        ]
+        cure = "correct a slip, name a code for missing under missing"
+        notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
+        pairs = ((0.0, 1.0), (1.0, 2.0))
+        written = [[t.name for t in tables if _are(pair, numbers.get((t.name, name)))] for pair in pairs]
+        if all(written) and name != label:
+            notes.append(
+                f"{name}: 0 and 1 at {listing(written[0])} but 1 and 2 at {listing(written[1])}; the same codes?"
+            )
+    return notes
+
+
+def _are(pair: tuple[float, float], numbers: Array | None) -> bool:
+    return numbers is not None and {*np.unique(numbers[~np.isnan(numbers)]).tolist()} == {*pair}
+
+
+def _far_off(numbers: Array) -> list[float]:
+    """The few numbers at either end that are far from all others.
+
+    Far is more than `_GAP` ranges of all others. For a number that people write for "missing" one range is enough, and for a
+    negative one that all others are not negative; for 0 that the others are all far above it, measured by their deviation.
+    """
+    present = numbers[~np.isnan(numbers)]
+    values = np.unique(present)
+    out: list[float] = []
+    for ordered in (values, values[::-1]):
+        few = range(min(_FAR_OFF, len(values) - 2), 0, -1)
+        k = next((k for k in few if _is_apart_from(ordered[:k], ordered[k:], present)), 0)
+        out += ordered[:k].tolist()
+    return out
+
+
+def _is_apart_from(ends: Array, rest: Array, numbers: Array) -> bool:
+    gap, spread = np.abs(ends[-1] - rest[0]), np.ptp(rest)
+    if len(rest) >= _ENOUGH and gap > _GAP * spread:
+        return True
+    if ends.tolist() == [0.0]:
+        others = numbers[numbers != 0]
+        return bool(len(numbers) - len(others) > 1 and len(rest) >= _ENOUGH and others.mean() > _GAP * others.std())
+    negative = ends.max() < 0 <= rest.min() and rest.max() > 2
+    return bool(all(_CODE.fullmatch(spell(end)) for end in ends) and (gap > spread or negative))
 
 
 def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
