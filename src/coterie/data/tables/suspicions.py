@@ -88,7 +88,7 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         if (column := table.columns[name]).numbers is not None and column.kind == "number"
     }
     far = {key: {value: np.flatnonzero(own == value) for value in _far_off(own)} for key, own in numbers.items()}
-    odd = Counter((client, int(at[0])) for (client, _), found in far.items() for at in found.values() if len(at) == 1)
+    odd = Counter((client, int(at[0])) for (client, _), some in far.items() for at in some.values() if len(at) == 1)
     notes = [
         f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
         for (client, row), n in odd.items()
