@@ -11,6 +11,7 @@ from csv_files import folder, notes, rows
 
 from coterie.core.errors import InputError
 from coterie.data import apply_recipe, from_folder, from_frames, load
+from coterie.data.tables.check import check_folder
 
 PLAIN = "age,town,outcome\n30,Ulm,0\n40,Bonn,1\n50,Ulm,1\n60,Bonn,0\n70,Ulm,1\n80,Ulm,0\n"
 
@@ -335,6 +336,10 @@ BAD_FILES = {
         rows(age=range(6), town=["U"] * 6, outcome=["no", "yes"] * 3),
         r"label 'outcome' is number at 'good' .* but text at 'bad' .*write it the same way .*, or map all values: classes = ",
     ),
+    "dates": (
+        rows(age=["2023-01-01"] * 6, town=["U"] * 6, outcome=MANY),
+        r"bad.csv: column 'age' holds dates or times but numbers at 'good'; write it the same way .*, or name it in drop",
+    ),
     "label unit": (
         rows(age=range(6), town=["U"] * 6, outcome=["1 mg", "2 mg"] * 3),
         r"label 'outcome' has '1 mg' in data row 1; write the number alone, without its unit$",
@@ -356,6 +361,18 @@ BAD_FILES = {
     "huge": (rows(age=["1e200"] * 6, town=["U"] * 6, outcome=MANY), r"column 'age' holds numbers too large to square"),
     "cell": ('age,town,outcome\n1,"' + "x" * 140_000 + '",0\n', r"bad.csv: line 2 cannot be read as CSV"),
 }
+
+
+def test_what_may_be_a_client_under_another_name_is_noted(tmp_path):
+    folder(tmp_path, a=PLAIN)
+    (tmp_path / "b.txt").write_text(PLAIN)
+    (tmp_path / ".c.txt").write_text(PLAIN)
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "c.csv").write_text(PLAIN)
+    want = "not read: b.txt, c/ (put the table of a client there as NAME.csv)"
+    assert want in notes(from_folder(tmp_path, label="outcome"))
+    assert want in check_folder(tmp_path, label="outcome").notes
 
 
 @pytest.mark.parametrize("case", BAD_FILES, ids=list(BAD_FILES))

@@ -16,7 +16,7 @@ from coterie.core.errors import InputError
 from coterie.data.split_table import Split
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.describe import draft_recipe
-from coterie.data.tables.folder import dealt_tables, files_of, from_tables, ready_tables, within
+from coterie.data.tables.folder import dealt_tables, files_of, from_tables, not_read, ready_tables, within
 from coterie.data.tables.read import read
 from coterie.data.tables.recipe import Draft, TableCohort, describe
 from coterie.data.tables.settings import FileSettings, TableSettings, check_label, settings_of
@@ -127,13 +127,13 @@ def check_folder(
     for name, file in ({path.stem: path} if path.is_file() else files_of(path)).items():
         with problems.noted():
             tables[name] = read(file, settings.reading(name))
-    notes: tuple[str, ...] = ()
+    notes = () if path.is_file() else tuple(not_read(path))
     if path.is_file() and tables and (split or {}).get("kind") is not None:
         with problems.noted():
             tables, notes = dealt_tables(tables[path.stem], settings, own, seed=seed, split=split)
         split = within(split)
     checked = check_tables(tables, settings, own, problems, seed=seed, split=split)
-    return replace(checked, notes=(*notes, *checked.notes))
+    return replace(checked, notes=(*checked.notes, *notes))
 
 
 def check_tables(

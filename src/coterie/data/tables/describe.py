@@ -118,6 +118,12 @@ def _column(column: str, said: Told, chosen: bool) -> Drafted:
     kinds = {about["kind"] for about in have.values()}
     if not kinds:
         return None, ["missing at every client"]
+    if "date" in kinds and kinds & {"number", "boolean"} and not chosen:
+        dates, other = (next(n for n, a in have.items() if (a["kind"] == "date") is so) for so in (True, False))
+        raise InputError(
+            f"{said[dates]['source']}: column {column!r} holds dates or times but {have[other]['kind']}s at {other!r}; write it the "
+            "same way in all files, or name it in drop"
+        )
     if "date" in kinds:
         return None, ["dates or times; turn them into numbers, such as days since a start, to use them"]
     if "text" in kinds and len(kinds) > 1 and not chosen:

@@ -25,6 +25,7 @@ from coterie.data.tables.numbers import complaint
 from coterie.data.tables.read import SUFFIXES, read, read_frame
 from coterie.data.tables.recipe import Recipe, TableCohort, describe, fit_recipe
 from coterie.data.tables.settings import EVERY_FILE, FEW_NUMBERS, MANY_CLASSES, FileSettings, TableSettings, settings_of
+from coterie.data.tables.spelling import listing
 from coterie.data.tables.suspicions import suspicions
 
 __all__ = [
@@ -36,12 +37,27 @@ __all__ = [
     "from_folder",
     "from_frames",
     "from_tables",
+    "not_read",
     "ready_tables",
     "server_rows",
     "within",
 ]
 
-_OTHER_TABLES = (".xls", ".ods", ".feather", ".sav", ".dta", ".gz")
+_OTHER_TABLES = (
+    ".xls",
+    ".xlsm",
+    ".xlsb",
+    ".ods",
+    ".numbers",
+    ".feather",
+    ".sav",
+    ".dta",
+    ".sas7bdat",
+    ".rds",
+    ".rdata",
+    ".dat",
+)
+_OTHER_TABLES += (".gz", ".zip")
 _OF_FILES = ("unlabelled", "split_column", "server_file")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
 _PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
@@ -142,7 +158,9 @@ def from_folder(
         return from_array_files(files, label=label, classes=tuple(classes), **about)
     settings = settings_of(label=label, **options)
     tables = {stem: read(file, settings.reading(stem)) for stem, file in files.items()}
-    return from_tables(tables, settings, name or f"the folder {path}", own, **about)
+    clients = from_tables(tables, settings, name or f"the folder {path}", own, **about)
+    clients.notes = (*clients.notes, *not_read(Path(path)))
+    return clients
 
 
 def dealt_tables(
@@ -209,6 +227,18 @@ def files_of(folder: Path) -> dict[str, Path]:
             files[file.stem] = file
     require(bool(files), f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there")
     return files
+
+
+def not_read(folder: Path) -> list[str]:
+    """A note on what may be the table of a client under another name: files of text, or without ending, and folders of tables."""
+    texts = [file.name for file in sorted(folder.iterdir()) if file.is_file() and file.suffix.lower() in (".txt", "")]
+    folders = [
+        f"{below.name}/"
+        for below in sorted(folder.iterdir())
+        if below.is_dir() and any(file.suffix.lower() in SUFFIXES for file in below.iterdir())
+    ]
+    names = [name for name in (*texts, *folders) if not name.startswith(".")]
+    return [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"] if names else []
 
 
 def from_frames(frames: Mapping[str, Any], *, name: str = "frames", **options: Any) -> Clients:

@@ -128,7 +128,7 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
     elif have and near:
         cure = f"; is {near[0]!r} the same? Then say rename = {{{quoted(near[0])} = {quoted(label)}}}"
     elif have:
-        cure = f" although {have[0]!r} has it: add it, or name another label"
+        cure = f" although {have[0]!r} has it: see whether its first line is the header, add the column, or name another label"
     else:
         cure = f"; {nearest(label, table.columns)}: add it, or name another label"
     raise InputError(f"{table.source} has no label column {label!r}{cure}")
