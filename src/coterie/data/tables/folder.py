@@ -43,7 +43,7 @@ __all__ = [
     "within",
 ]
 
-_OTHER_TABLES = (
+_OTHER_TABLES = {
     ".xls",
     ".xlsm",
     ".xlsb",
@@ -56,8 +56,8 @@ _OTHER_TABLES = (
     ".rds",
     ".rdata",
     ".dat",
-)
-_OTHER_TABLES += (".gz", ".zip")
+}
+_OTHER_TABLES |= {".gz", ".zip"}
 _OF_FILES = ("unlabelled", "split_column", "server_file")
 _FEWEST_ROWS = 3  # one row each to train, to test, and to say anything about either
 _PARTS = {"train": "train", "training": "train", "test": "test", "validation": "validation", "valid": "validation"}
