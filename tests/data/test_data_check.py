@@ -125,3 +125,17 @@ def test_a_column_that_is_left_out_is_no_drift(tmp_path):
     assert any(note.startswith("left out: id") for note in check.notes)
     assert "id" in check.columns
     assert {d.column for d in check.drift} == {"age", "sex", "y"}
+
+
+def test_small_clients_are_not_far_from_the_others_by_chance(tmp_path):
+    rng = np.random.default_rng(0)
+    for i, n in enumerate([3, 10, 30, 100] * 15):
+        columns = {"age": rng.normal(60, 10, n), "ward": rng.choice(list("abcdef"), n), "y": rng.integers(0, 2, n)}
+        (tmp_path / f"{i}.csv").write_text(rows(**columns))
+    check = check_folder(tmp_path, label="y", task="classification")
+    assert len(check.drift) > 170
+    assert sum(abs(d.value) > d.chance for d in check.drift) <= 1
+    odd = {"age": rng.normal(72, 10, 100), "ward": rng.choice(list("aaaaaf"), 100), "y": rng.integers(0, 2, 100)}
+    (tmp_path / "odd.csv").write_text(rows(**odd))
+    check = check_folder(tmp_path, label="y", task="classification")
+    assert [d.column for d in check.drift if d.client == "odd" and abs(d.value) > d.chance] == ["ward", "age"]

@@ -75,12 +75,13 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
 
 
 def _drifts(check: TableCheck) -> list[str]:
-    apart = [d for d in check.drift if abs(d.value) >= APART[d.measure]]
+    apart = [d for d in check.drift if abs(d.value) >= max(APART[d.measure], d.chance)]
     if not check.drift:
         return []
     if not apart:
         return ["are the clients alike? No column of a client is far from the others."]
-    said = [f"are the clients alike? {len(apart)} columns of single clients are far from the others; the furthest:"]
+    many = "columns of single clients are" if len(apart) > 1 else "column of one client is"
+    said = [f"are the clients alike? {len(apart)} {many} far from the others; the furthest:"]
     for d in apart[:MOST_DRIFTS]:
         how = f"{d.value:+.1f} standard deviations" if d.measure == "mean difference" else f"{d.value:.0%} of the rows"
         said.append(f"  {d.client}: {d.column} differs by {how}")

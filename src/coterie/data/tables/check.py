@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -54,12 +55,14 @@ class Drift(NamedTuple):
         measure: "mean difference", in standard deviations (the root of the mean of both variances), with its sign; or "total
             variation", half the sum of the absolute differences of all shares, from 0 to 1.
         value: of the measure.
+        chance: what a client with so few values hardly ever exceeds if it is like the others.
     """
 
     client: str
     column: str
     measure: str
     value: float
+    chance: float
 
 
 @dataclass(frozen=True)
@@ -232,12 +235,14 @@ def _drift(client: str, column: str, own: Facts, others: list[Facts]) -> Drift |
     total = sum(rows for _, rows in present)
     if not total or own.missing == 1 or own.kind == "date":
         return None
+    noise = 1 / (own.rows * (1 - own.missing)) + 1 / total  # of a mean, in squared standard deviations
     if own.mean is not None and own.deviation is not None and all(f.mean is not None or not n for f, n in present):
         known = [(f.mean, f.deviation or 0.0, n / total) for f, n in present if f.mean is not None]
         mean = sum(m * share for m, _, share in known)
         variance = sum((s**2 + (m - mean) ** 2) * share for m, s, share in known)
         scale = ((own.deviation**2 + variance) / 2) ** 0.5
-        return None if scale == 0 else Drift(client, column, "mean difference", (own.mean - mean) / scale)
+        chance = 4 * noise**0.5  # standard errors; four, since many columns of many clients are looked at
+        return None if scale == 0 else Drift(client, column, "mean difference", (own.mean - mean) / scale, chance)
     if own.kind != "text" or any(f.kind != "text" and n for f, n in present):
         return None
     shares: Counter[str] = Counter()
@@ -245,7 +250,9 @@ def _drift(client: str, column: str, own: Facts, others: list[Facts]) -> Drift |
         for text, share in facts.shares.items():
             shares[text] += share * rows / total  # type: ignore[assignment]
     distance = sum(abs(own.shares.get(text, 0.0) - shares[text]) for text in {*own.shares, *shares}) / 2
-    return Drift(client, column, "total variation", distance)
+    # Its mean under no difference, and three times the most that its standard deviation can be.
+    expected = sum((p * (1 - p) * noise) ** 0.5 for p in shares.values()) / (2 * math.pi) ** 0.5
+    return Drift(client, column, "total variation", distance, expected + 1.5 * noise**0.5)
 
 
 def short(facts: Facts) -> str:

@@ -81,7 +81,7 @@ def _far(scaled: NDArray[np.float64], spec: ColumnRecipe, source: str) -> list[s
 def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
     where = f"{source}: column {spec['name']!r}"
     if column.problem is not None:
-        raise InputError(f"{where} {complaint(*column.problem)}")
+        raise InputError(f"{where} {complaint(*column.problem, choice='')}")
     if column.numbers is None:
         if column.unknown or not column.present.any():
             return np.full(len(column), np.nan)
