@@ -242,6 +242,14 @@ def test_json_is_all_there_is(driver, tmp_path):
     assert got["rows"] == summary(tmp_path / "run")
     assert set(got["verdicts"]) == {"cleveland", "hungary", "long-beach", "switzerland"}
     assert all(v["kind"] and v["reason"] for v in got["verdicts"].values())
+    assert got["predicts"] == "num > 0 (narrowed coronary artery), 1 = disease"
+    assert got["notes"][0] == "left out: ca, slope, thal (as asked)"
+    told = {(d["client"], d["metric"]): d for d in got["differences"] if d["method"] == "fedavg"}
+    assert len(told) == 4 * 2 - 1 + 2  # no AUC at Switzerland; and the means
+    assert {d["strength"] for d in told.values()} == {"no verdict"}
+    losses = {(r["method"], r["client"], r["seed"]): r["loss"] for r in got["rows"] if r["split"] == "test"}
+    gap = losses["fedavg", "hungary", 0] - losses["local", "hungary", 0]
+    assert told["hungary", "loss"]["mean"] == pytest.approx(gap)
 
 
 def test_a_second_run_writes_the_same_bytes(driver, tmp_path, heart):

@@ -108,7 +108,9 @@ def test_the_page_says_everything(tmp_path: Path) -> None:
     for text in (
         "No gain shown: fedavg is clearly worse in log-loss.",
         "Averaging (fedavg) : clearly ",
-        "93.5 % in one class",
+        "41 test rows · 82 training rows · 95.6 % positive",
+        "Higher AUC: better ranking; lower log-loss: more honest risks.",
+        "AUC covers 3 of 4 clients: Switzerland has under 10 test rows of a class.",
         "largest class",
         "training shares",
         "Balanced accuracy",
@@ -273,6 +275,7 @@ def test_nothing_violates_the_accessibility_rules_of_level_a_and_aa(tmp_path: Pa
 
 
 CLICKS = """<script>
+document.querySelectorAll("details").forEach((d) => { d.open = true; });
 document.querySelectorAll("button").forEach((b) => b.click());
 document.querySelectorAll("select").forEach((s) => { s.selectedIndex = s.options.length - 1; s.dispatchEvent(new Event("change")); });
 document.querySelectorAll("input").forEach((i) => { i.value = 0; i.dispatchEvent(new Event("input")); });
@@ -295,3 +298,18 @@ def test_a_browser_draws_it_and_its_controls_work_without_an_error(tmp_path: Pat
     assert "<b>bold</b>" not in shown
     assert "one round" in shown
     assert "round 5" in shown
+    numbers = re.findall(r"<li>([^<]*)</li>", shown)
+    assert "local, round 0: " in " ".join(numbers)
+    assert any(re.fullmatch(r".*, round 5: \d+ %", text) for text in numbers)  # a weight
+    assert not [text for text in numbers if "no result" in text or re.search(r"[+−]\.000", text)]
+
+
+def test_the_share_of_the_positive_class_has_its_name(tmp_path: Path) -> None:
+    bare = page(fake_run.heart(tmp_path / "bare", outcomes=False))
+    assert "41 test rows · 82 training rows · 93.5 % in the largest class" in bare.words
+    named = fake_run.heart(tmp_path / "named")
+    recipe = {"0": {"label": {"column": "num", "classes": ["healthy", "ill"]}}}
+    (named / "preprocess.json").write_text(json.dumps(recipe), encoding="utf-8")
+    got = page(named)
+    assert "41 test rows · 82 training rows · 95.6 % ill" in got.words
+    assert "Positive: ill." in got.words

@@ -189,3 +189,20 @@ def test_a_card_says_of_whom_too_few_rows_tell_whether_the_model_beats_a_constan
     text = card(all_of_them, "hungary", "fedavg", dict.fromkeys(fake_run.HEART, 100), rounds=60)
     assert "Shown to be better than a constant prediction at every client." in text
     assert "Too few rows" not in text
+
+
+def test_the_card_of_a_client_with_a_model_of_its_own_says_nothing_of_other_sites(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path, n_test={**fake_run.N_TEST, "switzerland": 12}, majority=0.5))
+    text = card(results, "hungary", "local", dict.fromkeys(fake_run.HEART, 100), rounds=60)
+    assert "Shown to be better than a constant prediction at Hungary." in text
+    assert "Switzerland" not in text
+    assert "Long Beach" not in text
+
+
+def test_the_card_of_a_tuned_model_says_which_rows_it_was_not_trained_on(tmp_path: Path) -> None:
+    truth = dict.fromkeys(("local", "fedavg", "ours"), fake_run.STORY["fedavg"])
+    results = Results.load(fake_run.write(tmp_path, truth, tuned={"ours": "fedavg"}))
+    cards = [card(results, "hungary", m, dict.fromkeys(fake_run.HEART, 100), rounds=60) for m in ("fedavg", "ours")]
+    kept = "on all rows of all clients but those that choose how the model is tuned:"
+    assert [kept in text for text in cards] == [False, True]
+    assert all("trained on all rows," not in text for text in cards)

@@ -13,6 +13,7 @@ import pytest
 from coterie.report import words
 from coterie.report.answer import LINES, answer_lines
 from coterie.report.results import Results
+from coterie.report.text import signed
 from coterie.report.verdicts import harmed, helped, verdict
 
 Numbers = tuple[float | None, float | None, float | None, float]
@@ -82,7 +83,7 @@ def test_the_words_flip_with_the_sign(tmp_path: Path) -> None:
     down = say(load(tmp_path / "down", {"local": ALONE, "fedavg": WORSE}))
     swapped = say(load(tmp_path / "swapped", {"local": BETTER, "fedavg": ALONE}))
     for text in (down, swapped):
-        assert text.startswith("Stay alone: fedavg is worse. fedavg: AUC −.")
+        assert text.startswith("Stay alone: fedavg is clearly worse. fedavg: AUC −.")
         assert "log-loss +.15" in text
     assert "AUC +.1" in up
     assert "log-loss −.15" in up
@@ -210,7 +211,11 @@ def test_too_few_rows_in_verdicts_and_in_counts(tmp_path: Path, rows: int) -> No
     assert harmed(results, "a") == ()
     assert harmed(results, "b") == ("fedavg",)
     assert words.tell(results).answer[1].startswith("Averaging (fedavg): clearly worse for 1 of 1 (b);")
-    assert "1 client with fewer than 30 test rows not counted." in words.tell(results).caveats
+    said = "Counts leave out 1 client with fewer than 30 test rows; means do not."
+    assert said in words.tell(results).caveats
+    assert words.numbers(results, "fedavg", None).startswith(
+        f"AUC {signed(results.compared.family('b')['fedavg', 'auc'].mean)}" if rows == 10 else "AUC "
+    )
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -370,6 +375,47 @@ def test_many_clients_with_too_few_rows_have_no_counts_but_a_mean(tmp_path: Path
     assert story.answer[1].endswith("(clearly better).")
 
 
+def test_staying_alone_says_how_sure_it_is(tmp_path: Path) -> None:
+    likely = load(tmp_path / "likely", {"local": ALONE, "fedavg": WORSE, "fedprox": WORSE}, outcomes=False)
+    assert words.headline(likely, verdict(likely, "a")) == "Stay alone: every federated method is likely worse."
+    clear = load(tmp_path / "clear", {"local": ALONE, "fedavg": WORSE, "fedprox": WORSE})
+    assert words.headline(clear, verdict(clear, "a")) == "Stay alone: every federated method is clearly worse."
+
+
+def test_the_mean_of_auc_says_over_whom_it_is(tmp_path: Path) -> None:
+    results = Results.load(fake_run.heart(tmp_path))
+    said = "AUC covers 3 of 4 clients: Switzerland has under 10 test rows of a class."
+    assert said in words.tell(results).caveats
+    judged = [results.compared.family(c).get(("meritfed", "auc")) for c in results.clients]
+    means = [d.mean for d in judged if d is not None]
+    assert len(means) == 3
+    assert results.compared.family(None)["meritfed", "auc"].mean == pytest.approx(sum(means) / 3)
+    everyone = load(tmp_path / "all", {"local": ALONE, "fedavg": BETTER})
+    assert not any("AUC covers" in text for text in words.tell(everyone).caveats)
+
+
+def test_the_answer_says_in_which_direction_each_metric_is_better(tmp_path: Path) -> None:
+    results = load(tmp_path, {"local": ALONE, "fedavg": BETTER})
+    said = "Higher AUC: better ranking; lower log-loss: more honest risks."
+    assert words.tell(results).meaning == said
+    assert said in answer_lines(results, width=80)
+    apart = load(tmp_path / "apart", {"fedavg": ALONE, "meritfed": BETTER})
+    assert words.tell(apart).meaning == ""
+    truth = {m: {"a": (v,)} for m, v in {"local": 3.0, "fedavg": 2.0}.items()}
+    numbers = Results.load(fake_run.write(tmp_path / "numbers", truth, metrics=("rmse",), outcomes=False))
+    assert words.tell(numbers).meaning == "Lower RMSE: smaller errors."
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_less_than_three_seeds_say_nothing_of_a_constant_and_what_an_interval_is(tmp_path: Path, seeds: int) -> None:
+    poor = {"local": (0.5, 0.5, 0.6, 0.9), "fedavg": (0.5, 0.5, 0.6, 0.9)}
+    results = load(tmp_path, poor, seeds=range(seeds), majority=0.6)  # type: ignore[arg-type]
+    assert not results.unproven("a")
+    assert words.constant(results, "a") == ""
+    lines = answer_lines(results, width=80)
+    assert any("±" in line for line in lines) == (words.INTERVAL in lines) == (seeds == 2)
+
+
 # The terminal
 
 
@@ -394,6 +440,13 @@ def test_the_answer_fits_a_screen(tmp_path: Path) -> None:
             assert len(lines) <= LINES
         assert "" not in (lines[0], lines[-1])
     assert sum(line.startswith("c") for line in answer_lines(many, width=80)) == 6
+
+
+def test_notes_without_room_are_counted(tmp_path: Path) -> None:
+    long = "a note of more than one line, " * 4
+    results = Results.load(fake_run.heart(tmp_path, notes=[long] * 5))
+    lines = answer_lines(results, width=80, ends=["end"] * 12)
+    assert [line for line in lines if "note" in line] == ["note: 5 on the data in the report"]
 
 
 def test_numbers_stand_beside_as_many_verdicts_as_there_is_room_for(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def _present(
     if args.json:
         rows = read_json(folder / "summary.json", list)
         verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
-        _say(json.dumps({"folder": str(folder), "rows": rows, "verdicts": verdicts}, indent=1))
+        told = {"folder": str(folder), "predicts": results.predicts, "rows": rows, "verdicts": verdicts}
+        _say(json.dumps({**told, "differences": results.compared.told, "notes": results.notes}, indent=1))
         return 0
     if args.tables:
         _say(render(results).rstrip())
@@ -351,7 +352,8 @@ def _finalise(args: argparse.Namespace) -> int:
     final = finalise(run, out, client=args.client, method=method, threshold=threshold)
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
     write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
-    _say(f"model of {method} for {args.client}, trained on all rows: {out}")
+    kept = " but those that choose how it is tuned" if results.tuned(method) else ""
+    _say(f"model of {method} for {args.client}, trained on all rows{kept}: {out}")
     _say(f"what to expect of it: {out / 'card.md'}")
     for note in final.notes:
         sys.stderr.write(f"note: {note}\n")

@@ -108,7 +108,9 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_printing(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON, and nothing else")
+    parser.add_argument(
+        "--json", action="store_true", help="print rows, verdicts, differences and notes as JSON, and nothing else"
+    )
     parser.add_argument("--no-report", action="store_true", help="write no HTML report")
     _add_tables_flag(parser)
 
@@ -170,7 +172,7 @@ def _add_site_commands(commands: Any) -> None:
 def _add_results(commands: Any) -> None:
     report = add_command(commands, "report", "print the answer of a run directory again, and rebuild its HTML report")
     report.add_argument("folder", help="the run directory")
-    report.add_argument("--json", action="store_true", help="print the rows and verdicts as JSON")
+    report.add_argument("--json", action="store_true", help="print rows, verdicts, differences and notes as JSON")
     report.add_argument("--no-html", action="store_true", help="print the answer only")
     _add_threshold(report)
     _add_tables_flag(report)

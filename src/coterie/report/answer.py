@@ -29,15 +29,16 @@ def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[s
     # The verdict of each client says what the first sentence counts.
     overall = [line for text in story.answer[not many :] for line in wrapped(text, width, "  ")]
     remarks = [line for text in _remarks(results, story) for line in wrapped(text, width, "  ")]
-    tail = [*remarks, *(["", *ends] if ends else [])]
+    tail = ["", *ends] if ends else []
     clients = [_client(one.name, one.headline, one.numbers, width) for one in story.clients]
-    shown = _fitting(clients, LINES - len(head) - len(overall) - len(tail) - 3 - 2 * bool(results.notes))
+    room = LINES - len(head) - len(overall) - len(remarks) - len(tail) - 3
+    shown = _fitting(clients, room - 2 * bool(results.notes))
     body = [line for lines in shown for line in lines]
     if len(shown) < len(clients):
         body += wrapped(f"{count(len(clients) - len(shown), 'client')} more in the report.", width)
     parts = [head, overall, body] if many else [head, body, overall]
-    notes = _notes(results, width, LINES - sum(map(len, parts)) - len(tail) - 4)
-    return _spaced([*parts, notes, tail])
+    notes = _notes(results, width, LINES - sum(map(len, parts)) - len(remarks) - len(tail) - 3)
+    return [*_spaced([*parts, [*notes, *remarks]]), *tail]
 
 
 def _spaced(parts: Sequence[Sequence[str]]) -> list[str]:
@@ -69,7 +70,7 @@ def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tup
 
 def _remarks(results: Results, story: Story) -> list[str]:
     unproven = [c for c in results.clients if results.unproven(c) and not results.compared.too_few_rows(c)]
-    texts = list(story.caveats)
+    texts = [story.meaning, *story.caveats] if story.meaning else list(story.caveats)
     if unproven:
         texts.insert(0, f"No model is shown to beat a constant prediction at {named(results, unproven)}.")
     return [*texts, *(printable(f"{text}.") for text in results.failures[:3])]
@@ -82,6 +83,7 @@ def _notes(results: Results, width: int, room: int) -> list[str]:
         one = wrapped(f"note: {printable(note)}", width, "  ")
         rest = len(results.notes) - i
         if len(lines) + len(one) + (rest > 1) > room:
-            return [*lines, f"note: {rest} more in the report"] if room > 0 else []
+            more = f"{rest} more" if lines else f"{rest} on the data"
+            return [*lines, f"note: {more} in the report"] if room > 0 else []
         lines += one
     return lines

@@ -67,10 +67,11 @@ def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], r
     lines = ["## Training", ""]
     alone = method == results.baseline
     rows = {client: rows[client]} if alone and client in rows else rows
+    kept = " but those that choose how the model is tuned" if results.tuned(method) else ""
     lines.append(
         f"{printable(results.algorithms[method])}, {count(rounds, 'round')},"
         f" {f'with the settings of the run {name}' if whole else f'after which the run {name} stopped early, with its settings'},"
-        f" on all rows of {results.names[client] if alone else 'all clients'}:"
+        f" on all rows of {results.names[client] if alone else 'all clients'}{kept}:"
     )
     weights = {} if alone else late_shares(results, client, method)
     total = sum(weights.values())
@@ -90,7 +91,7 @@ def _expected(results: Results, client: str, method: str, threshold: float | Non
     seeds = count(len(results.seeds), "seed")
     lines.append(
         f"These numbers come from the comparison, not from this model: over {seeds}, models of {printable(method)} were trained without"
-        f" the {results.split} rows and judged on them. This model was trained on all rows, so nothing is left to judge it by."
+        f" the {results.split} rows and judged on them. This model was trained on these, too, so nothing is left to judge it by."
     )
     lines += ["", f"| {results.names[client]} | value | 95 % interval |", "| --- | ---: | ---: |"]
     half = f" at {number(THRESHOLD)}" if threshold is not None else ""
@@ -101,15 +102,17 @@ def _expected(results: Results, client: str, method: str, threshold: float | Non
     for metric, share in ({} if threshold is None else shares(results, method, client)).items():
         at = "the chosen threshold" if chosen else number(threshold)
         lines += _scored(f"{results.metric_title(metric)} at {at}", share)
-    compared = [c for c in results.clients if results.compared.against_constant(method, c) is not None]
+    others = () if results.own_models(method) else results.clients  # which have the same model
+    compared = [c for c in others or (client,) if results.compared.against_constant(method, c) is not None]
     few = [c for c in compared if results.compared.too_few_rows(c)]
     judged = [c for c in compared if c not in few]
     unproven = [results.names[c] for c in judged if _no_better(results, c, method)]
     if unproven:
         lines += ["", f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}."]
     elif judged:
-        whom = f" with at least {FEWEST_ROWS} {results.split} rows" if few else ""
-        lines += ["", f"Shown to be better than a constant prediction at every client{whom}."]
+        enough = f" with at least {FEWEST_ROWS} {results.split} rows" if few else ""
+        whom = f"every client{enough}" if others else results.names[client]
+        lines += ["", f"Shown to be better than a constant prediction at {whom}."]
     if few:
         whom = listing(first_few([results.names[c] for c in few], 8))
         enough = f"{FEWEST_ROWS} {results.split} rows"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -89,6 +89,15 @@ class Comparisons:
             self._families[client] = self._family(client)
         return self._families[client]
 
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """Every comparison that decides, as a row with its interval and strength; the client of means over clients is None."""
+        return [
+            {"client": client, "method": method, "metric": metric, **difference._asdict()}
+            for client in (*self.results.clients, None)
+            for (method, metric), difference in self.family(client).items()
+        ]
+
     def _family(self, client: str | None) -> Family:
         base = self.results.baseline
         differences = {
@@ -166,8 +175,12 @@ class Comparisons:
         return score._replace(low=max(low, score.low), high=min(high, score.high))
 
     def against_constant(self, method: str, client: str) -> Difference | None:
-        """The loss of a method minus that of always predicting the client's own training rows."""
+        """The loss of a method minus that of always predicting the client's own training rows; None with fewer than 3 seeds, which
+        show nothing.
+        """
         loss = self.results.values(method, client, "loss")
+        if np.isfinite(loss).sum() < FEWEST_SEEDS:
+            return None
         ratio = self._ratio(client)
         return paired(
             loss,

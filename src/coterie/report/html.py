@@ -119,6 +119,8 @@ def _context(results: Results) -> dict[str, Any]:
             "references": [printable(m) for m in results.references],
             "seeds": len(results.seeds),
         },
+        "pooled": any(results.algorithms[m] == "centralised" for m in results.references),
+        "positive": results.positive,
         "classification": results.classification,
         "costs": _costs(results),
         "traffic": _traffic(results),
@@ -137,8 +139,12 @@ def _size(results: Results, client: str) -> str:
     parts = [f"{results.size(client):,.0f} {results.split} rows"] if math.isfinite(results.size(client)) else []
     n_train = results.size(client, "n_train")
     parts += [f"{n_train:,.0f} training rows"] if math.isfinite(n_train) and results.split != "train" else []
+    positive = results.compared.outcomes.positive(results.against or "", client)
     share = [float(v) for v in results.constant(client, "majority") if math.isfinite(v)]
-    parts += [f"{percent(sum(share) / len(share))} in one class"] if share else []
+    if positive is not None:
+        parts.append(f"{percent(positive)} {results.positive or 'positive'}")
+    elif share:
+        parts.append(f"{percent(sum(share) / len(share))} in the largest class")
     return " · ".join(parts)
 
 

@@ -79,6 +79,12 @@ class Outcomes:
         rows = self.rows(method, client)
         return min(one.rarest for one in rows.values()) if rows else None
 
+    def positive(self, method: str, client: str) -> float | None:
+        """The share of a client's test rows that are of class 1 of two, mean over seeds; None where it is not known."""
+        rows = self.rows(method, client).values()
+        shares = [float((one.labels == 1).mean()) for one in rows if one.labels is not None and one.risks is not None]
+        return sum(shares) / len(shares) if shares else None
+
     def error(self, method: str, other: str, client: str, metric: str) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
         one = self.rows(method, client)

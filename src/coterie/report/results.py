@@ -17,7 +17,7 @@ from coterie.report.comparisons import Comparisons
 from coterie.report.files import summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
-from coterie.report.text import display_names, first_few, printable
+from coterie.report.text import display_names, is_number, label_in_words, printable
 from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
 
 __all__ = ["THRESHOLD", "Results", "threshold_of"]
@@ -139,10 +139,19 @@ class Results:
         """The method that others are compared with: `baseline`, else the first that is not a reference."""
         return self.baseline or next((m for m in self.methods if m not in self.references), None)
 
+    def tuned(self, method: str) -> str | None:
+        """Which part of this method's model is tuned at each client afterwards, if any."""
+        tuning = _entries(self.experiment).get(method, {}).get("personalise")
+        return str(tuning.get("part")) if isinstance(tuning, dict) else None
+
     def recalibrated(self, method: str) -> bool:
         """Whether the bias of this method is tuned at each client afterwards."""
-        tuning = _entries(self.experiment).get(method, {}).get("personalise")
-        return isinstance(tuning, dict) and tuning.get("part") == "bias"
+        return self.tuned(method) == "bias"
+
+    def own_models(self, method: str) -> bool:
+        """Whether every client that this method serves has a model of its own."""
+        served = [row for c in self.served(method) for row in self.cells[method, c, self.split].values()]
+        return all(row.get("own_model") for row in served)
 
     def untuned(self, method: str) -> str | None:
         """The method that is the same but for `personalise`, if the run has it."""
@@ -201,7 +210,13 @@ class Results:
     @cached_property
     def predicts(self) -> str:
         """What is predicted, in words: `num > 0, 1 = disease`; empty if the run does not say."""
-        return printable(_label_in_words(self.label())) if self.label() else ""
+        return printable(label_in_words(self.label())) if self.label() else ""
+
+    @property
+    def positive(self) -> str:
+        """The name of class 1 of two, if it is more than a number; else empty."""
+        classes = [printable(str(c)) for c in self.label().get("classes") or ()]
+        return classes[1] if len(classes) == 2 and not is_number(classes[1]) else ""
 
     def unit(self, metric: str) -> str:
         """The unit of a metric, if it has one that is known: that of the label."""
@@ -442,24 +457,6 @@ def _coinciding(
             twins = tuple(m for m in later if numbers[m] == numbers[method])
             twins_of.update({method: twins} if twins else {})
     return twins_of
-
-
-def _label_in_words(label: dict[str, Any]) -> str:
-    """What is predicted, from the label of a recipe.
-
-    >>> _label_in_words({"column": "num", "above": 0, "meaning": "narrowed artery", "classes": ["healthy", "ill"]})
-    'num > 0 (narrowed artery), 1 = ill'
-    >>> _label_in_words({"column": "num", "above": 0, "classes": ["num <= 0", "num > 0"]})
-    'num > 0'
-    """
-    cut = "" if label.get("above") is None else f" > {label['above']:g}"
-    what = f"{label['column']}{cut}" + (f" ({label['meaning']})" if label.get("meaning") else "")
-    classes = [str(c) for c in label.get("classes") or []]
-    if len(classes) == 2:
-        return what if f"{label['column']}{cut}" == classes[1] else f"{what}, 1 = {classes[1]}"
-    if classes:
-        return f"{what}, {len(classes)} classes: {', '.join(first_few(classes, 5))}"
-    return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"
 
 
 def _entries(experiment: dict[str, Any]) -> dict[str, dict[str, Any]]:

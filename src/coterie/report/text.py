@@ -7,11 +7,14 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 __all__ = [
     "count",
     "display_names",
     "first_few",
+    "is_number",
+    "label_in_words",
     "listing",
     "number",
     "percent",
@@ -136,3 +139,34 @@ def display_names(names: Iterable[str]) -> dict[str, str]:
 
 def _capitals(name: str) -> str:
     return " ".join(word.capitalize() for word in re.split("[-_ ]", name))
+
+
+def label_in_words(label: dict[str, Any]) -> str:
+    """What is predicted, from the label of a recipe.
+
+    >>> label_in_words({"column": "num", "above": 0, "meaning": "narrowed artery", "classes": ["healthy", "ill"]})
+    'num > 0 (narrowed artery), 1 = ill'
+    >>> label_in_words({"column": "num", "above": 0, "classes": ["num <= 0", "num > 0"]})
+    'num > 0'
+    >>> label_in_words({"column": "died", "classes": [0, 1]})
+    'died = 1'
+    """
+    cut = "" if label.get("above") is None else f" > {label['above']:g}"
+    what = f"{label['column']}{cut}" + (f" ({label['meaning']})" if label.get("meaning") else "")
+    classes = [str(c) for c in label.get("classes") or []]
+    if len(classes) == 2:
+        if is_number(classes[1]):  # "1 = 1" says nothing, and "1 = 2" what is not so
+            return f"{what} = {classes[1]}"
+        return what if f"{label['column']}{cut}" == classes[1] else f"{what}, 1 = {classes[1]}"
+    if classes:
+        return f"{what}, {len(classes)} classes: {', '.join(first_few(classes, 5))}"
+    return f"{what}{', in ' + label['unit'] if label.get('unit') else ', a number'}"
+
+
+def is_number(text: str) -> bool:
+    """Whether a name is only a number, as `1` of the classes 0 and 1."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

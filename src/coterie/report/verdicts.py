@@ -127,7 +127,9 @@ def _weigh(results: Results, client: str, compared: Comparisons) -> Verdict:
             return _no_gain(results, client, compared, method, plain)
     if all(worse.values()) and not any(better.values()):
         who = "every federated method is" if len(compared) > 1 else f"{printable(next(iter(compared)))} is"
-        return Verdict("stay alone", f"{who} worse")
+        clear = [bool(_metrics(row, -1, clearly=True)) for row in compared.values()]
+        how = "clearly" if all(clear) else "likely or clearly" if any(clear) else "likely"
+        return Verdict("stay alone", f"{who} {how} worse")
     both = {m: f"{_said(results, row, 1)} but {_said(results, row, -1)}" for m, row in compared.items() if better[m]}
     if both:
         return Verdict("mixed", _together(both))

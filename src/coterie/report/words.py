@@ -15,7 +15,7 @@ import numpy as np
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
-from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS, Difference
+from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, FEWEST_SEEDS, Difference
 from coterie.report.text import count, first_few, listing, number, printable, signed
 from coterie.report.verdicts import Kind, Verdict, beats_constant, harmed, helped, late_shares, verdict, whole_percent
 
@@ -34,10 +34,14 @@ __all__ = [
     "tell",
 ]
 
-RULE = (
-    "±: 95 % interval of the difference to training alone, over seeds and patients. Likely: it excludes 0; clear: also after"
-    " correction for all comparisons."
-)
+INTERVAL = "±: 95 % interval of the difference to training alone, over seeds and patients."
+RULE = f"{INTERVAL} Likely: it excludes 0; clear: also after correction for all comparisons."
+MEANINGS = {
+    "AUC": "higher AUC: better ranking",
+    "log-loss": "lower log-loss: more honest risks",
+    "loss": "lower loss: better",
+    "RMSE": "lower RMSE: smaller errors",
+}
 HEADLINE = 15
 SHOWN = 6
 NAMED = 6
@@ -68,10 +72,11 @@ class ClientStory(NamedTuple):
 
 
 class Story(NamedTuple):
-    """The whole answer: for all, for each client (the extremes if there are many), and what limits it."""
+    """The whole answer: for all, for each client (the extremes if there are many), what the metrics mean, and what limits it."""
 
     answer: tuple[str, ...]
     clients: tuple[ClientStory, ...]
+    meaning: str
     caveats: tuple[str, ...]
     verdicts: dict[str, Verdict]
 
@@ -92,7 +97,8 @@ def tell(results: Results) -> Story:
         )
         for c in shown
     ]
-    return Story(_answer(results, verdicts, groupings), tuple(stories), tuple(_caveats(results, len(shown))), verdicts)
+    answer, caveats = _answer(results, verdicts, groupings), tuple(_caveats(results, len(shown)))
+    return Story(answer, tuple(stories), _meaning(results), caveats, verdicts)
 
 
 def facts(results: Results) -> list[str]:
@@ -278,17 +284,31 @@ def _counted(results: Results, clients: Sequence[str], total: int) -> str:
     return f"{len(clients)} of {total}{names}"
 
 
+def _meaning(results: Results) -> str:
+    """In which direction each metric that decides is better, and what it says; empty if nothing is compared."""
+    known = [results.metric_name(m) for m in results.compared.deciding(None)] if results.baseline else []
+    text = "; ".join(MEANINGS[name] for name in known if name in MEANINGS)
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
 def _caveats(results: Results, shown: int) -> list[str]:
-    texts, seeds = [], len(results.seeds)
-    if shown < len(results.clients):
-        texts.append(f"Shown: the {shown} of {len(results.clients)} clients with the largest gains and losses.")
+    texts, seeds, total = [], len(results.seeds), len(results.clients)
+    if shown < total:
+        texts.append(f"Shown: the {shown} of {total} clients with the largest gains and losses.")
+    rare = [c for c in results.clients if not results.compared.decides(c, "auc")]
+    if results.baseline and results.classification and "auc" in results.metrics and rare:
+        least = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
+        has = "has" if len(rare) == 1 else "have"
+        texts.append(f"AUC covers {total - len(rare)} of {total} clients: {named(results, rare)} {has} {least}.")
     if results.baseline and seeds < FEWEST_SEEDS:
+        texts += [INTERVAL] if seeds > 1 else []
         texts.append(f"{count(seeds, 'seed')} cannot show a difference; repeat with --seeds 5.")
     elif results.baseline:
         texts.append(RULE)
         few = sum(results.compared.too_few_rows(c) for c in results.clients)
         if 0 < few < len(results.clients):
-            texts.append(f"{count(few, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows not counted.")
+            who = f"{count(few, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows"
+            texts.append(f"Counts leave out {who}; means do not.")
         if results.outcomes_missing:
             texts.append("Losses per patient were not saved, so that nothing is called clear.")
     for method, twins in results.coincide.items():
