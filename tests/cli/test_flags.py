@@ -13,6 +13,7 @@ from coterie.cli.settings import override
 from coterie.core.errors import InputError
 from coterie.core.schema import Registry, options_of
 from coterie.data.split_table import Split
+from coterie.run.experiment import Experiment
 from coterie.run.keys import DECLARED, keys, keys_of
 
 FLAGGED = [key for key in keys() if key.flag]
@@ -120,6 +121,27 @@ def test_any_label_can_be_set(label):
     tables = {"methods": [{"name": "fedavg", "label": one} for one in ("a", "a.b", "a.b.c", "lr .1", "lr=.5")]}
     override(tables, build_parser().parse_args(["run", "some.toml", "--set", f"{label}.local.lr=.3"]))
     assert [m["label"] for m in tables["methods"] if m.get("local") == {"lr": 0.3}] == [label]
+
+
+def test_lists_of_methods_and_of_tune_need_no_brackets():
+    tables = {"methods": [{"name": "meritfed"}, {"name": "fedavg", "label": "a.b"}]}
+    said = (
+        "meritfed.targets=lyon,oslo",
+        "meritfed.oracle=validation",
+        "tune.a.b.local.lr=.1,1",
+        "tune.meritfed.md_step=.3",
+    )
+    override(tables, build_parser().parse_args(["run", "some.toml", *(w for one in said for w in ("--set", one))]))
+    assert tables["methods"][0] == {"name": "meritfed", "targets": ["lyon", "oslo"], "oracle": "validation"}
+    assert tables["tune"] == {"a.b.local.lr": [0.1, 1], "meritfed.md_step": [0.3]}
+
+
+def test_the_settings_to_try_may_be_those_of_a_label_with_dots():
+    table = {"methods": [{"name": "fedprox"}, {"name": "fedprox", "label": "fedprox.b"}]}
+    tune = {"fedprox.b.mu": [0.2, 0.3], "fedprox.mu": [0.1], "local.lr": [1.0]}
+    experiment = Experiment.from_tables({"data": {"name": "digits"}, **table, "tune": tune}, "here")
+    tried = [[trial["mu"] for trial in experiment.trials_of(entry)] for entry in experiment.methods]
+    assert tried == [[0.1], [0.2, 0.3]]
 
 
 def test_filters_are_set_by_name_by_key_or_as_a_list():

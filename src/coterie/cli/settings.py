@@ -119,14 +119,27 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         if rest.startswith("local."):
             put_local(target.setdefault("local", {}), rest.removeprefix("local."), value)
         else:
-            _put_within(target, rest, value)
+            _put_within(target, rest, _of_method(target["name"], rest, value))
     elif head == "tune":
-        tables.setdefault("tune", {})[rest] = value
+        # Lists, as everywhere on the command line, need no brackets.
+        tables.setdefault("tune", {})[rest] = (
+            value if isinstance(value, list) else [_value(word) for word in text.split(",")]
+        )
     elif head in known:
         _put(tables, head, rest, value)
     else:
         hint = nearest(head, {*labels, *known})
         raise InputError(f"--set {setting!r} names no method of this run and no table; {hint}")
+
+
+def _of_method(name: str, field: str, value: Any) -> Any:
+    """What a file says where the command line says `value` for a field of a method: there a list needs no brackets."""
+    from coterie.core.schema import options_of
+
+    if isinstance(value, str) and "," in value and name in catalogue.entries():
+        options = (option for option in options_of(catalogue.find(name)) if field in option.keys)
+        return next((value.split(",") for option in options if tuple[str, ...] in option.kinds), value)
+    return value
 
 
 LISTED = {

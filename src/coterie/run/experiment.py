@@ -33,7 +33,7 @@ from coterie.run.callbacks import CALLBACKS, Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
 from coterie.run.files import own_objects
 from coterie.run.finetune import Tuning
-from coterie.run.grid import apply, check_grid, settings_of
+from coterie.run.grid import apply, check_grid, names_of, settings_of
 
 if TYPE_CHECKING:
     from coterie.core.clients import Clients
@@ -211,7 +211,9 @@ class Experiment:
 
     def trials_of(self, entry: MethodEntry) -> Iterator[dict[str, Any]]:
         """The settings of an entry that `--tune` tries."""
-        return settings_of(entry, self.tune, local=entry.name not in self.objects and _trains(entry))
+        return settings_of(
+            entry, self.tune, names_of(self.methods), local=entry.name not in self.objects and _trains(entry)
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.run.entries import MethodEntry
 
-__all__ = ["apply", "check_grid", "settings_of"]
+__all__ = ["apply", "check_grid", "names_of", "settings_of"]
 
 LOCAL_GRID: Mapping[str, list[Any]] = {"local.lr": [0.03, 0.1, 0.3]}
 METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
@@ -19,16 +19,27 @@ METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
 }
 
 
+def names_of(entries: Iterable[MethodEntry]) -> set[str]:
+    """What a key of a [tune] table may begin with."""
+    return {"local", *(name for entry in entries for name in (entry.label, entry.name))}
+
+
+def _parted(key: str, names: Collection[str]) -> tuple[str, str]:
+    """Whose setting a key means, and which; the name of a method may have dots."""
+    who = max((name for name in names if key.startswith(f"{name}.")), key=len, default=key.partition(".")[0])
+    return who, key[len(who) + 1 :]
+
+
 def check_grid(grid: Mapping[str, Any], entries: Sequence[MethodEntry], where: str) -> None:
     """Raise `InputError` unless every key of a [tune] table names a method or `local`, and every value is a list."""
-    labels = {"local", *(name for entry in entries for name in (entry.label, entry.name))}
+    labels = names_of(entries)
     for key, values in grid.items():
         if isinstance(values, Mapping):
             named = ", ".join(f'"{key}.{field}" = [...]' for field in values)
             raise InputError(f"{where}: {key!r} is a table of its own; write {named} in [tune]")
-        who, dot, field = key.partition(".")
+        who, field = _parted(key, labels)
         require(who in labels, f"{where}: {key!r} names no method; {nearest(who, labels)}")
-        require(bool(dot and field), f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]')
+        require(bool(field), f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]')
         filled = isinstance(values, list) and bool(values)
         require(filled, f"{where}: {key!r} must be a list of values; got {cut(values)}")
 
@@ -40,12 +51,17 @@ def apply(entry: MethodEntry, setting: Mapping[str, Any]) -> MethodEntry:
     return replace(entry, fields=fields, local={**entry.local, **local})
 
 
-def settings_of(entry: MethodEntry, grid: Mapping[str, Any], *, local: bool = True) -> Iterator[dict[str, Any]]:
+def settings_of(
+    entry: MethodEntry, grid: Mapping[str, Any], names: Collection[str], *, local: bool = True
+) -> Iterator[dict[str, Any]]:
     """The settings of a method that a [tune] table asks for; those of the usual grid where it is empty.
 
-    `local`: whether the method has local training, without which it has no part in the grid for all.
+    `names`: those of all methods (`names_of`). `local`: whether the method has local training, without which it has no part in the
+    grid for all.
     """
-    own = {k.partition(".")[2]: v for k, v in grid.items() if k.partition(".")[0] in (entry.label, entry.name)}
+    parted = [(*_parted(key, names), values) for key, values in grid.items()]
+    # What is said of the label counts more than what is said of all methods of that name.
+    own = {field: values for mine in (entry.name, entry.label) for who, field, values in parted if who == mine}
     if entry.name == "local":
         # `local.lr` is the [local] table's key for all methods and this method's own as well.
         own = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in own.items()}
