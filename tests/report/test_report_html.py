@@ -304,6 +304,35 @@ def test_a_browser_draws_it_and_its_controls_work_without_an_error(tmp_path: Pat
     assert not [text for text in numbers if "no result" in text or re.search(r"[+−]\.000", text)]
 
 
+SWITCHED = """<script>
+const panels = () => [...document.querySelectorAll("#curve-panels > .panel")];
+const last = (p) => p.querySelector(".plot").data.at(-1).y.at(-1);
+const drawn = () => panels().map((p) => [p.querySelector("h3").textContent, p.querySelectorAll(".save").length, last(p)]);
+document.querySelector("[data-switch=curve] button").click();
+document.documentElement.dataset.panels = JSON.stringify(drawn());
+</script></body>"""
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+def test_another_metric_has_curves_of_its_own_under_the_names_of_its_clients(tmp_path: Path) -> None:
+    gains = {
+        f"c{i:02d}": (0.8 + (0.01 * i if i < 6 else 0), 0.8, 0.8, 0.5 - (0.01 * i if i > 5 else 0)) for i in range(12)
+    }
+    truth = {"local": dict.fromkeys(gains, (0.8, 0.8, 0.8, 0.5)), "fedavg": gains}
+    path = html.write(fake_run.write(tmp_path / "run", truth, noise=0.0002))
+    curves = figures.data(Results.load(tmp_path / "run"))["curves"]
+    first, loss = ([panel["client"] for panel in curves[m]] for m in ("accuracy", "loss"))
+    assert len(first) == len(loss)
+    assert first != loss
+    path.write_text(path.read_text().replace("</body>", SWITCHED))
+    document, _ = browse(path, folder=tmp_path / "profile")
+    said = re.search(r'data-panels="([^"]*)"', document)
+    assert said
+    last = [panel["rows"][1]["mean"][-1] for panel in curves["accuracy"]]
+    assert json.loads(unescape(said[1])) == [[client, 1, value] for client, value in zip(first, last, strict=True)]
+
+
 def test_the_share_of_the_positive_class_has_its_name(tmp_path: Path) -> None:
     bare = page(fake_run.heart(tmp_path / "bare", outcomes=False))
     assert "41 test rows · 82 training rows · 93.5 % in the largest class" in bare.words
