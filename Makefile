@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions bench bench-check bench-peers agreement same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions pictures bench bench-check bench-peers agreement same-bits duplication rooms wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ results: $(VENV)/.dev  ## write docs/results.md from experiments/results and ben
 
 sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pages again, and write what they print
 	$(ENGINES)/bin/python docs/console.py docs/tutorials/*.md docs/howto/*.md
+
+pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report after 20 seeds (2 minutes; needs chromium; RUN=its run directory)
+	$(BIN)/python docs/screenshots.py $(RUN)
 
 lint: $(VENV)/.dev  ## style, types and spelling, as pre-commit runs them, and wording
 	$(BIN)/ruff check src tests examples benchmarks experiments docs

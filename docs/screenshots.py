@@ -1,0 +1,57 @@
+"""Write the pictures of the README, the terminal and the report of four hospitals: `python docs/screenshots.py [RUN]`.
+
+Without the run directory of `coterie compare heart-disease --seeds 20` it makes one, in two minutes. It needs chromium.
+"""
+
+from __future__ import annotations
+
+import html
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from coterie.report.answer import answer_lines
+from coterie.report.html import write
+from coterie.report.results import Results
+
+IMAGES = Path(__file__).parent / "images"
+COMMAND = ("compare", "heart-disease", "--seeds", "20")
+NAME = "runs/heart-disease"
+TERMINAL = """<!DOCTYPE html><meta charset="utf-8"><style>
+body { margin: 0; padding: 18px 22px; background: #1b1e23; color: #e8eaed; }
+pre { margin: 0; font: 14px/20.4px "DejaVu Sans Mono", monospace; }
+b { font-weight: 400; color: #6cb6ff; }
+</style><pre><b>$ %s</b>
+
+%s</pre>"""
+WIDTH, LINE, MARGIN = 740, 20.4, 36
+REPORT = (1180, 1000)
+
+
+def main(arguments: list[str]) -> None:
+    """Write both pictures."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        sys.exit("the pictures need chromium")
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(arguments[0]) if arguments else Path(folder) / NAME
+        if not arguments:
+            subprocess.run([sys.executable, "-m", "coterie", *COMMAND, "--out", str(run)], check=True)
+        ends = [f"run directory  {NAME}", f"report         {NAME}/report.html"]
+        lines = answer_lines(Results.load(run), width=80, ends=ends)
+        page = Path(folder) / "terminal.html"
+        page.write_text(TERMINAL % (" ".join(("coterie", *COMMAND)), html.escape("\n".join(lines))), encoding="utf-8")
+        _picture(browser, page, "table.png", WIDTH, round(LINE * (len(lines) + 2)) + MARGIN)
+        _picture(browser, write(run), "report.png", *REPORT)
+
+
+def _picture(browser: str, page: Path, name: str, width: int, height: int) -> None:
+    flags = f"--headless --no-sandbox --disable-gpu --hide-scrollbars --virtual-time-budget=8000 --window-size={width},{height}"
+    command = [browser, *flags.split(), f"--screenshot={IMAGES / name}", page.resolve().as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
