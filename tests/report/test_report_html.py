@@ -333,6 +333,12 @@ def test_another_metric_has_curves_of_its_own_under_the_names_of_its_clients(tmp
     assert json.loads(unescape(said[1])) == [[client, 1, value] for client, value in zip(first, last, strict=True)]
 
 
+def test_the_mean_of_auc_is_named_after_the_clients_that_it_is_over(tmp_path: Path) -> None:
+    gaps = figures.data(Results.load(fake_run.heart(tmp_path)))["gaps"]
+    assert gaps["auc"]["clients"][-1] == "mean of 3"
+    assert gaps["loss"]["clients"][-1] == "mean of all"
+
+
 def test_the_share_of_the_positive_class_has_its_name(tmp_path: Path) -> None:
     bare = page(fake_run.heart(tmp_path / "bare", outcomes=False))
     assert "41 test rows · 82 training rows · 93.5 % in the largest class" in bare.words

@@ -442,6 +442,14 @@ def test_the_answer_fits_a_screen(tmp_path: Path) -> None:
     assert sum(line.startswith("c") for line in answer_lines(many, width=80)) == 6
 
 
+def test_a_long_name_does_not_run_into_its_verdict(tmp_path: Path) -> None:
+    names = ("thirteenchars", "fourteen-chars", "university-hospital-north")
+    truth = {m: dict.fromkeys(names, n) for m, n in {"local": ALONE, "fedavg": WORSE}.items()}
+    lines = answer_lines(Results.load(fake_run.write(tmp_path, truth, noise=0.0002)), width=80)
+    for shown in ("Thirteenchars", "Fourteen Chars", "University Hospital North"):
+        assert f"{shown} Stay alone: fedavg is clearly worse." in lines
+
+
 def test_notes_without_room_are_counted(tmp_path: Path) -> None:
     long = "a note of more than one line, " * 4
     results = Results.load(fake_run.heart(tmp_path, notes=[long] * 5))

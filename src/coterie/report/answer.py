@@ -64,7 +64,7 @@ def _fitting(clients: Sequence[tuple[list[str], list[str]]], room: int) -> list[
 
 def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tuple[list[str], list[str]]:
     """One client: its name beside the verdict, and the numbers that decide."""
-    verdict = wrapped(f"{printable(name):<{NAME}}{headline}", width, " " * NAME)
+    verdict = wrapped(f"{printable(name):<{NAME - 1}} {headline}", width, " " * NAME)
     return verdict, [line for text in numbers for line in wrapped(text, width, " " * 6, " " * 4)]
 
 

@@ -121,7 +121,11 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
             "clear": [d.sign if d and d.strength == "clear" else 0 for d in differences],
         }
         rows.append(row if method != other else None)
-    return {"clients": [_name(results, c) for c in clients], "rows": rows}
+    judged = sum(
+        results.compared.decides(c, metric) for c in results.clients
+    )  # the mean is over them, if there are any
+    mean = f"mean of {judged}" if 0 < judged < len(results.clients) else MEAN
+    return {"clients": [mean if c is None else results.names[c] for c in clients], "rows": rows}
 
 
 def _curves(results: Results, metric: str) -> list[dict[str, Any]]:
