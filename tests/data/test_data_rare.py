@@ -51,6 +51,14 @@ def test_nothing_is_pooled_unless_asked(wards):
     assert clients.recipe["features"] == ["x", "ward=e", "ward=m", "ward=n", "ward=q", "ward=s"]
 
 
+def test_many_categories_are_noted(tmp_path):
+    wards = [f"ward {i % 40}" for i in range(120)]
+    clients = from_folder(folder(tmp_path, a=rows(x=range(120), ward=wards, y=[0, 1] * 60)), label="y")
+    assert f"ward: {len(clients.recipe['features']) - 1} categories, an input for each (drop free text" in notes(
+        clients
+    )
+
+
 def test_a_column_of_rare_categories_alone_is_left_out(tmp_path):
     text = rows(x=range(12), ward=["a", "b", "c"] * 4, y=[0, 1] * 6)
     clients = from_folder(folder(tmp_path, a=text), label="y", rare=10)

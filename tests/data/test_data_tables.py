@@ -334,7 +334,7 @@ BAD_FILES = {
     ),
     "label kind": (
         rows(age=range(6), town=["U"] * 6, outcome=["no", "yes"] * 3),
-        r"label 'outcome' is number at 'good' .* but text at 'bad' .*write it the same way .*, or map all values: classes = ",
+        r"label 'outcome' is number at 'good' .* but text at 'bad' .*write it the same way .*, or map all values, the positive class last: classes = ",
     ),
     "dates": (
         rows(age=["2023-01-01"] * 6, town=["U"] * 6, outcome=MANY),

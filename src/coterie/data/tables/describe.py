@@ -27,6 +27,9 @@ __all__ = ["Guard", "draft_recipe"]
 FEW_CLASSES = 10
 """Whole numbers up to so many are taken for classes without a remark."""
 
+FEW_CATEGORIES = 30
+"""Texts up to so many are taken for categories without a remark."""
+
 Told = dict[str, dict[str, Any]]
 
 
@@ -197,6 +200,10 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     if strange:
         remarks.append(f"no category in common with other clients at {listing(strange)} (other words for the same?)")
     spec: ColumnRecipe = {"name": column, "kind": "category", "categories": sorted({one.get(t, t) for t in spelled})}
+    if len(spec["categories"]) > FEW_CATEGORIES and not chosen:
+        remarks.append(
+            f"{len(spec['categories'])} categories, an input for each (drop free text; the setting rare pools small ones)"
+        )
     if any(about["pooled"] for about in have.values()):
         spec |= {"categories": [*spec["categories"], RARE], "rare": True}
         remarks.append(
@@ -215,7 +222,7 @@ def _label(said: Told, settings: TableSettings) -> LabelRecipe:
         raise InputError(
             f"label {name!r} is {one} at {at!r} ({said[at]['source']}) but {other} at {there!r} "
             f"({said[there]['source']}); write it the same way in all files, or map "
-            'all values: classes = {"1" = ["yes", "1"], ...}'
+            "all values, the positive class last: classes = {no = [...], yes = [...]}"
         )
     kind = next(iter(kinds))
     signs = _signs(f"label {name!r}", said, about)
