@@ -46,6 +46,14 @@ def test_blanks_that_nobody_sees_make_no_class_and_no_column(tmp_path, other):
     assert clients.recipe["features"] == ["x"]
 
 
+def test_the_map_that_a_refusal_proposes_can_be_used(tmp_path):
+    text = rows(x=X, y=["Yes", "No", "no"] * 2)
+    cure = r'the positive class last: classes = \{"no" = \["No", "no"\], "yes" = \["Yes"\]\}$'
+    refused(tmp_path, cure, a=text)
+    clients = from_folder(folder(tmp_path, a=text), classes={"no": ["No", "no"], "yes": ["Yes"]})
+    assert clients.classes == ("no", "yes")
+
+
 def test_labels_of_one_site_that_differ_in_case_are_refused_too(tmp_path):
     refused(tmp_path, "label 'y' is 'No' at a and 'no' at a", a=rows(x=X, y=["yes", "no", "No"] * 2))
 

@@ -70,6 +70,12 @@ def test_another_unit_is_asked_about(tmp_path, clients):
     assert re.search(question, said(tmp_path, columns))
 
 
+def test_degrees_are_asked_about(tmp_path):
+    celsius = {c: RNG.normal(37, 0.5, N) for c in "abc"}
+    columns = {c: {"t": (v * 1.8 + 32 if c == "c" else v).round(1)} for c, v in celsius.items()}
+    assert "t: numbers at c are about 2.7 times those of the others; the same unit?" in said(tmp_path, columns)
+
+
 def test_three_units_are_asked_about_too(tmp_path):
     columns = {c: {"height": RNG.normal(170, 10, N) / unit} for c, unit in zip("abc", (100, 1, 2.54), strict=True)}
     assert "height: numbers at a are about 0.02" in said(tmp_path, columns)
@@ -99,6 +105,14 @@ def test_a_label_in_another_unit_is_asked_about(tmp_path):
 def test_a_column_that_says_the_label_is_named(tmp_path, copy):
     text = said(tmp_path, {"a": {"score": copy}, "b": {"score": copy}})
     assert "score: says the label in all training rows; drop what is known only afterwards" in text
+
+
+def test_a_column_that_only_one_class_has_is_named(tmp_path):
+    days = {c: np.where(CLASSES == "yes", AGE[c].astype(str), "") for c in "ab"}
+    text = said(tmp_path, {c: {"days": days[c]} for c in "ab"})
+    assert "days: has a value in the training rows of one class alone; drop what is known only afterwards" in text
+    most = np.where(np.arange(N) % 5 == 0, "", days["a"])  # not all of that class
+    assert "one class alone" not in said(tmp_path, {"a": {"days": most}, "b": {"days": days["b"]}})
 
 
 def test_a_label_to_regress_on_in_other_units_is_named(tmp_path):

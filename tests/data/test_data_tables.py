@@ -66,6 +66,11 @@ def test_a_separator_and_a_line_break_inside_a_cell(tmp_path):
     assert set(clients.recipe["columns"][0]["categories"]) <= {"Bonn\nsouth", "Ulm, upper"}
 
 
+def test_a_header_of_several_lines_is_a_name_of_one(tmp_path):
+    text = '"Age\n (years)",y\n' + "".join(f"{i}.5,{i % 2}\n" for i in range(9))
+    assert from_folder(folder(tmp_path, a=text), label="y").recipe["features"] == ["Age (years)"]
+
+
 def test_every_format_gives_the_same_rows(tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
@@ -334,7 +339,7 @@ BAD_FILES = {
     ),
     "label kind": (
         rows(age=range(6), town=["U"] * 6, outcome=["no", "yes"] * 3),
-        r"label 'outcome' is number at 'good' .* but text at 'bad' .*write it the same way .*, or map all values, the positive class last: classes = ",
+        r"label 'outcome' is number at 'good' .* but text at 'bad' .*write it the same way .*, or map all values, the positive class",
     ),
     "dates": (
         rows(age=["2023-01-01"] * 6, town=["U"] * 6, outcome=MANY),

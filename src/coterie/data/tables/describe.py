@@ -27,6 +27,9 @@ __all__ = ["Guard", "draft_recipe"]
 FEW_CLASSES = 10
 """Whole numbers up to so many are taken for classes without a remark."""
 
+LONGEST = 300
+"""Characters of a sentence."""
+
 FEW_CATEGORIES = 30
 """Texts up to so many are taken for categories without a remark."""
 
@@ -299,13 +302,18 @@ def _remarks_on_classes(label: LabelRecipe, said: Told, settings: TableSettings)
 
 def _refuse_variants(name: str, about: Told) -> None:
     """Raise `InputError` for values of the label that are only spelled differently."""
-    for group in variants(v for a in about.values() for v in a["values"]):
+    values = sorted({v for a in about.values() for v in a["values"]})
+    for group in variants(values):
         where = [f"{text!r} at {listing([n for n, a in about.items() if text in a['values']])}" for text in group]
-        spellings = ", ".join(map(quoted, group))
-        raise InputError(
+        said = (
             f"label {name!r} is {' and '.join(where)}: one class or {len(group)}? Write it the same way in all files, or map "
-            f"all values: classes = {{{quoted(fold(group[0]))} = [{spellings}], ...}}"
+            "all values, the positive class last: classes = {"
         )
+        by_class: dict[str, list[str]] = {}
+        for value in values:
+            by_class.setdefault(fold(value), []).append(quoted(value))
+        cure = ", ".join(f"{quoted(key)} = [{', '.join(spelled)}]" for key, spelled in sorted(by_class.items()))
+        raise InputError(f"{said}{cure if len(said) + len(cure) < LONGEST else 'no = [...], yes = [...]'}}}")
 
 
 def _is_quantity(name: str, kind: str, distinct: int, whole: bool, task: str | None) -> bool:

@@ -47,7 +47,8 @@ def _endings() -> str:
 
 
 def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
-    header, column = [legible(name) for name in content[0]], content[1]
+    # Headers of spreadsheets have line breaks, which sentences and settings cannot show.
+    header, column = [re.sub(r"\s*[\r\n\v\f]\s*", " ", legible(name)) for name in content[0]], content[1]
     reading.check(header, source)
     names = reading.names(header)
     seen: set[str] = set()

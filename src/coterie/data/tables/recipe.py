@@ -60,6 +60,9 @@ ENOUGH_TO_TELL = 10
 UNIT = 8.0
 """Factor between the means of clients from which on their units may differ."""
 
+APART = 6.0
+"""Standard deviations between the means of clients from which on their units may differ."""
+
 SHAPE = 3.0
 """Factor up to which deviations may differ in another proportion than means if only the unit differs."""
 
@@ -323,7 +326,8 @@ def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) ->
 
 
 def _other_units(names: Sequence[str], centre: Tensor, about: Moments, draft: Draft) -> list[str]:
-    """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part.
+    """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
+    or whose mean is many deviations away.
 
     `about`: moments of the columns `names` about `centre`, the pooled mean of each.
     """
@@ -331,10 +335,13 @@ def _other_units(names: Sequence[str], centre: Tensor, about: Moments, draft: Dr
     shift = about.totals / counts
     own = torch.stack([centre + shift, (about.squares / counts - shift**2).clamp(min=0).sqrt()])  # NaN without a row
     # The median client: pooled moments of others in two units would be those of neither.
-    factors, spreads = (own / own.nanmedian(dim=1, keepdim=True).values).unbind()
+    usual = own.nanmedian(dim=1, keepdim=True).values
+    factors, spreads = (own / usual).unbind()
     same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
+    # Units with another zero, such as degrees, or a smaller factor.
+    apart = ((own[0] - usual[0]).abs() > APART * torch.maximum(own[1], usual[1])) & (own[1] > 0) & (factors > 0)
     enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
-    odd = (factors.log().abs() > math.log(UNIT)) & same_shape & enough
+    odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
     notes = []
     for j, name in enumerate(names):
         for i in odd[:, j].nonzero().flatten().tolist()[:1]:

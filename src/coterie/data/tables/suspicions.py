@@ -33,10 +33,14 @@ Array = NDArray[Any]
 def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
     """Sentences about the rows of all clients, encoded and as `tables`, for whoever has them on one machine."""
     columns = _that_say_the_label([client.train for client in clients], recipe)
+    filled = [name for name in _filled_by_the_label(clients, tables, recipe) if name not in columns]
     copied = [f"{name} ({share:.0%})" for name, share in _shared(clients).items() if share >= _SHARED]
     notes = [f"{listing(columns)}: says the label in all training rows; drop what is known only afterwards"]
+    notes += [
+        f"{listing(filled)}: has a value in the training rows of one class alone; drop what is known only afterwards"
+    ]
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"]
-    doubts = [note for note, some in zip(notes, (columns, copied), strict=True) if some]
+    doubts = [note for note, some in zip(notes, (columns, filled, copied), strict=True) if some]
     return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe)]
 
 
@@ -56,6 +60,20 @@ def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
             names += [column["name"]] if says(values[:, 0], labels) else []
         elif classes and width <= 2 * len(classes):
             names += [column["name"]] if _names_the_class(values, labels) else []
+    return names
+
+
+def _filled_by_the_label(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Columns that all training rows of one class, and no others, have a value of."""
+    labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
+    if len(labels) < _FEWEST_ROWS or not recipe["label"]["classes"]:
+        return []
+    names = []
+    for column in recipe["columns"]:
+        there = np.concatenate([table.columns[column["name"]].present[table.parts["train"]] for table in tables])
+        pairs = {*zip(there.tolist(), labels.tolist(), strict=True)}
+        alone = len({c for present, c in pairs if present}) == 1 and len({c for _, c in pairs}) == len(pairs)
+        names += [column["name"]] if alone and not there.all() else []
     return names
 
 
