@@ -83,6 +83,12 @@ def test_drift_is_what_textbooks_define(tmp_path):
     assert drift["a", "y"].value == pytest.approx(1 / 12)
 
 
+def test_categories_that_a_run_takes_for_one_are_no_drift(tmp_path):
+    b = table(3, sex=["M ", "M ", "F "] * (N // 3))
+    check = check_folder(folder(tmp_path, a=table(1, sex=["m", "m", "f"] * (N // 3)), b=b), label="y")
+    assert [d.value for d in check.drift if d.column == "sex"] == pytest.approx([0, 0])
+
+
 def test_the_hospitals_differ_most_where_everybody_knows(tmp_path):
     check = check_folder(FOLDER, **OPTIONS)
     assert check.problems == ()

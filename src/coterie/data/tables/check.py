@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from coterie.data.tables.folder import dealt_tables, files_of, from_tables, not_
 from coterie.data.tables.read import read
 from coterie.data.tables.recipe import Draft, TableCohort, describe
 from coterie.data.tables.settings import FileSettings, TableSettings, check_label, settings_of
-from coterie.data.tables.spelling import spell
+from coterie.data.tables.spelling import fold, spell
 
 __all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "facts_of", "short"]
 
@@ -245,14 +245,20 @@ def _drift(client: str, column: str, own: Facts, others: list[Facts]) -> Drift |
         return None if scale == 0 else Drift(client, column, "mean difference", (own.mean - mean) / scale, chance)
     if own.kind != "text" or any(f.kind != "text" and n for f, n in present):
         return None
-    shares: Counter[str] = Counter()
-    for facts, rows in present:
-        for text, share in facts.shares.items():
-            shares[text] += share * rows / total  # type: ignore[assignment]
-    distance = sum(abs(own.shares.get(text, 0.0) - shares[text]) for text in {*own.shares, *shares}) / 2
+    shares = _folded((text, share * n / total) for facts, n in present for text, share in facts.shares.items())
+    mine = _folded(own.shares.items())
+    distance = sum(abs(mine.get(text, 0.0) - shares.get(text, 0.0)) for text in {*mine, *shares}) / 2
     # Its mean under no difference, and three times the most that its standard deviation can be.
     expected = sum((p * (1 - p) * noise) ** 0.5 for p in shares.values()) / (2 * math.pi) ** 0.5
     return Drift(client, column, "total variation", distance, expected + 1.5 * noise**0.5)
+
+
+def _folded(shares: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Shares of categories, those that a run takes for one added up."""
+    out: dict[str, float] = {}
+    for text, share in shares:
+        out[fold(text)] = out.get(fold(text), 0.0) + share
+    return out
 
 
 def short(facts: Facts) -> str:
