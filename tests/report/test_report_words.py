@@ -400,7 +400,9 @@ def test_the_answer_says_in_which_direction_each_metric_is_better(tmp_path: Path
     assert words.tell(results).meaning == said
     assert said in answer_lines(results, width=80)
     apart = load(tmp_path / "apart", {"fedavg": ALONE, "meritfed": BETTER})
-    assert words.tell(apart).meaning == ""
+    assert words.tell(apart).meaning == said
+    alone = words.tell(load(tmp_path / "alone", {"local": ALONE}, seeds=range(2), n_test={"a": 12, "b": 50}))
+    assert (alone.meaning, alone.caveats) == ("", ())  # nothing is compared
     truth = {m: {"a": (v,)} for m, v in {"local": 3.0, "fedavg": 2.0}.items()}
     numbers = Results.load(fake_run.write(tmp_path / "numbers", truth, metrics=("rmse",), outcomes=False))
     assert words.tell(numbers).meaning == "Lower RMSE: smaller errors."

@@ -286,24 +286,25 @@ def _counted(results: Results, clients: Sequence[str], total: int) -> str:
 
 def _meaning(results: Results) -> str:
     """In which direction each metric that decides is better, and what it says; empty if nothing is compared."""
-    known = [results.metric_name(m) for m in results.compared.deciding(None)] if results.baseline else []
+    known = [results.metric_name(m) for m in results.compared.deciding(None)] if results.federated else []
     text = "; ".join(MEANINGS[name] for name in known if name in MEANINGS)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _caveats(results: Results, shown: int) -> list[str]:
     texts, seeds, total = [], len(results.seeds), len(results.clients)
+    compared = bool(results.baseline and results.federated)
     if shown < total:
         texts.append(f"Shown: the {shown} of {total} clients with the largest gains and losses.")
     rare = [c for c in results.clients if not results.compared.decides(c, "auc")]
-    if results.baseline and results.classification and "auc" in results.metrics and rare:
+    if compared and results.classification and "auc" in results.metrics and rare:
         least = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
         has = "has" if len(rare) == 1 else "have"
         texts.append(f"AUC covers {total - len(rare)} of {total} clients: {named(results, rare)} {has} {least}.")
-    if results.baseline and seeds < FEWEST_SEEDS:
+    if compared and seeds < FEWEST_SEEDS:
         texts += [INTERVAL] if seeds > 1 else []
         texts.append(f"{count(seeds, 'seed')} cannot show a difference; repeat with --seeds 5.")
-    elif results.baseline:
+    elif compared:
         texts.append(RULE)
         few = sum(results.compared.too_few_rows(c) for c in results.clients)
         if 0 < few < len(results.clients):
