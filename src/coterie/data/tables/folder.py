@@ -25,7 +25,7 @@ from coterie.data.tables.numbers import complaint
 from coterie.data.tables.read import SUFFIXES, read, read_frame
 from coterie.data.tables.recipe import Recipe, TableCohort, describe, fit_recipe
 from coterie.data.tables.settings import EVERY_FILE, FEW_NUMBERS, MANY_CLASSES, FileSettings, TableSettings, settings_of
-from coterie.data.tables.spelling import listing
+from coterie.data.tables.spelling import listing, variants
 from coterie.data.tables.suspicions import suspicions
 
 __all__ = [
@@ -189,7 +189,13 @@ def dealt_tables(
     def column(name: str) -> NDArray[Any]:
         require(name != label, f"[split] column = {name!r} is the label; name the column that says whose row it is")
         require(name in ready.columns, f"{table.source} has no column {name!r}; {nearest(name, ready.columns)}")
-        return ready.columns[name].spelled
+        values = ready.columns[name].spelled
+        for group in variants(str(value) for value in values if value is not None):
+            raise InputError(
+                f"{table.source}: [split] column {name!r} has {' and '.join(map(repr, group))}: one client or {len(group)}? Write it "
+                "the same way in all rows, or other names"
+            )
+        return values
 
     dealt = rule.deal(np.zeros(len(ready)) if labels is None else labels, seed=seed, column=column)
     inputs = replace(ready, columns={key: c for key, c in ready.columns.items() if key not in dealt.columns})
