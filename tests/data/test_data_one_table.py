@@ -84,5 +84,5 @@ def test_rows_without_a_label_are_dropped_before_they_are_dealt(tmp_path):
 def test_a_client_under_two_spellings_is_asked_about(tmp_path):
     path = tmp_path / "all.csv"
     path.write_text(rows(x=range(N), site=(["Ulm", "Bonn", "ulm", "Kiel"] * N)[:N], y=[0, 1] * (N // 2)))
-    with pytest.raises(InputError, match="all.csv: .* column 'site' has 'Ulm' and 'ulm': one client or 2"):
+    with pytest.raises(InputError, match=r"all.csv: .* column 'site' has 'Ulm' and 'ulm': one client or 2"):
         load(path, label="y", split={"kind": "column", "column": "site"})
