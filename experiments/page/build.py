@@ -70,8 +70,8 @@ point.
 
 Each row of a file names the commit that made it. Commits 5456eca13681 and 6d2ba506b009 are of a
 copy of the repository that is lost; their code is that of deed539. One row of each of ten files was
-made anew there, on another machine: six are the same in every digit that is kept; of the four whose
-last bits differ one has the same accuracies, and three differ by no more than seeds do."""
+made anew there, on another machine. Six are the same in every digit that is kept. The last bits of
+four differ: one has the same accuracies, and three differ by no more than seeds do."""
 
 
 def documents() -> dict[str, Document]:
