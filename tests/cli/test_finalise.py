@@ -192,10 +192,14 @@ def test_regression_is_in_the_unit_of_the_label(coterie, tmp_path):
     assert coterie("compare", "mine", "--set", "data.unit=mg/dl", *flags).status == 0
     ended = coterie("finalise", "run", "--client", "a", "--method", "fedavg", "--out", "final")
     assert ended.status == 0, ended.err
-    rows = table(coterie("predict", "final", "mine/a.csv").out)
+    ended = coterie("predict", "final", "mine/a.csv")
+    rows = table(ended.out)
     assert list(rows[0])[-2:] == ["y", "prediction"]
     gaps = [float(row["prediction"]) - float(row["y"]) for row in rows]
-    assert math.sqrt(sum(g * g for g in gaps) / len(gaps)) < 12
+    errors = sum(map(abs, gaps)) / len(gaps), math.sqrt(sum(g * g for g in gaps) / len(gaps))
+    assert errors[1] < 12
+    said = re.search(r"MAE (\S+), RMSE (\S+) in the unit of the label on 60 rows", ended.err).groups()
+    assert [float(value) for value in said] == pytest.approx(errors, rel=1e-3)
     card = (tmp_path / "final" / "card.md").read_text()
     assert "| RMSE of y in mg/dl |" in card
     assert "called positive" not in card

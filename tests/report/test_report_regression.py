@@ -85,3 +85,32 @@ def test_the_training_mean_is_said_in_the_unit_of_the_label(run: tuple[Results, 
     assert words.constant(results, "a") == (
         f"Always predicting the mean of your training rows has an RMSE of {error:.2f} mmHg. Shown to beat that: local."
     )
+
+
+def test_a_label_in_a_large_unit_keeps_its_digits(run: tuple[Results, Path], tmp_path: Path) -> None:
+    """The same rows in 1e5 mmHg: every number of the label's unit has its three digits, not .000."""
+    results, folder = run
+    for file in folder.glob("*.csv"):
+        head, *rows = file.read_text().splitlines()
+        scaled = [f"{age},{float(pressure) / 1e5:.8f}" for age, pressure in (row.split(",") for row in rows)]
+        (tmp_path / "tables").mkdir(exist_ok=True)
+        (tmp_path / "tables" / file.name).write_text("\n".join([head, *scaled]) + "\n")
+    tables = {
+        "data": {"folder": str(tmp_path / "tables"), "label": "pressure"},
+        "methods": [{"name": "local"}, {"name": "fedavg"}],
+        "run": {"rounds": 5, "seeds": [0, 1, 2]},
+    }
+    run_experiment(Experiment.from_tables(tables, "a test"), tmp_path / "run")
+    small = Results.load(tmp_path / "run")
+    for one, other in zip(grid(small, "rmse").cells, grid(results, "rmse").cells, strict=True):
+        for cell, same in zip(one, other, strict=True):
+            shown, spread = (
+                (float(part) for part in cell.text.split(" ± ")) if "±" in cell.text else (float(cell.text), 0.0)
+            )
+            assert shown * 1e5 == pytest.approx(same.mean, abs=0.06)
+            assert spread * 1e5 == pytest.approx(0.0 if "±" not in cell.text else same.std, abs=0.06)
+    said, same = (words.tell(r).clients[0].numbers[0].removesuffix(" mmHg").split() for r in (small, results))
+    assert said[:2] == same[:2] == ["fedavg:", "RMSE"]
+    for number, expected in zip(said[2::2], same[2::2], strict=True):
+        assert float(number.replace("−", "-")) * 1e5 == pytest.approx(float(expected.replace("−", "-")), abs=0.06)
+    assert said[2].lstrip("+−") != ".000"

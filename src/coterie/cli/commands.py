@@ -401,6 +401,10 @@ def _predict(args: argparse.Namespace) -> int:
     accuracy = prediction.accuracy()
     if accuracy is not None:
         sys.stderr.write(f"the file has labels: accuracy {accuracy:.3f} on {len(prediction.values)} rows\n")
+    errors = prediction.errors()
+    if errors is not None:
+        said = "MAE {:.4g}, RMSE {:.4g} in the unit of the label".format(*errors)
+        sys.stderr.write(f"the file has labels: {said} on {len(prediction.values)} rows\n")
     return 0
 
 

@@ -97,7 +97,8 @@ def _expected(results: Results, client: str, method: str, threshold: float | Non
     half = f" at {number(THRESHOLD)}" if threshold is not None else ""
     for metric in results.metrics:
         called = half if metric in ("accuracy", "balanced_accuracy") else ""
-        lines += _scored(results.metric_title(metric) + called, results.compared.score(method, client, metric))
+        score = results.compared.score(method, client, metric)
+        lines += _scored(results.metric_title(metric) + called, score, results.magnitude.get(metric))
     chosen = results.threshold == "validation"
     for metric, share in ({} if threshold is None else shares(results, method, client)).items():
         at = "the chosen threshold" if chosen else number(threshold)
@@ -123,11 +124,11 @@ def _expected(results: Results, client: str, method: str, threshold: float | Non
     return lines
 
 
-def _scored(name: str, score: Difference | None) -> list[str]:
+def _scored(name: str, score: Difference | None, size: float | None = None) -> list[str]:
     if score is None:
         return []
-    interval = "-" if score.low is None else f"{number(score.low)} to {number(score.high)}"
-    return [f"| {name} | {number(score.mean)} | {interval} |"]
+    interval = "-" if score.low is None else f"{number(score.low, size)} to {number(score.high, size)}"
+    return [f"| {name} | {number(score.mean, size)} | {interval} |"]
 
 
 def _no_better(results: Results, client: str, method: str) -> bool:

@@ -52,7 +52,7 @@ def forest(results: Results, client: str | None) -> Forest | None:
         (
             printable(m),
             m in results.references,
-            tuple(_bar(differences[m, k], reach[k], results.metric_name(k)) for k in metrics),
+            tuple(_bar(differences[m, k], reach[k], results.metric_name(k), results.magnitude.get(k)) for k in metrics),
         )
         for m in methods
     )
@@ -64,17 +64,19 @@ def _reach(difference: Difference) -> float:
     return max(abs(v) for v in (difference.mean, difference.low, difference.high) if v is not None)
 
 
-def _bar(difference: Difference | None, reach: float, metric: str) -> Bar | None:
+def _bar(difference: Difference | None, reach: float, metric: str, size: float | None) -> Bar | None:
     if difference is None:
         return None
     low, high = (difference.mean if v is None else v for v in (difference.low, difference.high))
     at, left, right = (round(50 + 46 * v / reach, 2) for v in (difference.mean, low, high))
-    interval = f"{signed(difference.low)} to {signed(difference.high)}" if difference.low is not None else "no interval"
+    known = difference.low is not None
+    interval = f"{signed(difference.low, size)} to {signed(difference.high, size)}" if known else "no interval"
+    mean = signed(difference.mean, size)
     state = ("good" if difference.sign > 0 else "bad") if difference.sign else "open"
     judged = f", {difference.words}" if difference.sign else ""
     kept = judged.replace("ly ", "ly\u00a0")  # on one line
-    said = f"{metric} {signed(difference.mean)}, 95 % interval {interval}{judged}"
-    return Bar(at, left, right, state, f"{signed(difference.mean)} ({interval}){kept}", said)
+    said = f"{metric} {mean}, 95 % interval {interval}{judged}"
+    return Bar(at, left, right, state, f"{mean} ({interval}){kept}", said)
 
 
 def network(results: Results) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ class Cell(NamedTuple):
         mark: 1 clearly better, -1 clearly worse than each client alone, else 0.
         quiet: a reference or a baseline, not a choice.
         note: text instead of numbers.
+        size: of the numbers of its metric, by which digits are chosen (`number`).
     """
 
     mean: float = math.nan
@@ -35,13 +36,15 @@ class Cell(NamedTuple):
     mark: int = 0
     quiet: bool = False
     note: str | None = None
+    size: float | None = None
 
     @property
     def text(self) -> str:
         """The cell in words: `.927 ± .012`."""
         if self.note is not None:
             return self.note
-        return number(self.mean) + (f" ± {number(self.std)}" if math.isfinite(self.std) else "")
+        spread = f" ± {number(self.std, self.size)}" if math.isfinite(self.std) else ""
+        return number(self.mean, self.size) + spread
 
 
 class Grid(NamedTuple):
@@ -93,11 +96,13 @@ def client_row(results: Results, client: str | None, metric: str, constant: bool
     sign = 1 if results.higher_is_better(metric) else -1
     cells = [_measured(results, m, client, metric) for m in results.methods]
     choices = [sign * c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
-    top = number(sign * max(choices)) if len(choices) > 1 else None
-    marked = [c._replace(best=not c.quiet and number(c.mean) == top) for c in cells]
+    size = results.magnitude.get(metric)
+    top = number(sign * max(choices), size) if len(choices) > 1 else None
+    marked = [c._replace(best=not c.quiet and number(c.mean, size) == top, size=size) for c in cells]
     if not constant:
         return tuple(marked)
-    return (*marked, _spread(results.compared.trivial(client, metric)[1], quiet=True)._replace(std=math.nan))
+    trivial = _spread(results.compared.trivial(client, metric)[1], quiet=True)
+    return (*marked, trivial._replace(std=math.nan, size=size))
 
 
 def _measured(results: Results, method: str, client: str | None, metric: str) -> Cell:
@@ -120,7 +125,8 @@ def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, 
     ends = []
     for method in results.methods:
         means = [v for v in (results.mean(method, c, metric) for c in results.clients) if math.isfinite(v)]
-        ends.append(Cell(worst(means) if means else math.nan, quiet=method in results.references))
+        worst_mean = worst(means) if means else math.nan
+        ends.append(Cell(worst_mean, quiet=method in results.references, size=results.magnitude.get(metric)))
     rows = [("worst client", (*ends, *tail))]
     base = results.baseline
     if base is None:

@@ -222,6 +222,13 @@ class Results:
         """The unit of a metric, if it has one that is known: that of the label."""
         return printable(str(self.label().get("unit", ""))) if metric in ("mae", "rmse") else ""
 
+    @cached_property
+    def magnitude(self) -> dict[str, float]:
+        """How large numbers of each metric in the unit of the label are (the median), which says what digits tell."""
+        rows = [row for (*_, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
+        known = {metric: [row[metric] for row in rows if _finite(row.get(metric))] for metric in ("mae", "rmse")}
+        return {metric: float(np.median(values)) for metric, values in known.items() if values}
+
     def metric_name(self, metric: str) -> str:
         """How people call a metric."""
         if metric == "loss":

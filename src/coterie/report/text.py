@@ -29,33 +29,39 @@ _INTERVAL = re.compile(r"\(\S+ to \S+\)")
 _WORDS = re.compile(r"[a-z]+(?:[-_ ][a-z]+)*")
 
 
-def number(value: float | None) -> str:
+def number(value: float | None, size: float | None = None) -> str:
     """Three decimals without the leading zero; `-` for what is undefined.
 
+    `size` is that of the numbers beside it, for those in a unit: if they are small, three digits of it are kept instead.
+
+    >>> number(0.00012, 0.00345), number(-0.02, 0.04)
+    ('.00012', '-.0200')
     >>> [number(v) for v in (0.9271, 1.2344, 0.9999, -0.0312, 12.345, 98765.4, None, float("nan"))]
     ['.927', '1.234', '1.000', '-.031', '12.35', '9.88e+04', '-', '-']
     """
     if value is None or not math.isfinite(value):
         return MISSING
-    size = abs(value)
-    digits = 3 if size < 9.9995 else 2 if size < 99.995 else 1 if size < 9999.95 else None
+    own = abs(value)
+    digits = 3 if own < 9.9995 else 2 if own < 99.995 else 1 if own < 9999.95 else None
     if digits is None:
         return f"{value:.2e}"
+    if size is not None and 0 < size < 0.1 and own < 1:
+        digits = 2 - math.floor(math.log10(size))
     text = f"{value:.{digits}f}"
     if float(text) == 0:
         return ".000"
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
-def signed(value: float | None) -> str:
-    """A difference with its sign.
+def signed(value: float | None, size: float | None = None) -> str:
+    """A difference with its sign; `size` as of `number`.
 
     >>> signed(0.0312), signed(-0.149), signed(-0.00004)
     ('+.031', '−.149', '.000')
     """
     if value is None or not math.isfinite(value):
         return MISSING
-    text = number(abs(value))
+    text = number(abs(value), size)
     if float(text) == 0:
         return text
     return ("+" if value > 0 else "−") + text

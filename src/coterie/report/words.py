@@ -183,14 +183,15 @@ def numbers(results: Results, method: str, client: str | None, *, judged: bool =
     family = results.compared.family(client)
     differences = {k: d for (m, k), d in family.items() if m == method}
     return ", ".join(
-        f"{results.metric_name(k)} {_difference(d, results.unit(k), judged)}" for k, d in differences.items()
+        f"{results.metric_name(k)} {_difference(d, results.unit(k), results.magnitude.get(k), judged)}"
+        for k, d in differences.items()
     )
 
 
-def _difference(difference: Difference, unit: str, judged: bool) -> str:
-    spread = "" if difference.half_width is None else f" ± {number(difference.half_width)}"
+def _difference(difference: Difference, unit: str, size: float | None, judged: bool) -> str:
+    spread = "" if difference.half_width is None else f" ± {number(difference.half_width, size)}"
     words = f" ({difference.words})" if judged and difference.sign else ""
-    return f"{signed(difference.mean)}{spread}{' ' if unit else ''}{unit}{words}"
+    return f"{signed(difference.mean, size)}{spread}{' ' if unit else ''}{unit}{words}"
 
 
 def takes(results: Results, client: str, method: str, grouping: Groups | None = None) -> str:
@@ -223,7 +224,8 @@ def constant(results: Results, client: str) -> str:
     better = [printable(m) for m, b in known.items() if b]
     metric = "rmse" if "rmse" in results.metrics else "loss"
     scores = results.compared.trivial(client, metric)[1]
-    score = f"{number(float(scores[np.isfinite(scores)].mean()))} {results.unit(metric)}".rstrip()
+    mean = float(scores[np.isfinite(scores)].mean())
+    score = f"{number(mean, results.magnitude.get(metric))} {results.unit(metric)}".rstrip()
     lead = (
         f"Giving every {results.split} row the same risk (your overall rate) scores a log-loss of {score}"
         if results.classification
@@ -251,7 +253,9 @@ def _answer(results: Results, verdicts: dict[str, Verdict], groupings: Mapping[s
 
 def _means(results: Results, method: str) -> str:
     means = {k: results.mean(method, None, k) for k in results.metrics}
-    return ", ".join(f"{results.metric_name(k)} {number(v)}" for k, v in means.items() if math.isfinite(v))
+    return ", ".join(
+        f"{results.metric_name(k)} {number(v, results.magnitude.get(k))}" for k, v in means.items() if math.isfinite(v)
+    )
 
 
 def named(results: Results, clients: Sequence[str]) -> str:

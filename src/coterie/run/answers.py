@@ -115,6 +115,13 @@ class Prediction(NamedTuple):
             names = [self.classes[i] for i in self.called.tolist()]
         return [[name, *(f"{p:.4f}" for p in row)] for name, row in zip(names, self.values.tolist(), strict=True)]
 
+    def errors(self) -> tuple[float, float] | None:
+        """Mean absolute error and root mean squared error, if numbers are predicted and the file has them."""
+        if self.labels is None or self.classes:
+            return None
+        gaps = (self.values - self.labels.reshape(self.values.shape)).double()
+        return float(gaps.abs().mean()), float(gaps.square().mean().sqrt())
+
     def accuracy(self) -> float | None:
         """Share of right predictions, if the file has labels of classes."""
         if self.labels is None or not self.classes:
