@@ -129,7 +129,7 @@ def test_lists_of_methods_and_of_tune_need_no_brackets():
         "meritfed.targets=lyon,oslo",
         "meritfed.oracle=validation",
         "tune.a.b.local.lr=.1,1",
-        "tune.meritfed.md_step=.3",
+        "tune.meritfed.md_step=[0.3]",
     )
     override(tables, build_parser().parse_args(["run", "some.toml", *(w for one in said for w in ("--set", one))]))
     assert tables["methods"][0] == {"name": "meritfed", "targets": ["lyon", "oslo"], "oracle": "validation"}

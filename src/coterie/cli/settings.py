@@ -121,10 +121,9 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
         else:
             _put_within(target, rest, _of_method(target["name"], rest, value))
     elif head == "tune":
-        # Lists, as everywhere on the command line, need no brackets.
-        tables.setdefault("tune", {})[rest] = (
-            value if isinstance(value, list) else [_value(word) for word in text.split(",")]
-        )
+        # Lists, as everywhere on the command line, need no brackets; one value alone is none.
+        several = not isinstance(value, list) and "," in text
+        tables.setdefault("tune", {})[rest] = [_value(word) for word in text.split(",")] if several else value
     elif head in known:
         _put(tables, head, rest, value)
     else:
