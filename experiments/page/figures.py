@@ -77,10 +77,10 @@ def bars(title: str, up: str, groups: Mapping[str, Mapping[str, float]]) -> str:
     for i, (words, group) in enumerate(groups.items()):
         left = LEFT + (i + 0.08) * wide
         for j, value in ((j, group[name]) for j, name in enumerate(names) if name in group):
-            x, high = left + j * each, value / highest * (bottom - TOP - 14)
-            number, above = f"{value:.3f}".removeprefix("0"), f"{bottom - high - 3:.1f}"
+            x, high = left + j * each, value / highest * (bottom - TOP - 26)
+            number, place = f"{value:.3f}".removeprefix("0"), f"{x + each / 2 + 3:.1f} {bottom - high - 4:.1f}"
             body.append(_bar(x, bottom - high, each, high, j))
-            body.append(f'<text x="{x + each / 2:.1f}" y="{above}" text-anchor="middle" font-size="9">{number}</text>')
+            body.append(f'<text transform="translate({place}) rotate(-90)" font-size="9">{number}</text>')
         middle = f"{left + 0.42 * wide:.1f}"
         body.append(f'<text x="{middle}" y="{bottom + 16}" text-anchor="middle">{escape(words)}</text>')
     for j, name in enumerate(names):
