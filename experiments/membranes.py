@@ -145,6 +145,7 @@ def dice(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     >>> dice(torch.tensor([[[[2.0, 0.0]], [[0.0, 1.0]]]]), torch.tensor([[[1, 1]]]), "classes")
     0.6666666865348816
     """
-    found, truth = outputs.argmax(1) == MEMBRANE, labels == MEMBRANE
+    found = outputs.squeeze(1) > 0 if kind == "binary" else outputs.argmax(1) == MEMBRANE
+    truth = labels == MEMBRANE
     both = (found & truth).sum((1, 2)).float()
     return float((2 * both / (found.sum((1, 2)) + truth.sum((1, 2))).clamp(min=1)).mean())

@@ -426,6 +426,9 @@ def test_sites_are_sections_and_dice_counts_membranes(tmp_path, monkeypatch):
     scores = torch.nn.functional.one_hot(truth, 2).permute(0, 3, 1, 2).float()
     with_membrane = float((truth.flatten(1).sum(1) > 0).double().mean())  # elsewhere there is nothing to find
     assert membranes.dice(scores, truth, "classes") == with_membrane == 0.5
+    logits = (2.0 * truth - 1).unsqueeze(1)  # two classes are one logit
+    assert membranes.dice(logits, truth, "binary") == 0.5
+    assert membranes.dice(-logits, truth, "binary") == 0.0
     monkeypatch.setattr(membranes, "TESTED", 7)
     with pytest.raises(InputError, match="has 16 sections; 17 are needed"):
         membranes.sites(seed=1, folder=str(tmp_path))
