@@ -30,6 +30,7 @@ ORDER = (
     (meritfed.X_RAYS, meritfed.X_RAYS_CEILING),
     (varsel.PLAYS, varsel.PLAYS_CEILING),
     (varsel.CIFAR, varsel.CIFAR_CEILING),
+    (isfl.CIFAR, isfl.CIFAR_CEILING),
     (varsel.MEMBRANES, varsel.MEMBRANES_CEILING),
 )
 """Experiments in order of worth; those of one step take turns, seed by seed."""
