@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.core.state import write_atomically
 
-__all__ = ["between", "speed_table", "write"]
+__all__ = ["between", "replaced", "speed_table", "write"]
 
 
 def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
@@ -23,13 +23,18 @@ def write(docs: Path, results: Mapping[str, Any], speed: Sequence[str]) -> None:
 
 def between(page: Path, text: str, name: str = "results") -> None:
     """Replace what stands between the markers `<!-- name -->` and `<!-- /name -->` of a page."""
+    made = replaced(page, text, name)
+    write_atomically(page, lambda temporary: temporary.write_text(made))
+
+
+def replaced(page: Path, text: str, name: str) -> str:
+    """A page with this text between its markers. Raises `ValueError` without them."""
     marks = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, begin, rest = page.read_text().partition(marks[0])
+    before, begin, rest = page.read_text(encoding="utf-8").partition(marks[0])
     _, end, after = rest.partition(marks[1])
     if not begin or not end:
         raise ValueError(f"{page} has no line {marks[0]} or no line {marks[1]} after it")
-    made = f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after}"
-    write_atomically(page, lambda temporary: temporary.write_text(made))
+    return f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{after}"
 
 
 def speed_table(results: Sequence[Mapping[str, Any]]) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.pages import replaced
 
 from coterie.core.reading import read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, read, read_json
@@ -15,7 +19,7 @@ from experiments.page.sections import Section, Study, Verdicts, advised
 from experiments.page.text import anchor, table
 
 SECTIONS = (meritfed.SECTION, varsel.SECTION, isfl.SECTION, maxfl.SECTION)
-EXPERIMENTS, DOCS = ROOT / "experiments", ROOT / "docs"
+EXPERIMENTS, DOCS, README = ROOT / "experiments", ROOT / "docs", ROOT / "README.md"
 ORDER = (
     tuple(meritfed.groups(number) for number in ("99", "50", "90", "70")),
     ("meritfed-copies-90", "meritfed-copies-50"),
@@ -97,25 +101,57 @@ def kinds() -> dict[str, str]:
     return {study.name: study.kind for section in SECTIONS for study in section.studies if study.kind}
 
 
+class Placed(NamedTuple):
+    """A claim, the heading under which it stands, and why that experiment has no rows."""
+
+    claim: Claim
+    heading: str
+    unrun: str = ""
+
+
+def placed(sections: Sequence[Section] = SECTIONS) -> list[Placed]:
+    """All claims in the order of the page."""
+    studied = [
+        Placed(claim, study.heading, study.unrun) for s in sections for study in s.studies for claim in study.claims
+    ]
+    return [*studied, *(Placed(claim, section.heading) for section in sections for claim in section.missing)]
+
+
+def judged(known: Documents, sections: Sequence[Section] = SECTIONS) -> Verdicts:
+    """The verdict of each claim, by its key."""
+    claims = placed(sections)
+    verdicts = {claim.key: judge(replace(claim, unrun=claim.unrun or unrun), known) for claim, _, unrun in claims}
+    if len(verdicts) < len(claims):
+        raise ValueError("two claims have one key")
+    return verdicts
+
+
 def page(measured: Documents | None = None, sections: Sequence[Section] = SECTIONS) -> str:
     """docs/results.md."""
     known = documents() if measured is None else measured
-    placed = [(claim, study.heading, study.unrun) for s in sections for study in s.studies for claim in study.claims]
-    placed += [(claim, section.heading, "") for section in sections for claim in section.missing]
-    verdicts = {claim.key: judge(replace(claim, unrun=claim.unrun or unrun), known) for claim, _, unrun in placed}
-    if len(verdicts) < len(placed):
-        raise ValueError("two claims have one key")
+    verdicts = judged(known, sections)
     papers = {claim.key: s.heading for s in sections for c in (s.studies, [s]) for claim in _claims(c)}
-    parts = [HEAD, "", *_summary(placed, papers, verdicts)]
+    parts = [HEAD, "", *_summary(placed(sections), papers, verdicts)]
     for section in sections:
         parts += ["", *_section(section, known, verdicts)]
     return "\n".join(parts).rstrip() + "\n"
 
 
+def advice(known: Documents, sections: Sequence[Section] = SECTIONS) -> str:
+    """What the results mean for a user, a line per paper."""
+    verdicts = judged(known, sections)
+    said = [f"- **{section.heading}.** {advised(section, verdicts)}" for section in sections]
+    return "\n".join(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False) for line in said)
+
+
 def pages() -> dict[Path, str]:
     """All files of the documentation that are written here."""
     known = documents()
-    return {ROOT / "docs" / "results.md": page(known), **{DOCS / path: text for path, text in drawings(known).items()}}
+    return {
+        ROOT / "docs" / "results.md": page(known),
+        README: replaced(README, advice(known), "advice"),
+        **{DOCS / path: text for path, text in drawings(known).items()},
+    }
 
 
 def drawings(known: Documents, sections: Sequence[Section] = SECTIONS) -> dict[str, str]:
@@ -146,7 +182,7 @@ def _claims(owners: Sequence[Study | Section]) -> list[Claim]:
     return [claim for owner in owners for claim in (owner.claims if isinstance(owner, Study) else owner.missing)]
 
 
-def _summary(placed: Sequence[tuple[Claim, str, str]], papers: dict[str, str], verdicts: Verdicts) -> list[str]:
+def _summary(claims: Sequence[Placed], papers: dict[str, str], verdicts: Verdicts) -> list[str]:
     counted = Counter(v.word for v in verdicts.values())
     intervals = sum(v.has_interval for v in verdicts.values())
     said = ", ".join(f"{counted[word]} {word}" for word in WORDS)
@@ -154,7 +190,7 @@ def _summary(placed: Sequence[tuple[Claim, str, str]], papers: dict[str, str], v
     rows = [
         (claim.text, f"{papers[claim.key]}, {claim.where}", v.word or "not run", v.effect, v.over or "-",
          f"[{heading}](#{anchor(heading)})")
-        for claim, heading, _ in placed
+        for claim, heading, _ in claims
         for v in [verdicts[claim.key]]
     ]  # fmt: skip
     count = (
