@@ -115,6 +115,18 @@ def test_one_client_learns_its_rows_however_they_are_drawn(method):
     assert values["accuracy on D_G"] > 0.9
 
 
+def test_fedprox_without_its_term_is_fedavg_and_a_strong_term_holds_local_models_at_the_start():
+    methods = {mu: [{"name": "fedprox", "mu": mu}] for mu in (0.0, 1e4)}
+    free, held = (tiny(hidden=(), methods=entry, batch_size=24, epochs=20) for entry in methods.values())
+    assert isfl.fedprox(free) == isfl.fedavg(free)  # all rows a step: no chance in it
+    x, rows = free.start(), free.train[0]
+    moved = [
+        isfl._trained(problem, x, rows, None, torch.Generator(), problem.entry("fedprox")["mu"]) - x
+        for problem in (free, held)
+    ]
+    assert moved[1].norm() < 0.2 * moved[0].norm()
+
+
 def phi(weights, variance, m, away):
     """Eq. 4 as printed."""
     return (variance + ((weights @ away) ** 2).sum()) / (m + weights.sum()) ** 2
@@ -168,12 +180,16 @@ def test_one_step_of_meritfed_multiplies_weights_by_the_exponential_of_the_slope
     assert values["effective collaborators, first round"] == pytest.approx(float(1 / (expected**2).sum()), rel=1e-5)
 
 
-def test_weights_that_do_not_move_are_sgd_full_and_one_client_is_sgd_ideal():
-    entry = {"name": "meritfed", "md_steps": 10, "md_step": 0.0}
+def test_weights_that_do_not_move_are_sgd_full_and_so_is_a_group_of_all_and_one_client_is_sgd_ideal():
+    methods = [
+        {"name": "meritfed", "md_steps": 10, "md_step": 0.0},
+        {"name": "target-only", "label": "sgd-ideal"},
+        {"name": "sgd-ideal", "label": "ideal-group", "members": ["target", "near-*"]},
+    ]
     several, alone = (
-        tiny(names, methods=[entry], batch_size=24, steps=1, lr=0.5) for names in (["target", "near-1"], ["target"])
+        tiny(names, methods=methods, batch_size=24, steps=1, lr=0.5) for names in (["target", "near-1"], ["target"])
     )
-    for problem, method in ((several, meritfed.sgd_full), (alone, meritfed.sgd_ideal)):
+    for problem, method in ((several, meritfed.sgd_full), (several, meritfed.ideal_group), (alone, meritfed.sgd_ideal)):
         assert meritfed.meritfed(problem) == pytest.approx(method(problem), rel=1e-5)
     assert meritfed.sgd_ideal(several)["effective collaborators, first round"] == 1
 

@@ -22,6 +22,8 @@ from torch.nn.functional import cross_entropy
 import coterie as ct
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent
+HIDDEN = {"2nn": (200, 200)}
+"""Hidden units of the models whose name says them."""
 Values = Mapping[str, float]
 """A number by quantity, under the names of experiments/measures.py."""
 
@@ -120,7 +122,8 @@ def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
     """An experiment on given clients."""
     rows = [rows_of(client.train) for client in clients]
     classes = 1 + max(int(part.labels.max()) for part in rows)
-    widths = [rows[0].inputs.shape[1], *tables["model"].get("hidden", []), classes]
+    hidden = HIDDEN.get(tables["model"].get("name"), tables["model"].get("hidden", []))
+    widths = [rows[0].inputs.shape[1], *hidden, classes]
     return Problem(tables, seed, clients, Perceptron(widths, tables["model"].get("dropout", 0.0)))
 
 
@@ -129,7 +132,7 @@ def read_problem(name: str, seed: int) -> Problem:
     """The experiment of a TOML file, with the rows that coterie's own run of this seed has."""
     tables = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text(encoding="utf-8"))
     data = dict(tables["data"])
-    return problem_of(tables, seed, ct.data.load(data.pop("name"), seed=seed, split=tables["split"], **data))
+    return problem_of(tables, seed, ct.data.load(data.pop("name"), seed=seed, split=tables.get("split"), **data))
 
 
 def rows_of(part: Any) -> Rows:

@@ -6,6 +6,7 @@ All clients train locally in each round; what differs is with which weights the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatch
 
 import torch
 from torch import Tensor
@@ -18,9 +19,19 @@ Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def sgd_ideal(problem: Problem) -> Values:
-    """Clients of the target's own distribution: the target alone."""
-    alone = torch.tensor([float(name == TARGET) for name in problem.clients.names])
-    return _learned(problem, "sgd-ideal", lambda x, updates, weights: alone)
+    """Clients of the target's own distribution: the target, and its twin if it has one."""
+    return _of_group(problem, "sgd-ideal")
+
+
+def ideal_group(problem: Problem) -> Values:
+    """Ours: the target and those who resemble it."""
+    return _of_group(problem, "ideal-group")
+
+
+def _of_group(problem: Problem, label: str) -> Values:
+    members = problem.entry(label).get("members", [TARGET])
+    inside = torch.tensor([float(any(fnmatch(name, m) for m in members)) for name in problem.clients.names])
+    return _learned(problem, label, lambda x, updates, weights: inside / inside.sum())
 
 
 def sgd_full(problem: Problem) -> Values:
@@ -65,9 +76,17 @@ def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
     }
 
 
+BASIC = {"sgd-ideal": sgd_ideal, "sgd-full": sgd_full, "meritfed": meritfed}
 METHODS = {
-    experiment: on(experiment, {"sgd-ideal": sgd_ideal, "sgd-full": sgd_full, "meritfed": meritfed})
-    for experiment in ("meritfed-groups-50", "meritfed-groups-99")
+    f"meritfed-{name}": on(f"meritfed-{name}", methods)
+    for name, methods in {
+        **{
+            f"{task}-{alpha}": {**BASIC, "ideal-group": ideal_group}
+            for task in ("groups", "goemotions")
+            for alpha in (99, 50, 90, 70)
+        },
+        **{f"copies-{alpha}": BASIC for alpha in (90, 50)},
+    }.items()
 }
 
 

@@ -121,9 +121,13 @@ def _accuracy(problem: Problem, x: Tensor) -> Values:
     return {"accuracy of the internal clients": problem.accuracy(x, tests)}
 
 
+OURS = {"internal-only": internal_only, "varsel": varsel}
 METHODS = {
-    "varsel-shards-3-3": on("varsel-shards-3-3", {"internal-only": internal_only, "fedavg": fedavg, "varsel": varsel})
-}
+    **{name: on(name, {**OURS, "fedavg": fedavg})
+       for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-twins",
+                    "varsel-small-shards-twins")},
+    "varsel-small-shards": on("varsel-small-shards", OURS),
+}  # fmt: skip
 
 
 def counted(problem: Problem) -> list[str]:
