@@ -30,7 +30,7 @@ def tiny(clients=("client-0", "client-1"), rows=24, classes=3, methods=(), hidde
     test = images()
     parts = {name: {"train": images(), "validation": images(), "test": test} for name in clients}
     data = ct.data.from_tensors(parts, server=images())
-    appeal = {"mandatory_rounds": rounds // 2}
+    appeal = {"leave": True, "mandatory_rounds": rounds // 2}
     run = {"rounds": rounds, "clients_per_round": len(clients), "evaluate": 1, "appeal": appeal}
     tables = {"local": LOCAL | local, "run": run, "model": {"hidden": list(hidden)}, "methods": list(methods)}
     return common.problem_of(tables, 0, data)
@@ -208,6 +208,14 @@ def test_maxfl_with_one_client_is_fedavg_and_nobody_stays_with_a_model_worse_tha
     x = common.sgd(problem, problem.start(), rows, torch.Generator(), steps=2)
     assert maxfl.maxfl(problem)["accuracy, seen"] == problem.accuracy(x, [common.rows_of(problem.clients[0].test)])
     assert model.loss(x, rows) < model.loss(problem.start(), rows)
+
+
+def test_nobody_leaves_where_clients_stay_and_a_short_warm_up_is_easily_beaten():
+    problem = tiny(["client-0"], rounds=12, batch_size=24, steps=1, lr=0.5)
+    problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 1}
+    assert maxfl.fedavg(problem)["GM-appeal, seen"] == 1
+    problem.tables["run"]["appeal"] = {"leave": True, "mandatory_rounds": 1, "warmup_steps": 8}
+    assert maxfl.fedavg(problem)["GM-appeal, seen"] == 0
 
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
