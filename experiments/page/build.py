@@ -35,6 +35,12 @@ ORDER = (
     (varsel.PLAYS, varsel.PLAYS_CEILING),
     (varsel.CIFAR, varsel.CIFAR_CEILING),
     (isfl.CIFAR, isfl.CIFAR_CEILING),
+    (
+        meritfed.COPIES_CEILING,
+        isfl.fashion("20-ceiling"),
+        varsel.shards("twins-ceiling"),
+        "varsel-small-shards-own-ceiling",
+    ),
     (varsel.MEMBRANES, varsel.MEMBRANES_CEILING),
 )
 """Experiments in order of worth; those of one step take turns, seed by seed."""

@@ -152,6 +152,7 @@ DRAWN = {
     "tawt": "TAWT",
 }
 WEIGHING = {method: DRAWN[method] for method in ("meritfed", "tawt", "fedadp")}
+COPIES_CEILING = "meritfed-copies-ceiling"
 X_RAYS, X_RAYS_CEILING = "meritfed-xrays", "meritfed-xrays-ceiling"
 TARGET, NEAR, FAR = "accuracy of the target", "weight of near", "weight of far"
 
@@ -391,7 +392,8 @@ SECTION = Section(
                 [
                     Claim(f"copies-{number}-{rival}", f"40 clients, alpha {ALPHAS[number]}: MeritFed is more accurate for the target "
                           f"than {words}", Place(f"meritfed-copies-{number}", TARGET, "meritfed"),
-                          Place(f"meritfed-copies-{number}", TARGET, rival), "Figs. 26-29")
+                          Place(f"meritfed-copies-{number}", TARGET, rival), "Figs. 26-29",
+                          ceiling=Place(COPIES_CEILING, TARGET, "ceiling"))
                     for rival, words in (("sgd-full", "SGD Full"), ("sgd-ideal", "SGD Ideal"))
                 ],
                 kind="groups",
@@ -399,6 +401,13 @@ SECTION = Section(
                 unrun=no_time(f"meritfed-copies-{number}", 12),
             )
             for number in ("90", "50")
+        ),
+        Study(
+            COPIES_CEILING,
+            "MeritFed: 40 clients, the ceiling",
+            "The near clients have the target's own distribution, and the target is averaged with them and its copy alone.",
+            kind="groups",
+            unrun=no_time(COPIES_CEILING, 12),
         ),
     ],
     missing=[
