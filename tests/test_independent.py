@@ -115,16 +115,22 @@ def test_one_client_learns_its_rows_however_they_are_drawn(method):
     assert values["accuracy on D_G"] > 0.9
 
 
-def test_fedprox_without_its_term_is_fedavg_and_a_strong_term_holds_local_models_at_the_start():
-    methods = {mu: [{"name": "fedprox", "mu": mu}] for mu in (0.0, 1e4)}
-    free, held = (tiny(hidden=(), methods=entry, batch_size=24, epochs=20) for entry in methods.values())
-    assert isfl.fedprox(free) == isfl.fedavg(free)  # all rows a step: no chance in it
-    x, rows = free.start(), free.train[0]
-    moved = [
-        isfl._trained(problem, x, rows, None, torch.Generator(), problem.entry("fedprox")["mu"]) - x
-        for problem in (free, held)
-    ]
-    assert moved[1].norm() < 0.2 * moved[0].norm()
+@pytest.mark.parametrize(("method", "strong"), [("fedprox", 100.0), ("moon", 100.0)])
+def test_a_rival_without_its_term_is_fedavg_and_with_it_moves_otherwise(method, strong):
+    def learned(mu):
+        entry = {"name": method, "mu": mu, "temperature": 0.5}
+        # all rows a step: no chance in it
+        return getattr(isfl, method)(tiny(methods=[entry], batch_size=24, rounds=2))
+
+    free = isfl.fedavg(tiny(batch_size=24, rounds=2))
+    assert learned(0.0) == free
+    assert learned(strong)["training loss"] != pytest.approx(free["training loss"], rel=1e-4)
+
+
+def test_fedprox_holds_a_local_model_at_the_global_one():
+    problem = tiny(methods=[{"name": "fedprox", "mu": 1e4}], batch_size=24, rounds=2)
+    never = problem.model.loss(problem.start(), problem.train[0])
+    assert isfl.fedprox(problem)["training loss"] == pytest.approx(float(never), abs=0.2)
 
 
 def phi(weights, variance, m, away):

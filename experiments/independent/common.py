@@ -59,11 +59,20 @@ class Perceptron:
 
     def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
         """Scores of the classes [n, classes]; with random numbers as in training, else as in use."""
+        *_, (_, scores) = self._layers(x, inputs, random)
+        return scores
+
+    def representation(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """What the last layer reads [n, units]."""
+        *_, (representation, _) = self._layers(x, inputs, None)
+        return representation
+
+    def _layers(self, x: Tensor, inputs: Tensor, random: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
         for number, (wide, narrow) in enumerate(pairwise(self.widths)):
             weight, bias, x = x.split([wide * narrow, narrow, len(x) - (wide + 1) * narrow])
-            inputs = self._hidden(inputs, random) if number else inputs
-            inputs = inputs @ weight.view(narrow, wide).T + bias
-        return inputs
+            read = self._hidden(inputs, random) if number else inputs
+            inputs = read @ weight.view(narrow, wide).T + bias
+            yield read, inputs
 
     def _hidden(self, values: Tensor, random: torch.Generator | None) -> Tensor:
         if random is None or not self.dropout:

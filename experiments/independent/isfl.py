@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
+from torch.nn.functional import cosine_similarity
 
 from experiments.independent.common import Problem, Rows, Values, batches, generator, on, rows_of
 
@@ -24,17 +25,36 @@ Chances = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor | None]]
 
 None: every row once an epoch.
 """
+Term = Callable[[Tensor, Tensor, Tensor, Rows], Tensor]
+"""From a local model, the global one, that client's last one (at first the global one) and a batch: what is added to the loss."""
 
 
 def fedavg(problem: Problem) -> Values:
     """No sampling."""
-    return _learned(problem, "fedavg", lambda x, local: [None] * len(problem.clients))
+    return _learned(problem, "fedavg", _every_row(problem))
 
 
 def fedprox(problem: Problem) -> Values:
     """No sampling; local losses have mu / 2 times the squared distance to the global model beside them."""
-    pull = problem.entry("fedprox")["mu"]
-    return _learned(problem, "fedprox", lambda x, local: [None] * len(problem.clients), pull)
+    mu = problem.entry("fedprox")["mu"]
+    return _learned(problem, "fedprox", _every_row(problem), lambda y, x, last, rows: mu / 2 * (y - x).square().sum())
+
+
+def moon(problem: Problem) -> Values:
+    """Eqs. 19 and 20: no sampling; local models are held to the global one's representations, and away from those of their last."""
+    entry = problem.entry("moon")
+
+    def contrast(y: Tensor, x: Tensor, last: Tensor, rows: Rows) -> Tensor:
+        own, ours, before = (problem.model.representation(model, rows.inputs) for model in (y, x, last))
+        alike = torch.stack([cosine_similarity(own, ours), cosine_similarity(own, before)], 1) / entry["temperature"]
+        loss: Tensor = -entry["mu"] * alike.log_softmax(1)[:, 0].mean()
+        return loss
+
+    return _learned(problem, "moon", _every_row(problem), contrast)
+
+
+def _every_row(problem: Problem) -> Chances:
+    return lambda x, local: [None] * len(problem.clients)
 
 
 def uniform_is(problem: Problem) -> Values:
@@ -58,9 +78,14 @@ def isfedavg(problem: Problem) -> Values:
     )
 
 
-def isfl(problem: Problem) -> Values:
+def isfl(problem: Problem, label: str = "isfl") -> Values:
     """Algorithm 2: classes by the closed form of Theorems 2 and 3."""
-    return _by_lipschitz(problem, "isfl", closed_form)
+    return _by_lipschitz(problem, label, closed_form)
+
+
+def isfl_low(problem: Problem) -> Values:
+    """The same with the other floor."""
+    return isfl(problem, "isfl-.01")
 
 
 def isfl_exact(problem: Problem) -> Values:
@@ -169,45 +194,61 @@ def _classes(problem: Problem) -> int:
 
 
 def _trained(
-    problem: Problem, start: Tensor, rows: Rows, chance: Tensor | None, random: torch.Generator, pull: float = 0.0
+    problem: Problem,
+    start: Tensor,
+    last: Tensor,
+    rows: Rows,
+    chance: Tensor | None,
+    random: torch.Generator,
+    term: Term,
 ) -> Tensor:
     local, n = problem.tables["local"], len(rows.labels)
-    x = start.clone()
+    x = start.clone().requires_grad_()
     adam = torch.optim.Adam([x], lr=local["lr"])
     size = local["batch_size"]
     for _ in range(local["epochs"]):
         drawn = torch.arange(n) if chance is None else chance.multinomial(n, replacement=True, generator=random)
         for batch in islice(batches(n, size, random), -(-n // size)):
-            x.grad = problem.model.gradient(x, rows.at(drawn[batch])) + pull * (x - start)
+            part = rows.at(drawn[batch])
+            loss = problem.model.loss(x, part) + term(x, start, last, part)
+            x.grad = torch.autograd.grad(loss, x)[0]
             adam.step()
-    return x
+    return x.detach()
 
 
-def _learned(problem: Problem, method: str, chances: Chances, pull: float = 0.0) -> Values:
+def _no_term(y: Tensor, x: Tensor, last: Tensor, rows: Rows) -> Tensor:
+    return torch.zeros(())
+
+
+def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_term) -> Values:
     train, random = problem.train, generator(problem.seed, method)
     sizes = torch.tensor([float(len(rows.labels)) for rows in train])
     x = problem.start()
+    local = [x] * len(train)
     odds = chances(x, [])
     for _ in range(problem.rounds):
-        local = [_trained(problem, x, rows, chance, random, pull) for rows, chance in zip(train, odds, strict=True)]
+        local = [_trained(problem, x, last, rows, chance, random, term)
+                 for last, rows, chance in zip(local, train, odds, strict=True)]  # fmt: skip
         x = (sizes / sizes.sum()) @ torch.stack(local)
         odds = chances(x, local)
     standard = rows_of(problem.clients[0].test)  # the same for every client
-    return {"accuracy on D_S": problem.accuracy(x, [standard]), "accuracy on D_G": problem.accuracy(x, train)}
+    losses = torch.stack([problem.model.loss(x, rows) for rows in train])
+    return {
+        "accuracy on D_S": problem.accuracy(x, [standard]),
+        "accuracy on D_G": problem.accuracy(x, train),
+        "training loss": float((sizes / sizes.sum()) @ losses),
+    }
 
 
-TABLE_III = {
-    "fedavg": fedavg,
-    "uniform-is": uniform_is,
-    "pj-is": pj_is,
-    "isfedavg": isfedavg,
-    "isfl": isfl,
-    "fedprox": fedprox,
-}
+TABLES = {
+    "fedavg": fedavg, "uniform-is": uniform_is, "pj-is": pj_is, "isfedavg": isfedavg, "isfl": isfl, "isfl-.01": isfl_low,
+    "isfl-exact": isfl_exact, "fedprox": fedprox, "moon": moon,
+}  # fmt: skip
 METHODS = {
-    "isfl-fashion-98": on("isfl-fashion-98", {**TABLE_III, "isfl-exact": isfl_exact}),
-    **{name: on(name, TABLE_III)
-       for name in ("isfl-fashion-dirichlet-2", "isfl-fashion-95", "isfl-fashion-dirichlet-4", "isfl-fashion-75")},
+    **{name: on(name, TABLES)
+       for name in ("isfl-fashion-98", "isfl-fashion-dirichlet-2", "isfl-fashion-95", "isfl-fashion-dirichlet-4", "isfl-fashion-75")},
+    "isfl-fashion-20": on("isfl-fashion-20", {"fedavg": fedavg, "uniform-is": uniform_is, "isfl": isfl}),
+    **{name: on(name, {"isfl": isfl}) for name in ("isfl-fashion-server-250", "isfl-fashion-server-1000")},
 }  # fmt: skip
 
 
