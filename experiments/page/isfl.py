@@ -224,7 +224,7 @@ SECTION = Section(
             "ISFL: 20 clients, the ceiling",
             "As many rows, rounds and clients without skew, under FedAvg.",
             kind="sampling",
-            unrun=no_time(fashion("20-ceiling"), 8),
+            unrun=no_time(fashion("20-ceiling"), 6),
         ),
         *(
             Study(
@@ -257,14 +257,14 @@ SECTION = Section(
             kind="sampling",
             figures=[Figure(STANDARD, per_method(STANDARD, {"isfl": "ISFL", **NAMES}))],
             paper="isfl-cifar10",
-            unrun=no_time(CIFAR, 100),
+            unrun=no_time(CIFAR, 170),
         ),
         Study(
             CIFAR_CEILING,
             "ISFL: CIFAR-10, the ceiling",
             "As many images, rounds and clients without skew, under FedAvg.",
             kind="sampling",
-            unrun=no_time(CIFAR_CEILING, 60),
+            unrun=no_time(CIFAR_CEILING, 120),
         ),
     ],
     missing=[

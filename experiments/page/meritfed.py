@@ -407,7 +407,7 @@ SECTION = Section(
             "MeritFed: 40 clients, the ceiling",
             "The near clients have the target's own distribution, and the target is averaged with them and its copy alone.",
             kind="groups",
-            unrun=no_time(COPIES_CEILING, 12),
+            unrun=no_time(COPIES_CEILING, 5),
         ),
     ],
     missing=[

@@ -215,7 +215,7 @@ SECTION = Section(
             "VaRSeL: the ceiling with twins",
             "All rows of the internal classes at both internal clients.",
             kind="internal",
-            unrun=no_time(shards("twins-ceiling"), 8),
+            unrun=no_time(shards("twins-ceiling"), 2),
         ),
         Study(
             "varsel-small-shards-twins",
@@ -254,7 +254,7 @@ SECTION = Section(
             "VaRSeL: the ceiling with shards of 50 rows, without twins",
             "The same where internal clients have shards of their own.",
             kind="internal",
-            unrun=no_time("varsel-small-shards-own-ceiling", SMALL),
+            unrun=no_time("varsel-small-shards-own-ceiling", 2),
         ),
         Study(
             CIFAR,
@@ -269,7 +269,7 @@ SECTION = Section(
             ],
             kind="internal",
             paper="varsel-fashion-mnist",
-            unrun="Not run: selective learning asks all 50 clients for their loss in every round, 14 minutes of a core for each seed; "
+            unrun="Not run: selective learning asks all 50 clients for their loss in every round, 10 minutes of a core for each seed; "
             f"`make papers ONLY={CIFAR}` makes them.",
         ),
         Study(
