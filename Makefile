@@ -60,7 +60,7 @@ torture: $(VENV)/.dev  ## kills, damaged files, mangled settings and arguments, 
 mutants: $(VENV)/.dev  ## does a test of a method fail for each term that makes the method what it is, once the term is gone? (15 minutes on 2 quiet cores; ONLY=scaffold)
 	$(BIN)/python tests/mutants.py --only '$(or $(ONLY),*)'
 
-claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (about 10 minutes)
+claims: $(VENV)/.dev  ## the numbers that the README states, over 20 seeds and 20 others (2 minutes)
 	$(BIN)/python -m benchmarks.claims
 
 verdicts: $(VENV)/.dev  ## how often the rule of verdicts errs, by simulation (about 15 minutes)
