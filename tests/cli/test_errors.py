@@ -491,6 +491,32 @@ def test_a_closed_pipe_is_no_error(tmp_path):
     assert ended.stdout.startswith("local")
 
 
+LONG = "y" * 300  # no file system takes such a name
+ASKED_FOR_A_LONG_NAME = {
+    "a folder of tables": ("compare", LONG, "--label", "outcome"),
+    "a table": ("compare", f"{LONG}.csv", "--label", "outcome"),
+    "a folder to check": ("check", LONG),
+    "an experiment": ("run", f"{LONG}.toml"),
+    "a folder in an experiment": ("run", "long.toml"),
+    "the folder of a data set": ("run", "folder-of-a-set.toml"),
+    "a code file": (*HEART, "--methods", f"{LONG}.py:Own"),
+    "a run directory": (*HEART, "--out", LONG),
+    "a run to report": ("report", LONG),
+    "a run to predict": ("predict", LONG, "rows.csv"),
+    "a run to finalise": ("finalise", LONG, "--client", "a"),
+    "a run to verify": ("verify", LONG),
+    "a plan": ("site", "approve", LONG),
+}
+
+
+@pytest.mark.parametrize("case", ASKED_FOR_A_LONG_NAME)
+def test_a_name_that_no_file_can_have_is_bad_input(coterie, tmp_path, nothing_is_asked, case):
+    end = '[[methods]]\nname = "fedavg"\n'
+    write(tmp_path, {"long.toml": f'[data]\nfolder = "{LONG}"\nlabel = "outcome"\n{end}'})
+    write(tmp_path, {"folder-of-a-set.toml": f'[data]\nname = "shakespeare"\nfolder = "{LONG}"\n{end}'})
+    assert_one_sentence(coterie(*ASKED_FOR_A_LONG_NAME[case]), "File name too long")
+
+
 def test_a_full_disk_is_one_sentence(coterie, monkeypatch):
     import os
 

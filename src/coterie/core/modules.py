@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.noise import forked
+from coterie.core.reading import found
 
 __all__ = ["ModuleSource", "import_source", "load_object", "source_of", "user_module", "user_modules"]
 
@@ -48,7 +49,7 @@ class _Text(importlib.abc.InspectLoader):
 def load_object(reference: str) -> Any:
     """The object FILE.py:NAME. Raises `InputError` if the file or the name is missing, or the file fails."""
     path, _, name = reference.rpartition(":")
-    require(Path(path).is_file(), f"there is no file {path!r} (asked for as {reference!r})")
+    require(found(path, Path.is_file), f"there is no file {path!r} (asked for as {reference!r})")
     module = user_module(path)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]

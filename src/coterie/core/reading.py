@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from coterie.core.errors import InputError, plain, require
+from coterie.core.errors import InputError, cut, plain, require
 
-__all__ = ["json_rows", "opened_tensors", "parse_json", "parse_toml", "read_json", "read_text", "read_toml"]
+__all__ = ["found", "json_rows", "opened_tensors", "parse_json", "parse_toml", "read_json", "read_text", "read_toml"]
 
 T = TypeVar("T")
 
@@ -23,6 +24,17 @@ AGAIN = "restore it or repeat the run"
 """The cure for a file of a run directory."""
 DEEPEST = 32
 """Tables and lists within each other."""
+
+
+def found(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists) -> bool:
+    """Whether what a user named is there, as `kind` asks it.
+
+    Raises `InputError` where the system cannot even look: the name is too long, or a folder above it may not be read.
+    """
+    try:
+        return kind(Path(path))
+    except OSError as error:
+        raise InputError(f"{cut(os.fspath(path))} cannot be looked for: {error.strerror}; check the path") from error
 
 
 def parse_toml(text: str, place: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, require
 from coterie.core.inputs import Inputs, Read
+from coterie.core.reading import found
 from coterie.data.hub import DEFAULT_SPLIT
 from coterie.data.lazy import lazy, mark
 from coterie.data.split_table import Split
@@ -51,7 +52,7 @@ def from_images(
     except ImportError as error:
         raise InputError('image folders need Pillow: pip install "coterie[data]"') from error
     root = Path(folder)
-    require(root.is_dir(), f"there is no folder {root}")
+    require(found(root, Path.is_dir), f"there is no folder {root}")
     flat, nested = _images(root, "*/*"), _images(root, "*/*/*")
     require(
         bool(flat) != bool(nested),

@@ -7,13 +7,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.modules import load_object
+from coterie.core.reading import found
 from coterie.data import hub
 from coterie.data.sets import (
     cifar10,
@@ -238,11 +238,11 @@ def load(
         return clients_of(load_object(key), key, seed=seed, split=split, **texts, **options)
     data_set = DATASETS.get(key)
     if data_set is None:
-        if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not Path(key).exists()):
+        if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not found(key)):
             require(folder is None, f"{key} is a name of the hub; drop folder = {folder!r}")
             _check(options, _HUB_OPTIONS, key)
             return hub.from_hub(key.removeprefix("hf:"), label=label, seed=seed, split=split, **options)
-        if not Path(key).exists():
+        if not found(key):
             raise InputError(
                 f"there is no data set or folder {key!r}; {nearest(key, DATASETS)}; a folder path works too"
             )

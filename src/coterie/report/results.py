@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.reading import json_rows, read_json, read_toml
+from coterie.core.reading import found, json_rows, read_json, read_toml
 from coterie.report.comparisons import Comparisons
 from coterie.report.files import summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
@@ -81,7 +81,7 @@ class Results:
         Without a `threshold` that of the experiment's [report] is taken, and .5 if it says none.
         """
         folder = Path(folder)
-        require(folder.is_dir(), f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
+        require(found(folder, Path.is_dir), f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
         missing = [f for f in FILES if not (folder / f).is_file()]
         if missing:
             raise InputError(

@@ -7,7 +7,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -16,6 +15,7 @@ from coterie import catalogue
 from coterie.core.clients import Clients
 from coterie.core.errors import InputError, cut, nearest, require
 from coterie.core.identity import code_hash, identity
+from coterie.core.reading import found
 from coterie.core.schema import Registry, build, spell
 from coterie.core.training import LocalSGD
 from coterie.core.vector import add_tensors
@@ -90,7 +90,7 @@ def data_table(given: str | os.PathLike[str]) -> dict[str, str]:
     text = os.fspath(given)
     if text in DATASETS or ".py:" in text or text.startswith("hf:"):
         return {"name": text}
-    if not Path(text).exists():
+    if not found(text):
         raise InputError(f"there is no data set or folder {text!r}; {nearest(text, DATASETS)}; a folder path works too")
     return {"folder": text}
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from coterie.core.errors import InputError
+from coterie.core.reading import found
 
 __all__ = ["find_folder"]
 
@@ -18,7 +19,7 @@ def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) ->
     own = os.environ.get("COTERIE_DATA")
     place = folder if folder is not None else own
     for candidate in [Path(place), Path(place) / name] if place else []:
-        if any(any(candidate.glob(file)) for file in files):
+        if found(candidate) and any(any(candidate.glob(file)) for file in files):
             return candidate
     looked = f"the folder {folder}" if folder is not None else f"COTERIE_DATA ({own or 'not set'})"
     raise InputError(

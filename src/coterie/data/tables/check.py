@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.core.errors import InputError
+from coterie.core.reading import found
 from coterie.data.split_table import Split
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.describe import draft_recipe
@@ -127,7 +128,7 @@ def check_folder(
     settings, own = settings_of(**options), FileSettings(unlabelled, split_column)
     problems, tables = _Problems(), {}
     path = Path(path)
-    for name, file in ({path.stem: path} if path.is_file() else files_of(path)).items():
+    for name, file in ({path.stem: path} if found(path, Path.is_file) else files_of(path)).items():
         with problems.noted():
             tables[name] = read(file, settings.reading(name))
     notes = () if path.is_file() else tuple(not_read(path))

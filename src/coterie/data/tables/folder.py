@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.core.clients import Client, Clients
 from coterie.core.errors import InputError, nearest, require
+from coterie.core.reading import found
 from coterie.core.rows import Part
 from coterie.core.schema import build
 from coterie.data.split_table import Split
@@ -142,7 +143,7 @@ def from_folder(
     }
     said = {"unlabelled": unlabelled, "split_column": split_column, "server_file": server_file, "arrays": arrays}
     own = build(FileSettings, said, str(path), named="data")
-    if Path(path).is_file():
+    if found(path, Path.is_file):
         settings = settings_of(label=label, **options)
         table = read(path, settings.reading(EVERY_FILE))
         dealt, notes = dealt_tables(table, settings, own, seed=seed, split=split)
@@ -215,7 +216,7 @@ def _chosen(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
 
 def files_of(folder: Path) -> dict[str, Path]:
     """The file of each client."""
-    if not folder.is_dir():
+    if not found(folder, Path.is_dir):
         raise InputError(f"there is no folder {folder}; check the spelling")
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):

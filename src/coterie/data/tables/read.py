@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import InputError, require
+from coterie.core.reading import found
 from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
 from coterie.data.tables.numbers import Comma
 from coterie.data.tables.spelling import legible, listing
@@ -30,7 +31,7 @@ def read(path: str | Path, reading: Reading | None = None, *, name: str | None =
     Raises `InputError` that names the file and the cure.
     """
     path = Path(path)
-    if not path.is_file():
+    if not found(path, Path.is_file):
         raise InputError(f"there is no file {path}; check the spelling")
     readers = {".csv": _csv, ".tsv": _csv, ".xlsx": _xlsx, ".parquet": _parquet, ".npz": _npz}
     require(
