@@ -185,11 +185,8 @@ def _present(
 
 
 def _mend(folder: Path) -> None:
-    from coterie.core.reading import found
     from coterie.run.seals import intact, refuse_damaged_outcomes
 
-    if not found(folder):
-        return  # whoever reads it says so
     refuse_damaged_outcomes(folder)
     if not intact(folder):
         from coterie.run.collect import mend_tables

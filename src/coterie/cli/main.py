@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a folder that may not be written
+        if error.errno == errno.ENAMETOOLONG:
+            return _fail(f"{error.filename}: {error.strerror}; check the path", 2)
         return _fail(f"{error.filename or 'a file'}: {error.strerror}; what was saved before stays", 1)
     except KeyboardInterrupt:
         return _fail("stopped", 130)

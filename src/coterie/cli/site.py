@@ -118,12 +118,11 @@ def _approve(args: argparse.Namespace) -> int:
 
 def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
     from coterie.core.errors import InputError
-    from coterie.core.reading import found
     from coterie.sites.plan import PLAN_FILE
     from coterie.sites.settings import SETTINGS_FILE
 
     plan = Path(args.plan)
-    local = plan / "local" if found(plan, Path.is_dir) else None if args.kit is None else Path(args.kit) / "local"
+    local = plan / "local" if plan.is_dir() else None if args.kit is None else Path(args.kit) / "local"
     if plan.is_dir():
         plan = plan / "local" / PLAN_FILE
     elif local is None and plan.parent.name == "local":
@@ -208,12 +207,11 @@ def _purge(args: argparse.Namespace) -> int:
 
 
 def _settings_of(place: str) -> Any:
-    from coterie.core.reading import found
     from coterie.sites.settings import SETTINGS_FILE, read_settings
 
     _register()
     path = Path(place)
-    return read_settings(path / "local" / SETTINGS_FILE if found(path, Path.is_dir) else path)
+    return read_settings(path / "local" / SETTINGS_FILE if path.is_dir() else path)
 
 
 def _register() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import InputError, require
-from coterie.core.reading import found
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import refuse_links
@@ -22,7 +21,7 @@ CHECKPOINTS = "checkpoint"
 
 def is_run(folder: Path) -> bool:
     """Whether `folder` is a run directory, complete or not."""
-    return found(folder / "experiment.toml", Path.is_file) and (folder / CHECKPOINTS).is_dir()
+    return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
 
 
 def choose_folder(experiment: Experiment, resume: bool) -> Path:
@@ -44,7 +43,7 @@ def choose_folder(experiment: Experiment, resume: bool) -> Path:
 
 def refuse_others(folder: Path, resume: bool) -> None:
     """Raise `InputError` if `folder` holds something else, or a run and `resume` is not asked for."""
-    require(not found(folder) or folder.is_dir(), f"{folder} is a file; choose another --out")
+    require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
     if is_run(folder):
         require(resume, f"{folder} already holds a run; continue with --resume, or choose another --out")
     elif folder.is_dir():

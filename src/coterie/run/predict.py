@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from coterie.core.errors import InputError, nearest, require
 from coterie.core.loss import Kind
-from coterie.core.reading import found, json_rows, read_json
+from coterie.core.reading import json_rows, read_json
 from coterie.core.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.answers import Answers, Prediction
@@ -68,7 +68,7 @@ def predict(
 
 def is_final(folder: Path) -> bool:
     """Whether `folder` is what `coterie finalise` wrote."""
-    return found(folder / MODEL, Path.is_file)
+    return (folder / MODEL).is_file()
 
 
 def load_answers(

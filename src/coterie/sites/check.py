@@ -9,7 +9,6 @@ from typing import Any
 
 from coterie import catalogue
 from coterie.core.errors import InputError, nearest, require
-from coterie.core.reading import found
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read
 from coterie.data.tables.settings import EVERY_FILE
@@ -37,7 +36,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
         InputError: what does not fit, with the cure.
     """
     need_flare()
-    if found(place, Path.is_dir):
+    if place.is_dir():
         plan_file = place / "local" / PLAN_FILE
         require(plan_file.is_file(), f"{place} is not a kit of a site: it has no local/{PLAN_FILE}")
         site, settings_file = site or place.resolve().name, settings_file or place / "local" / SETTINGS_FILE

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.core.errors import InputError, require
-from coterie.core.reading import found
 
 __all__ = ["leftovers", "purge"]
 
@@ -37,7 +36,7 @@ def purge(kit: Path) -> None:
 
 
 def _folders(kit: Path) -> list[Path]:
-    if not found(kit / "startup", Path.is_dir):
+    if not (kit / "startup").is_dir():
         raise InputError(f"{kit} is not a kit: it has no folder startup; give the kit of a site or of the server")
     return [p for p in kit.iterdir() if p.is_dir() and (p.name in _LEFT or _JOB.fullmatch(p.name))]
 
