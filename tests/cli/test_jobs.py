@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from commands import contents
+
+from coterie.run import jobs
 
 SETTINGS = ("compare", "heart-disease", "--methods", "local,meritfed", "--rounds", "3", "--seeds", "2", "--no-report")
 SETTINGS = (*SETTINGS, "--set", "run.evaluate=2", "--out", "run")
@@ -70,3 +74,20 @@ def test_the_file_of_settings_says_nothing_of_jobs(driver, tmp_path, one_after_t
     (tmp_path / "plan.toml").write_text(text.replace("[run]", "[run]\njobs = 2\nout = 'run'"))
     assert driver(tmp_path, "run", "plan.toml", "--no-report").status == 0
     assert contents(tmp_path / "run") == one_after_the_other
+
+
+def test_a_job_that_does_not_end_by_itself_is_killed(monkeypatch):
+    def goes_on(tell):
+        while True:
+            try:
+                tell(1)
+                time.sleep(60)
+            except SystemExit:  # as Python does with one that is raised where an object is being deleted
+                continue
+
+    def heard(number):
+        raise KeyError(number)
+
+    monkeypatch.setattr(jobs, "PATIENCE", 0.1)
+    with pytest.raises(KeyError), jobs.Jobs(2) as running:
+        running.run(goes_on, lambda: (heard, lambda: None))

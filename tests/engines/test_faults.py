@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import NamedTuple
@@ -192,6 +193,24 @@ def test_a_signal_while_a_task_runs_ends_the_run(number, error):
     finally:
         signal.signal(signal.SIGTERM, usual)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+OPENS = """
+import os, signal, sys
+from coterie.core.interrupts import end
+def opens():
+    file = open(sys.argv[1], "wb")
+    os.kill(os.getpid(), signal.SIGTERM)
+    file.close()
+signal.signal(signal.SIGTERM, end)
+opens()
+"""
+
+
+def test_a_job_that_is_ended_while_it_opens_a_file_says_nothing(tmp_path):
+    command = [sys.executable, "-W", "error", "-c", OPENS, str(tmp_path / "file")]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 # ---- a worker that dies, or does not answer

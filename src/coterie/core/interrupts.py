@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -60,6 +61,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 def end(number: int, frame: Any) -> NoReturn:
     """A handler that ends this process through every `finally`."""
+    warnings.simplefilter("ignore", ResourceWarning)  # whoever opens a file just now will not get to close it
     raise Ended(0)
 
 

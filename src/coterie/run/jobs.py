@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Jobs"]
 
+PATIENCE = 60.0
+"""Seconds that a job has to end by itself, once it is told to."""
+
 Work = Callable[[Callable[[int], None]], None]
 """What a job does, given the function that tells the number of each complete round."""
 Heard = tuple[Callable[[int], None], Callable[[], None]]
@@ -112,6 +115,8 @@ class Jobs:
         for process, _ in self._running.values():
             process.terminate()
         for pipe, (process, _) in self._running.items():
+            process.join(PATIENCE)
+            process.kill()  # Python forgets an exception that a signal raises where an object is being deleted
             process.join()
             pipe.close()
         self._running.clear()
