@@ -100,13 +100,17 @@ def perform(job: Job, kind: str, runs: Path) -> Row:
 def keep(job: Job, kind: str, row: Row, results: Path) -> None:
     """Put a row into its document, in the place of one with other settings."""
     experiment = read_experiment(job.file)
-    order = {label: number for number, label in enumerate(experiment.labels)}
-    before = read(job.file.stem, results)
+    shared = SHARED[kind] if experiment.split.get("test", "own") == "own" else ()
+    put(row, Document(job.file.stem, experiment.run.rounds, shared, ()), experiment.labels, results)
+
+
+def put(row: Row, document: Document, labels: Sequence[str], results: Path) -> None:
+    """Put a row among those that are saved of its document, which keep the order of the labels; `document` has none yet."""
+    order = {label: number for number, label in enumerate(labels)}
+    before = read(document.name, results)
     others = [r for r in before.rows if (r.method, r.seed) != (row.method, row.seed)] if before else []
     known = [r for r in [*others, row] if r.method in order]
-    rows = sorted(known, key=lambda r: (order[r.method], r.seed))
-    shared = SHARED[kind] if experiment.split.get("test", "own") == "own" else ()
-    write(Document(job.file.stem, experiment.run.rounds, shared, rows), results)
+    write(document._replace(rows=sorted(known, key=lambda r: (order[r.method], r.seed))), results)
 
 
 def run_missing(

@@ -1,6 +1,7 @@
 """The second computations obey laws that are easy to state by hand, and a finished run is not repeated."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ import coterie as ct
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(Path(__file__).resolve().parent.parent), *sys.path])
+    from benchmarks import byzantine, mean_estimation
+    from experiments import maxfl_landscape
     from experiments.documents import read
     from experiments.independent import __main__ as command
-    from experiments.independent import common, isfl, maxfl, meritfed, varsel
+    from experiments.independent import common, isfl, landscape, maxfl, meritfed, plateaus, varsel
 
 LOCAL = {"lr": 0.01, "steps": 2, "batch_size": 4, "epochs": 2}
 
@@ -110,9 +113,17 @@ def test_classes_are_drawn_by_q_renormalised_over_those_present():
 
 @pytest.mark.parametrize("method", ["fedavg", "uniform_is", "pj_is", "isfedavg", "isfl"])
 def test_one_client_learns_its_rows_however_they_are_drawn(method):
-    problem = tiny(["client-0"], hidden=(), methods=[{"name": "isfl", "floor": 0.05}], rounds=5)
-    values = getattr(isfl, method)(problem)
+    methods = [{"name": "isfl", "floor": 0.05}, {"name": "uniform-is"}, {"name": "pj-is"}]
+    values = getattr(isfl, method)(tiny(["client-0"], hidden=(), methods=methods, rounds=5))
     assert values["accuracy on D_G"] > 0.9
+    assert len(values["accuracy on D_S"]) == 5
+
+
+def test_a_part_of_the_rows_is_drawn_without_replacement_where_all_are_equally_probable():
+    random = torch.Generator().manual_seed(3)
+    assert isfl.draw(20, None, 20, random).tolist() == list(range(20))
+    assert len(set(isfl.draw(20, None, 15, random).tolist())) == 15
+    assert set(isfl.draw(20, torch.tensor([0.0] * 19 + [1.0]), 4, random).tolist()) == {19}
 
 
 @pytest.mark.parametrize(("method", "strong"), [("fedprox", 100.0), ("moon", 100.0)])
@@ -222,6 +233,125 @@ def test_nobody_leaves_where_clients_stay_and_a_short_warm_up_is_easily_beaten()
     assert maxfl.fedavg(problem)["GM-appeal, seen"] == 1
     problem.tables["run"]["appeal"] = {"leave": True, "mandatory_rounds": 1, "warmup_steps": 8}
     assert maxfl.fedavg(problem)["GM-appeal, seen"] == 0
+
+
+def test_mwfed_shares_out_the_steps_and_without_anybody_who_is_discontent_it_averages():
+    sizes, who = torch.ones(2), torch.tensor([0, 1])
+    problem = tiny(rounds=3, batch_size=24, steps=4, lr=0.5)
+    problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 1}
+    alone = tiny(["client-0"], rounds=3, batch_size=24, steps=4, lr=0.5)
+    alone.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 100}
+    assert maxfl.mwfed(alone) == maxfl.fedavg(alone)  # one client has all the weight, and all the steps
+    weights = maxfl.multiplicative(2)
+    assert torch.equal(weights(torch.tensor([-1.0, -2.0]), sizes, who), torch.tensor([0.5, 0.5]))
+    torch.testing.assert_close(weights(torch.tensor([1.0, -2.0]), sizes, who), torch.tensor([0.1, 0.0]).softmax(0))
+    assert maxfl.mwfed(problem)["accuracy, seen"] > 0.5
+
+
+def test_attackers_are_as_many_as_the_file_says_and_ruin_a_model_that_they_weigh_in():
+    names = [f"client-{i}" for i in range(4)]
+    honest, attacked = (tiny(names, rounds=4, batch_size=24, steps=8, lr=0.5) for _ in range(2))
+    attacked.tables["attack"] = {"on": 0.5, "gap": 0.0, "sigma": 10.0}
+    assert [int(maxfl.attackers(problem).sum()) for problem in (honest, attacked)] == [0, 2]
+    ignored = tiny(names, rounds=4, batch_size=24, steps=8, lr=0.5)
+    ignored.tables["attack"] = {"on": 0.5, "gap": 100.0, "sigma": 10.0}
+    for problem in (honest, attacked, ignored):
+        problem.tables["run"]["appeal"] = {"leave": False}
+    accuracy = [maxfl.maxfl(problem)["accuracy, seen"] for problem in (honest, attacked, ignored)]
+    assert accuracy[0] > 0.9
+    assert accuracy[1] < accuracy[0]
+    assert accuracy[2] > 0.9  # a gap of 100 has no weight
+
+
+def test_a_model_that_appeals_is_preferred_and_unseen_clients_are_asked_too():
+    problem = tiny(rounds=8, batch_size=24, steps=8, lr=0.5)
+    problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
+    values = maxfl.maxfl(problem)
+    assert values["GM-appeal, seen"] == values["GM-appeal after 5 steps, seen"] == 1
+    assert values["preferred-model accuracy, seen"] == values["accuracy, seen"]
+    assert not any("unseen" in name for name in values)
+
+
+ALL = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=100)
+
+
+def without_chance(label, mu, attack=None, groups=(2, 2, 1), rounds=60):
+    """The plateau of both computations where a batch is all of a client's 100 samples."""
+    groups = list(groups)
+    clients = ct.data.load("mean-estimation", seed=1, mu=mu, groups=groups, samples=100, test=0)
+    library = mean_estimation.method_of(label, mu)
+    known = None if attack is None else byzantine.ATTACKS[attack]
+    lies = None if known is None else replace(known, on=clients.names[plateaus.HONEST :])
+    step = byzantine.MD_STEP if attack else mean_estimation.MD_STEP[mu]
+    if label == "MeritFed":
+        library = replace(library, md_step=step)
+    settled = mean_estimation.settle(replace(library, local=ALL), clients, rounds, 1, lies).plateau
+    means = torch.stack([client.train.inputs.double().mean(0) for client in clients]).expand(rounds, -1, -1)
+    held = clients["d1-000"].validation.inputs.double()
+    weigh = plateaus.weighing(label, step, held, torch.Generator())
+    return settled, plateaus.plateau(means, weigh, attack and plateaus.ATTACKS[attack], torch.Generator())
+
+
+@pytest.mark.parametrize("label", ["MeritFed", "SGD Full", "FedAdp", "TAWT"])
+@pytest.mark.parametrize("mu", [0.001, 0.1])
+def test_where_nothing_is_drawn_the_second_plateau_is_the_librarys(label, mu):
+    settled, second = without_chance(label, mu)
+    assert second == pytest.approx(settled, rel=1e-4)
+
+
+@pytest.mark.parametrize("attack", ["IPM", "ALIE", "bit flipping"])
+@pytest.mark.parametrize("label", ["MeritFed", "SGD Full", "FedAdp", "TAWT"])
+def test_attacks_without_chance_are_the_librarys(monkeypatch, label, attack):
+    monkeypatch.setattr(plateaus, "MALICIOUS", 3)
+    settled, second = without_chance(label, 0.001, attack, groups=(plateaus.HONEST + 3, 0, 0))
+    assert second == pytest.approx(settled, rel=1e-4)
+
+
+def test_losses_alone_give_the_slope_on_average():
+    random = torch.Generator().manual_seed(1)
+    x, mean = torch.ones(plateaus.DIM).double(), torch.zeros(plateaus.DIM).double()
+    updates, weights = torch.randn(3, plateaus.DIM, generator=random).double(), torch.full((3,), 1 / 3).double()
+    moved = x + plateaus.SERVER_RATE * weights @ updates
+    slopes = plateaus.SERVER_RATE * updates @ plateaus.gradient(moved, mean)
+    blind = [plateaus.two_losses(mean, random)(x, updates, weights) for _ in range(20_000)]
+    torch.testing.assert_close(torch.stack(blind).mean(0), slopes, atol=0.03 * float(slopes.norm()), rtol=0)
+
+
+def test_noise_is_added_or_stands_alone():
+    updates = torch.full((plateaus.HONEST + plateaus.MALICIOUS, plateaus.DIM), 7.0).double()
+    alone, added = (
+        plateaus.ATTACKS[name](updates, torch.Generator().manual_seed(1)) for name in ("random noise", "added noise")
+    )
+    torch.testing.assert_close(alone / 10, added - 7)
+    assert float(alone.std()) == pytest.approx(10, rel=0.1)
+
+
+def test_the_second_plateaus_are_those_of_the_files_contestants():
+    assert set(plateaus.LABELS[plateaus.MEAN]) == set(mean_estimation.CONTESTANTS)
+    assert set(plateaus.LABELS[plateaus.ATTACKED]) == {*byzantine.METHODS, byzantine.IDEAL}
+    assert set(byzantine.ATTACKS) == set(plateaus.ATTACKS) - {"ALIE, other direction"}
+
+
+@pytest.mark.parametrize("case", landscape.TRUE_MEANS)
+def test_the_lowest_root_of_the_slope_is_where_the_fixed_points_end(case):
+    truth = torch.tensor(maxfl_landscape.CASES[case], dtype=torch.float64)[:, None]
+    means = truth + torch.randn(3, 40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    second = torch.tensor([landscape.optimum(drawn.numpy()) for drawn in means.T], dtype=torch.float64)
+    found, known = (maxfl_landscape.objective(w, means) for w in (second, maxfl_landscape.optimum(means)))
+    torch.testing.assert_close(found, known, atol=1e-6, rtol=0)
+
+
+def test_three_clients_far_apart_end_near_one_of_them(monkeypatch):
+    monkeypatch.setattr(landscape, "RUNS", 50)
+    values, even = landscape.computed("maxfl", 0), landscape.computed("average", 0)
+    assert values["at least one as good, far"] > 0.5 > values["at least one satisfied, far"]
+    assert even["distance from the average, near"] == pytest.approx(0, abs=1e-12)
+
+
+def test_numbers_by_round_are_kept_and_the_last_counts(monkeypatch):
+    monkeypatch.setattr(command, "METHODS", {plateaus.MEAN: {"TAWT": lambda seed: {"one": 0.5, "many": [0.1, 0.25]}}})
+    kept = command.perform(command.Job(command.EXPERIMENTS / f"{plateaus.MEAN}.toml", "TAWT", 0))
+    assert (kept.values, kept.curves) == ({"one": 0.5, "many": 0.25}, {"many": [[1, 2], [0.1, 0.25]]})
 
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):

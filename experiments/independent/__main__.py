@@ -11,43 +11,63 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from benchmarks.measure import commit
 
 from coterie.core.reading import read_toml
-from experiments.documents import RESULTS, Row, read
-from experiments.independent import isfl, maxfl, meritfed, varsel
+from experiments.documents import RESULTS, Document, Row, read
+from experiments.independent import isfl, landscape, maxfl, meritfed, plateaus, varsel
 from experiments.independent.common import EXPERIMENTS, Values, read_problem
+from experiments.measures import SHARED, thinned
 from experiments.page import kinds
-from experiments.running import Job, keep, settings_of
+from experiments.running import Job, put, settings_of
 
 PAPERS = (isfl, varsel, meritfed, maxfl)
 METHODS: Mapping[str, Mapping[str, Callable[[int], Values]]] = {
-    experiment: methods for paper in PAPERS for experiment, methods in paper.METHODS.items()
+    **{experiment: methods for paper in PAPERS for experiment, methods in paper.METHODS.items()},
+    **plateaus.METHODS,
+    **landscape.METHODS,
 }
 COUNTED = {experiment: paper.counted for paper in PAPERS for experiment in paper.METHODS}
 """The clients whose rows count, by experiment."""
+DRAWN = {**plateaus.TABLES, **landscape.TABLES}
+"""Experiments on samples that are drawn, which have no TOML file."""
 FOLDER = RESULTS / "independent"
+
+
+def tables_of(experiment: str) -> Mapping[str, Any]:
+    """The settings of an experiment."""
+    return DRAWN.get(experiment) or read_toml(EXPERIMENTS / f"{experiment}.toml")
 
 
 def missing(experiment: str, seeds: int, folder: Path = FOLDER) -> list[Job]:
     """What has no row with the present settings, seed by seed."""
-    file = EXPERIMENTS / f"{experiment}.toml"
-    tables, document = read_toml(file), read(experiment, folder)
+    tables, document = tables_of(experiment), read(experiment, folder)
     done = {(row.method, row.seed, row.settings) for row in document.rows} if document else set()
-    jobs = [Job(file, method, seed) for seed in range(seeds) for method in METHODS[experiment]]
+    jobs = [Job(EXPERIMENTS / f"{experiment}.toml", m, seed) for seed in range(seeds) for m in METHODS[experiment]]
     return [job for job in jobs if (job.method, job.seed, settings_of(tables, job.method)) not in done]
 
 
 def perform(job: Job) -> Row:
     """Run it, and count the rows that it was measured on."""
-    experiment = job.file.stem
-    values = {name: float(f"{value:.6g}") for name, value in METHODS[experiment][job.method](job.seed).items()}
-    problem = read_problem(experiment, job.seed)
+    experiment, values, curves = job.file.stem, dict[str, float](), dict[str, Any]()
+    for name, value in METHODS[experiment][job.method](job.seed).items():
+        if not isinstance(value, float):
+            curves[name] = thinned(dict(enumerate(value, 1)))
+        values[name] = float(f"{value if isinstance(value, float) else value[-1]:.6g}")
+    settings = settings_of(tables_of(experiment), job.method)
+    return Row(job.method, job.seed, settings, commit(), *_sizes(experiment, job.seed), values, curves)
+
+
+def _sizes(experiment: str, seed: int) -> tuple[int, int]:
+    """Training and test rows of the clients that count."""
+    if experiment in DRAWN:
+        return plateaus.SAMPLES, 0
+    problem = read_problem(experiment, seed)
     clients = [problem.clients[name] for name in COUNTED[experiment](problem)]
-    n_train, n_test = (sum(len(getattr(client, part)) for client in clients) for part in ("train", "test"))
-    return Row(job.method, job.seed, settings_of(problem.tables, job.method), commit(), n_train, n_test, values)
+    return sum(len(client.train) for client in clients), sum(len(client.test) for client in clients)
 
 
 def run_missing(
@@ -57,8 +77,12 @@ def run_missing(
     end = time.monotonic() + 60 * minutes
     for job in (job for experiment in experiments for job in missing(experiment, seeds, folder)):
         if time.monotonic() < end:
-            keep(job, kinds()[job.file.stem], perform(job), folder)
-            yield f"{job.file.stem}: {job.method}, seed {job.seed}: done"
+            experiment = job.file.stem
+            tables, kind = tables_of(experiment), kinds().get(experiment)
+            shared = SHARED[kind] if kind and tables.get("split", {}).get("test", "own") == "own" else ()
+            head = Document(experiment, tables["run"]["rounds"], shared, ())
+            put(perform(job), head, list(METHODS[experiment]), folder)
+            yield f"{experiment}: {job.method}, seed {job.seed}: done"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

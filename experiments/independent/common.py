@@ -24,8 +24,8 @@ import coterie as ct
 EXPERIMENTS = Path(__file__).resolve().parent.parent
 HIDDEN = {"2nn": (200, 200)}
 """Hidden units of the models whose name says them."""
-Values = Mapping[str, float]
-"""A number by quantity, under the names of experiments/measures.py."""
+Values = Mapping[str, float | Sequence[float]]
+"""A number by quantity, under the names of experiments/measures.py; or one for each round, of which the last counts."""
 
 
 class Rows(NamedTuple):

@@ -7,6 +7,7 @@ differ in how probable each row is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from statistics import fmean
 
@@ -60,14 +61,14 @@ def _every_row(problem: Problem) -> Chances:
 def uniform_is(problem: Problem) -> Values:
     """Each class that a client has is equally probable."""
     chances = [by_class(torch.ones(_classes(problem)), rows.labels) for rows in problem.train]
-    return _learned(problem, "uniform-is", lambda x, local: chances)
+    return _learned(problem, "uniform-is", lambda x, local: chances, ratio=_ratio(problem, "uniform-is"))
 
 
 def pj_is(problem: Problem) -> Values:
     """Each class is as probable as among all clients' rows."""
     p = shares(torch.cat([rows.labels for rows in problem.train]), _classes(problem))
     chances = [by_class(p, rows.labels) for rows in problem.train]
-    return _learned(problem, "pj-is", lambda x, local: chances)
+    return _learned(problem, "pj-is", lambda x, local: chances, ratio=_ratio(problem, "pj-is"))
 
 
 def isfedavg(problem: Problem) -> Values:
@@ -109,7 +110,7 @@ def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor
         return [by_class(solve(*given), rows.labels) for given, rows in zip(known, train, strict=True)]
 
     return {
-        **_learned(problem, method, chances),
+        **_learned(problem, method, chances, ratio=_ratio(problem, method)),
         "rho, closed form, first round": closed[0],
         "rho, closed form": closed[-1],
         "rho, optimum": least[-1],
@@ -189,6 +190,11 @@ def minimiser(p: Tensor, p_k: Tensor, lipschitz: Tensor, floor: float) -> Tensor
     return torch.from_numpy(min(ends, key=value)).to(p.dtype)
 
 
+def _ratio(problem: Problem, method: str) -> float:
+    """Share of its rows that a client draws in a local epoch."""
+    return float(problem.entry(method).get("sample_ratio", 1.0))
+
+
 def _classes(problem: Problem) -> int:
     return problem.model.widths[-1]
 
@@ -198,43 +204,55 @@ def _trained(
     start: Tensor,
     last: Tensor,
     rows: Rows,
-    chance: Tensor | None,
+    drawn: Callable[[], Tensor],
     random: torch.Generator,
     term: Term,
 ) -> Tensor:
-    local, n = problem.tables["local"], len(rows.labels)
+    local = problem.tables["local"]
     x = start.clone().requires_grad_()
     adam = torch.optim.Adam([x], lr=local["lr"])
     size = local["batch_size"]
     for _ in range(local["epochs"]):
-        drawn = torch.arange(n) if chance is None else chance.multinomial(n, replacement=True, generator=random)
-        for batch in islice(batches(n, size, random), -(-n // size)):
-            part = rows.at(drawn[batch])
+        chosen = drawn()
+        for batch in islice(batches(len(chosen), size, random), -(-len(chosen) // size)):
+            part = rows.at(chosen[batch])
             loss = problem.model.loss(x, part) + term(x, start, last, part)
             x.grad = torch.autograd.grad(loss, x)[0]
             adam.step()
     return x.detach()
 
 
+def draw(n: int, chance: Tensor | None, count: int, random: torch.Generator) -> Tensor:
+    """So many of n rows: without replacement where all are equally probable, so that a whole epoch has every row once."""
+    if chance is None:
+        return torch.arange(n) if count == n else torch.randperm(n, generator=random)[:count]
+    return chance.multinomial(count, replacement=True, generator=random)
+
+
 def _no_term(y: Tensor, x: Tensor, last: Tensor, rows: Rows) -> Tensor:
     return torch.zeros(())
 
 
-def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_term) -> Values:
+def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_term, *, ratio: float = 1.0) -> Values:
     train, random = problem.train, generator(problem.seed, method)
     sizes = torch.tensor([float(len(rows.labels)) for rows in train])
     x = problem.start()
     local = [x] * len(train)
     odds = chances(x, [])
+    standard = rows_of(problem.clients[0].test)  # the same for every client
+    accuracy = list[float]()
     for _ in range(problem.rounds):
-        local = [_trained(problem, x, last, rows, chance, random, term)
-                 for last, rows, chance in zip(local, train, odds, strict=True)]  # fmt: skip
+        local = [
+            _trained(problem, x, last, rows, partial(draw, n, chance, round(ratio * n), random), random, term)
+            for last, rows, chance in zip(local, train, odds, strict=True)
+            for n in [len(rows.labels)]
+        ]
         x = (sizes / sizes.sum()) @ torch.stack(local)
         odds = chances(x, local)
-    standard = rows_of(problem.clients[0].test)  # the same for every client
+        accuracy.append(problem.accuracy(x, [standard]))
     losses = torch.stack([problem.model.loss(x, rows) for rows in train])
     return {
-        "accuracy on D_S": problem.accuracy(x, [standard]),
+        "accuracy on D_S": accuracy,
         "accuracy on D_G": problem.accuracy(x, train),
         "training loss": float((sizes / sizes.sum()) @ losses),
     }
@@ -248,6 +266,7 @@ METHODS = {
     **{name: on(name, TABLES)
        for name in ("isfl-fashion-98", "isfl-fashion-dirichlet-2", "isfl-fashion-95", "isfl-fashion-dirichlet-4", "isfl-fashion-75")},
     "isfl-fashion-20": on("isfl-fashion-20", {"fedavg": fedavg, "uniform-is": uniform_is, "isfl": isfl}),
+    "isfl-fashion-ratio-10": on("isfl-fashion-ratio-10", {"uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}),
     **{name: on(name, {"isfl": isfl}) for name in ("isfl-fashion-server-250", "isfl-fashion-server-1000")},
 }  # fmt: skip
 

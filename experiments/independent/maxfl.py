@@ -1,33 +1,57 @@
-"""MaxFL and FedAvg (Maximizing Global Model Appeal in Federated Learning), clients leaving or not, computed a second time.
+"""MaxFL, FedAvg and MW-Fed (Maximizing Global Model Appeal in Federated Learning), computed a second time.
 
 Each client trains alone for some steps first; its own model's losses are what the global model has to beat. Where clients may leave,
-after the mandatory rounds only those take part whose training loss it beats.
+after the mandatory rounds only those take part whose training loss it beats. Attackers report a gap of their own and add noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+from experiments.independent.common import Problem, Rows, Values, generator, on, rows_of, sgd
 
-WARM_UP_STEPS = 100
-"""Steps that each client trains alone: "Example of rho_k"; Table 4 has others."""
+WARM_UP_STEPS, TUNING_STEPS = 100, 5
+"""Steps that each client trains alone, and from the global model before it judges it ("Example of rho_k"; Tables 3 and 4)."""
 EPS = 1e-8
-Weigh = Callable[[Tensor, Tensor], Tensor]
-"""From the gaps F_k(x) - rho_k and the numbers of rows of those who take part: their weights."""
+Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From the gaps F_k(x) - rho_k, the numbers of rows and the numbers of those who take part: their weights."""
 
 
 def fedavg(problem: Problem) -> Values:
     """The average by rows."""
-    return _learned(problem, "fedavg", lambda gaps, sizes: sizes / sizes.sum())
+    return _learned(problem, "fedavg", lambda gaps, sizes, who: sizes / sizes.sum())
 
 
 def maxfl(problem: Problem) -> Values:
     """Eqs. 4 and 6: q = s (1 - s) with s the sigmoid of the gap, over the sum of q."""
-    return _learned(problem, "maxfl", lambda gaps, sizes: appeal_weights(gaps))
+    return _learned(problem, "maxfl", lambda gaps, sizes, who: appeal_weights(gaps))
+
+
+def maxfl_tuning(problem: Problem) -> Values:
+    """Table 3: the gap is that of a model some local steps away."""
+    steps = problem.entry("maxfl-tuning")["tuning_steps"]
+    return _learned(problem, "maxfl-tuning", lambda gaps, sizes, who: appeal_weights(gaps), tuning=steps)
+
+
+def mwfed(problem: Problem) -> Values:
+    """Multiplicative weights, by which local steps are shared out too."""
+    return _learned(problem, "mwfed", multiplicative(len(problem.train)), shared_steps=True)
+
+
+def multiplicative(clients: int) -> Weigh:
+    """Weights that are multiplied by exp(.1) where the gap is above 0."""
+    logs = torch.zeros(clients)
+
+    def weigh(gaps: Tensor, sizes: Tensor, who: Tensor) -> Tensor:
+        logs[who] += 0.1 * (gaps > 0)
+        return logs[who].softmax(0)
+
+    return weigh
 
 
 def appeal_weights(gaps: Tensor) -> Tensor:
@@ -36,38 +60,100 @@ def appeal_weights(gaps: Tensor) -> Tensor:
     return q / (q.sum() + EPS)
 
 
-def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
-    random, start, train = generator(problem.seed, method), problem.start(), problem.train
-    run = problem.tables["run"]
-    warm_up = run["appeal"].get("warmup_steps", WARM_UP_STEPS)
-    mandatory = run["appeal"]["mandatory_rounds"] if run["appeal"]["leave"] else problem.rounds
-    test = [rows_of(client.test) for client in problem.clients]
+def attackers(problem: Problem) -> Tensor:
+    """Who attacks [clients]."""
+    lies = torch.zeros(len(problem.train), dtype=torch.bool)
+    if attack := problem.tables.get("attack"):
+        drawn = torch.randperm(len(lies), generator=generator(problem.seed, "attackers"))
+        lies[drawn[: round(attack["on"] * len(lies))]] = True
+    return lies
+
+
+def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, shared_steps: bool = False) -> Values:
+    random, x = generator(problem.seed, method), problem.start()
+    train, run, steps = problem.train, problem.tables["run"], problem.tables["local"]["steps"]
+    judges = {"seen": _Judges(problem, problem.clients, "alone")}
+    if problem.clients.unseen is not None:
+        judges["unseen"] = _Judges(problem, problem.clients.unseen, "unseen")
+    own = torch.stack([problem.model.loss(x_k, rows) for x_k, rows in zip(judges["seen"].alone, train, strict=True)])
     sizes = torch.tensor([float(len(rows.labels)) for rows in train])
-    alone = [sgd(problem, start, rows, generator(problem.seed, f"alone-{k}"), warm_up)
-             for k, rows in enumerate(train)]  # fmt: skip
-    loss = problem.model.loss
-    own_train = torch.stack([loss(x_k, rows) for x_k, rows in zip(alone, train, strict=True)])
-    own_test = torch.stack([loss(x_k, rows) for x_k, rows in zip(alone, test, strict=True)])
-    x, appeal = start, list[float]()
+    mandatory = run["appeal"]["mandatory_rounds"] if run["appeal"]["leave"] else problem.rounds
+    attack, lies = problem.tables.get("attack", {}), attackers(problem)
+    appeal: dict[str, list[float]] = {}
     for number in range(1, problem.rounds + 1):
-        gaps = torch.stack([loss(x, rows) for rows in train]) - own_train
-        stay = gaps < 0 if number > mandatory else torch.ones_like(gaps, dtype=torch.bool)
+        gaps = torch.stack([problem.model.loss(x, rows) for rows in train]) - own
+        stay = (gaps < 0) | lies if number > mandatory else torch.ones_like(lies)
         pool = stay.nonzero().flatten()
         drawn = pool[torch.randperm(len(pool), generator=random)[: run["clients_per_round"]]]
         if len(drawn):
-            updates = torch.stack([sgd(problem, x, train[k], random) - x for k in drawn])
-            x = x + weigh(gaps[drawn], sizes[drawn]) @ updates
-        if number % run["evaluate"] == 0 and 2 * number >= problem.rounds:
-            ours = torch.stack([loss(x, rows) for rows in test])
-            appeal.append(float((ours < own_test).double().mean()))
-    accuracy = [problem.accuracy(x, [rows]) for rows in test]
-    return {"GM-appeal, seen": sum(appeal) / len(appeal), "accuracy, seen": sum(accuracy) / len(accuracy)}
+            if tuning:
+                near = {int(k): sgd(problem, x, train[k], random, tuning) for k in drawn}
+                gaps = torch.stack([problem.model.loss(near.get(k, x), rows) for k, rows in enumerate(train)]) - own
+            if attack:
+                gaps[lies] = attack["gap"]
+            weights = weigh(gaps[drawn], sizes[drawn], drawn)
+            taken = (steps * len(drawn) * weights).round().clamp(min=1).int() if shared_steps else [steps] * len(drawn)
+            updates = torch.stack(
+                [sgd(problem, x, train[k], random, int(n)) - x for k, n in zip(drawn, taken, strict=True)]
+            )
+            if attack:
+                updates[lies[drawn]] += attack["sigma"] * torch.randn(updates.shape, generator=random)[lies[drawn]]
+            x = x + weights @ updates
+        if number % run["evaluate"] == 0 and 2 * number >= run["evaluate"] + problem.rounds:
+            for who, judge in judges.items():
+                appeal.setdefault(f"GM-appeal, {who}", []).append(judge.appeal(x))
+                appeal.setdefault(f"GM-appeal after 5 steps, {who}", []).append(judge.appeal(x, TUNING_STEPS))
+    return {
+        **{name: fmean(values) for name, values in appeal.items()},
+        **{f"accuracy, {who}": judge.accuracy(x) for who, judge in judges.items()},
+        **{f"preferred-model accuracy, {who}": judge.preferred(x) for who, judge in judges.items()},
+    }
 
 
+class _Judges:
+    """Clients that compare a model with what each has learned alone."""
+
+    def __init__(self, problem: Problem, clients: Sequence[Any], name: str) -> None:
+        steps = problem.tables["run"]["appeal"].get("warmup_steps", WARM_UP_STEPS)
+        self._problem, self._name = problem, name
+        self._train = [rows_of(client.train) for client in clients]
+        self._test = [rows_of(client.test) for client in clients]
+        self.alone = [sgd(problem, problem.start(), rows, generator(problem.seed, f"{name}-{k}"), steps)
+                      for k, rows in enumerate(self._train)]  # fmt: skip
+        self._own = [float(self._loss(x, rows)) for x, rows in zip(self.alone, self._test, strict=True)]
+
+    def _loss(self, x: Tensor, rows: Rows) -> Tensor:
+        return self._problem.model.loss(x, rows)
+
+    def _appealing(self, x: Tensor, steps: int = 0) -> list[bool]:
+        tuned = [x] * len(self._train)
+        if steps:
+            tuned = [sgd(self._problem, x, rows, generator(self._problem.seed, f"{self._name}-tuned-{k}"), steps)
+                     for k, rows in enumerate(self._train)]  # fmt: skip
+        return [bool(self._loss(y, rows) < own) for y, rows, own in zip(tuned, self._test, self._own, strict=True)]
+
+    def appeal(self, x: Tensor, steps: int = 0) -> float:
+        """Share whose test loss is lower with the model, after so many local steps, than with their own."""
+        return fmean(self._appealing(x, steps))
+
+    def accuracy(self, x: Tensor) -> float:
+        """Mean over the clients."""
+        return fmean(self._problem.accuracy(x, [rows]) for rows in self._test)
+
+    def preferred(self, x: Tensor) -> float:
+        """Mean over the clients, each with the model if it appeals to it, else with its own."""
+        chosen = [x if likes else own for likes, own in zip(self._appealing(x), self.alone, strict=True)]
+        return fmean(self._problem.accuracy(y, [rows]) for y, rows in zip(chosen, self._test, strict=True))
+
+
+RIVALS = {"fedavg": fedavg, "mwfed": mwfed, "maxfl": maxfl}
 METHODS = {
-    name: on(name, {"fedavg": fedavg, "maxfl": maxfl})
-    for name in ("maxfl-leave", "maxfl-clusters", "maxfl-warmup-50", "maxfl-warmup-150")
-}
+    **{name: on(name, RIVALS) for name in ("maxfl-leave", "maxfl-fashion-mnist")},
+    "maxfl-clusters": on("maxfl-clusters", {**RIVALS, "maxfl-tuning": maxfl_tuning}),
+    **{name: on(name, {"fedavg": fedavg, "maxfl": maxfl}) for name in ("maxfl-warmup-50", "maxfl-warmup-150")},
+    **{name: on(name, {"mwfed": mwfed, "maxfl": maxfl})
+       for name in ("maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0", "maxfl-byzantine-05", "maxfl-byzantine-10")},
+}  # fmt: skip
 
 
 def counted(problem: Problem) -> list[str]:

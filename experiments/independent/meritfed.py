@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 import torch
 from torch import Tensor
 
-from experiments.independent.common import Problem, Values, generator, on, rows_of, sgd
+from experiments.independent.common import Problem, Rows, Values, generator, on, rows_of, sgd
 
 TARGET = "target"
 Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -41,7 +41,31 @@ def sgd_full(problem: Problem) -> Values:
 
 def meritfed(problem: Problem) -> Values:
     """Algorithm 1: entropic mirror descent on the target's validation loss, from the weights of the round before."""
-    entry, held = problem.entry("meritfed"), rows_of(problem.clients[TARGET].validation)
+    return _descended(problem, "meritfed", rows_of(problem.clients[TARGET].validation))
+
+
+def meritfed_train(problem: Problem) -> Values:
+    """The same on the rows that the target trains on."""
+    return _descended(problem, "meritfed-train", rows_of(problem.clients[TARGET].train))
+
+
+def fedadp(problem: Problem) -> Values:
+    """Weights by the angle to the target's update, through FedAdp's Gompertz map."""
+    target = list(problem.clients.names).index(TARGET)
+
+    def weighed(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        return gompertz(torch.cosine_similarity(updates, updates[target][None], dim=1).clamp(-1, 1).acos()).softmax(0)
+
+    return _learned(problem, "fedadp", weighed)
+
+
+def gompertz(angle: Tensor) -> Tensor:
+    """FedAdp's map with its constant 5: from 5 at small angles to 0 at large ones."""
+    return 5 * (1 - (-(-5 * (angle - 1)).exp()).exp())
+
+
+def _descended(problem: Problem, label: str, held: Rows) -> Values:
+    entry = problem.entry(label)
 
     def descended(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
         logs = weights.clamp(min=1e-30).log()
@@ -50,7 +74,7 @@ def meritfed(problem: Problem) -> Values:
             logs = (logs - entry["md_step"] * slopes).log_softmax(0)
         return logs.softmax(0)
 
-    return _learned(problem, "meritfed", descended)
+    return _learned(problem, label, descended)
 
 
 def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
@@ -64,26 +88,27 @@ def _learned(problem: Problem, method: str, weigh: Weigh) -> Values:
         x = x + weights @ updates
         by_round.append(weights)
     test = rows_of(problem.clients[TARGET].test)
-    near = torch.tensor([name.startswith("near") for name in names])
+    groups = {group: torch.tensor([name.startswith(group) for name in names]) for group in ("near", "far")}
     every = problem.tables["run"]["evaluate"]
     evaluated = by_round[every - 1 :: every]
     late = torch.stack(evaluated[len(evaluated) // 2 :])
     return {
         "accuracy of the target": problem.accuracy(x, [test]),
         "loss of the target": float(problem.model.loss(x, test)),
-        "weight of near": float(late[:, near].sum(1).mean()),
+        **{f"weight of {group}": float(late[:, inside].sum(1).mean()) for group, inside in groups.items()},
         "effective collaborators, first round": float(1 / by_round[0].square().sum()),
     }
 
 
 BASIC = {"sgd-ideal": sgd_ideal, "sgd-full": sgd_full, "meritfed": meritfed}
+ALPHAS = (99, 50, 90, 70)
 METHODS = {
     f"meritfed-{name}": on(f"meritfed-{name}", methods)
     for name, methods in {
+        **{f"groups-{alpha}": {**BASIC, "ideal-group": ideal_group, "fedadp": fedadp} for alpha in ALPHAS},
         **{
-            f"{task}-{alpha}": {**BASIC, "ideal-group": ideal_group}
-            for task in ("groups", "goemotions")
-            for alpha in (99, 50, 90, 70)
+            f"goemotions-{alpha}": {**BASIC, "ideal-group": ideal_group, "meritfed-train": meritfed_train}
+            for alpha in ALPHAS
         },
         **{f"copies-{alpha}": BASIC for alpha in (90, 50)},
     }.items()

@@ -26,6 +26,8 @@ ORDER = (
     tuple(isfl.fashion(key) for key in isfl.SPLITS),
     tuple(isfl.fashion(key) for key in ("ceiling", "20", "server-250", "server-1000", "ratio-10")),
     (maxfl.LEAVE, *maxfl.LIARS),
+    (maxfl.STAY, *map(maxfl.liars, maxfl.SHARES)),
+    (varsel.shards("long"), varsel.shards("long-ceiling")),
     (maxfl.CLUSTERS, *map(maxfl.warm_up, maxfl.WARM_UPS)),
     tuple(map(varsel.shards, (*varsel.COLUMNS, "twins", "ceiling"))),
     ("varsel-small-shards-twins", "varsel-small-shards-ceiling", "varsel-small-shards"),
@@ -95,8 +97,8 @@ def documents() -> dict[str, Document]:
         named[name] = None if saved is None else document_of(saved)
     known = {name: document for name, document in named.items() if document is not None}
     sampled = {name for name, kind in kinds().items() if kind == "sampling"}
-    known |= {again(name): second for name in kinds() if (second := read(name, RESULTS / "independent")) is not None}
-    known |= {name: isfl.with_rounds(known[name]) for name in sampled & known.keys()}
+    known |= {again(name): second for name in named if (second := read(name, RESULTS / "independent")) is not None}
+    known |= {name: isfl.with_rounds(known[name]) for name in {*sampled, *map(again, sampled)} & known.keys()}
     if {isfl.TENTH, isfl.fashion("98")} <= known.keys():
         known[isfl.TENTH] = isfl.with_loss(known[isfl.TENTH], known[isfl.fashion("98")])
     return known

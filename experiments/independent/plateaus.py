@@ -1,0 +1,222 @@
+"""Mean estimation (Tupitsa et al., Figs. 1-3) and the same under attack (Figs. 18-21), computed a second time.
+
+The loss of a vector x [d] is ||x - s||^2 averaged over its coordinates and the samples s, so that all a round needs of a client is the
+mean of its batch. All methods of a seed see the same batches. A plateau is the mean of ||x||^2 over the last fifth of the rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import coterie as ct
+from experiments.independent.common import Values, generator
+from experiments.independent.meritfed import gompertz
+
+MEAN, ATTACKED = "mean-estimation", "byzantine"
+DIM, SAMPLES, BATCH, SERVER_RATE = 10, 1000, 100, 0.01
+DESCENTS, RADIUS = 10, 0.01
+"""Steps of mirror descent a round, and the distance of its loss queries."""
+STEP = {0.001: 3.5, 0.01: 4.5, 0.1: 12.5}
+"""Its step by the distance mu of the second group."""
+GROUPS = (5, 95, 50)
+HONEST, MALICIOUS = 5, 50
+ROUNDS = {MEAN: 5000, ATTACKED: 4000}
+Weigh = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From the model [d], the updates [clients, d] and the weights so far: the weights of this round."""
+Attack = Callable[[Tensor, torch.Generator], Tensor]
+"""From the updates of all clients, what the attackers (all but the first five) send."""
+Slope = Callable[[Tensor], Tensor]
+"""Gradient of the target's loss."""
+
+
+def gradient(x: Tensor, mean: Tensor) -> Tensor:
+    """Of the loss on samples with this mean; one for each row of `mean`."""
+    return 2 / DIM * (x - mean)
+
+
+def plateau(means: Tensor, weigh: Weigh, attack: Attack | None = None, random: torch.Generator | None = None) -> float:
+    """Where ||x||^2 settles if client i's batch in round t has the mean means[t, i]."""
+    x = torch.full((DIM,), DIM**-0.5, dtype=torch.float64)
+    weights = torch.full((means.shape[1],), 1 / means.shape[1], dtype=torch.float64)
+    distances = []
+    for batch in means:
+        updates = -gradient(x, batch)
+        if attack is not None and random is not None:
+            updates = torch.cat([updates[:HONEST], attack(updates, random)])
+        weights = weigh(x, updates, weights)
+        x = x + SERVER_RATE * weights @ updates
+        distances.append(float(x.square().sum()))
+    late = distances[-max(1, len(distances) // 5) :]
+    return sum(late) / len(late)
+
+
+def evenly(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+    """All clients alike."""
+    return weights
+
+
+def drawn(count: int, random: torch.Generator) -> Weigh:
+    """FedAvg: so many clients of each round alike."""
+
+    def weigh(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        weights = torch.zeros_like(weights)
+        weights[torch.randperm(len(updates), generator=random)[:count]] = 1 / count
+        return weights
+
+    return weigh
+
+
+def descent(step: float, slope: Slope) -> Weigh:
+    """MeritFed: entropic mirror descent from the weights of the round before."""
+    return _descent(
+        step, lambda x, updates, weights: SERVER_RATE * updates @ slope(x + SERVER_RATE * weights @ updates)
+    )
+
+
+def blind_descent(step: float, mean: Tensor, random: torch.Generator) -> Weigh:
+    """MeritFed with losses alone."""
+    return _descent(step, two_losses(mean, random))
+
+
+def two_losses(mean: Tensor, random: torch.Generator) -> Weigh:
+    """Eq. 9: the slope by two losses along a random direction, times the direction."""
+
+    def slopes(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        way = torch.randn(len(updates), generator=random, dtype=torch.float64)
+        way /= way.norm()
+        over, under = (
+            (x + SERVER_RATE * (weights + sign * RADIUS * way) @ updates - mean).square().mean() for sign in (1, -1)
+        )
+        return len(updates) * (over - under) / (2 * RADIUS) * way
+
+    return slopes
+
+
+def _descent(step: float, slopes: Weigh) -> Weigh:
+    def weigh(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        logs = weights.clamp(min=1e-300).log()
+        for _ in range(DESCENTS):
+            logs = (logs - step * slopes(x, updates, logs.exp())).log_softmax(0)
+        return logs.exp()
+
+    return weigh
+
+
+def cosines(updates: Tensor) -> Tensor:
+    """Between each update and the target's, which is the first."""
+    return torch.cosine_similarity(updates, updates[:1], dim=1).clamp(-1, 1)
+
+
+def fedadp(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+    """Weights by the angle to the target's update, through FedAdp's Gompertz map with its constant 5."""
+    return gompertz(cosines(updates).acos()).softmax(0)
+
+
+def tawt() -> Weigh:
+    """TAWT: in every other round weights are multiplied by the exponential of the cosine."""
+    rounds = 0
+
+    def weigh(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        nonlocal rounds
+        rounds += 1
+        return weights if rounds % 2 else (weights.clamp(min=1e-300).log() + cosines(updates)).softmax(0)
+
+    return weigh
+
+
+def pushed(deviations: float, correction: int) -> Attack:
+    """ALIE: all attackers send the mean of all updates, so many deviations away in each coordinate."""
+    return lambda updates, random: (updates.mean(0) + deviations * updates.std(0, correction=correction)).expand(
+        MALICIOUS, -1
+    )
+
+
+def _noise(updates: Tensor, random: torch.Generator) -> Tensor:
+    return torch.randn(updates[HONEST:].shape, generator=random, dtype=updates.dtype)
+
+
+ATTACKS: Mapping[str, Attack] = {
+    "IPM": lambda updates, random: (-0.1 * updates.mean(0)).expand(MALICIOUS, -1),
+    "ALIE": pushed(100.0, 1),
+    "ALIE, other direction": pushed(-100.0, 0),
+    "bit flipping": lambda updates, random: -updates[HONEST:],
+    "random noise": lambda updates, random: 10 * _noise(updates, random),
+    "added noise": lambda updates, random: updates[HONEST:] + _noise(updates, random),
+}
+
+
+@lru_cache(maxsize=len(STEP))
+def batches(seed: int, mu: float, groups: tuple[int, int, int], rounds: int) -> tuple[Tensor, Tensor]:
+    """Mean of each client's batch in each round [rounds, clients, d], and the target's validation samples."""
+    clients = ct.data.load("mean-estimation", seed=seed, mu=mu, groups=list(groups), samples=SAMPLES, test=0)
+    samples = torch.stack([client.train.inputs for client in clients]).double()
+    random = generator(seed, f"batches {mu}")
+    means = torch.empty(rounds, len(samples), DIM, dtype=torch.float64)
+    for number in range(rounds):
+        rows = torch.rand(samples.shape[:2], generator=random).topk(BATCH, dim=1, sorted=False).indices
+        means[number] = samples.gather(1, rows[:, :, None].expand(-1, -1, DIM)).mean(1)
+    return means, clients["d1-000"].validation.inputs.double()
+
+
+def weighing(label: str, step: float, validation: Tensor, random: torch.Generator) -> Weigh:
+    """How a contestant weighs; the target has these validation samples."""
+    mean = validation.mean(0)
+
+    def some(x: Tensor) -> Tensor:
+        return gradient(x, validation[torch.randperm(len(validation), generator=random)[:BATCH]].mean(0))
+
+    def fresh(x: Tensor) -> Tensor:
+        return gradient(x, torch.randn(BATCH, DIM, generator=random, dtype=torch.float64).mean(0))
+
+    return {
+        "MeritFed": descent(step, lambda x: gradient(x, mean)),
+        "MeritFed, stochastic": descent(step, some),
+        "MeritFed, fresh validation": descent(step, fresh),
+        "MeritFed, losses alone": blind_descent(step, mean, random),
+        "FedAvg of 5": drawn(5, random),
+        "FedAvg of 10": drawn(10, random),
+        "FedAdp": fedadp,
+        "TAWT": tawt(),
+    }.get(label, evenly)
+
+
+def _settled(label: str, seed: int) -> Values:
+    found = {}
+    for mu, step in STEP.items():
+        means, validation = batches(seed, mu, GROUPS, ROUNDS[MEAN])
+        members = {"SGD Ideal": GROUPS[0], "target only": 1}.get(label, sum(GROUPS))
+        weigh = weighing(label, step, validation, generator(seed, f"{label} {mu}"))
+        found[f"plateau, mu = {mu:g}"] = plateau(means[:, :members], weigh)
+    return found
+
+
+def _attacked(label: str, seed: int) -> Values:
+    means, validation = batches(seed, 0.0, (HONEST + MALICIOUS, 0, 0), ROUNDS[ATTACKED])
+    if label == "ideal group":
+        return dict.fromkeys((f"plateau, {name}" for name in ATTACKS), plateau(means[:, :HONEST], evenly))
+    found = {}
+    for name, attack in ATTACKS.items():
+        random = generator(seed, f"{label} {name}")
+        found[f"plateau, {name}"] = plateau(means, weighing(label, STEP[0.001], validation, random), attack, random)
+    return found
+
+
+LABELS = {
+    MEAN: ("MeritFed", "SGD Full", "SGD Ideal", "target only", "FedAvg of 5", "FedAvg of 10", "FedAdp", "TAWT",
+           "MeritFed, stochastic", "MeritFed, losses alone"),
+    ATTACKED: ("MeritFed", "MeritFed, fresh validation", "averaging", "FedAdp", "TAWT", "MeritFed, stochastic", "ideal group"),
+}  # fmt: skip
+METHODS = {
+    name: {label: partial(of, label) for label in LABELS[name]}
+    for name, of in ((MEAN, _settled), (ATTACKED, _attacked))
+}
+TABLES: Mapping[str, Mapping[str, Any]] = {
+    name: {"run": {"rounds": rounds}, "methods": [{"name": label} for label in LABELS[name]]}
+    for name, rounds in ROUNDS.items()
+}
+"""In the place of the TOML files that other experiments have."""
