@@ -330,7 +330,7 @@ SECTION = Section(
         ("Attackers who report a gap of 100 delete themselves under MaxFL, and where clients may leave they would even "
         "leave the pool. The strongest lie is a gap of 0, which has the largest weight, .25."),
         ("Under attack `run.max_norm` is lifted, so that every update arrives. With its usual 100 an update that is 100 times "
-        "as long as the median is refused, under any method: noise of deviation 1 is 200 times as long at rate .05 and 30 steps."),
+        "as long as the median is refused, under any method, and noise of deviation 1 is longer than that at rate .05 and 30 steps."),
     ],
     studies=[
         Study(
