@@ -49,6 +49,17 @@ def test_the_perceptron_is_torchs_own():
     assert x[:35].abs().max() <= 6**-0.5 < x[35:].abs().max() <= 5**-0.5
 
 
+def test_the_convolutions_are_torchs_own():
+    model = common.Convolutional((3, 8, 8), (2, 4), 5, 3)
+    x = model.start(torch.Generator().manual_seed(2))
+    library = ct.models.CNN((2, 4), 5).build((3, 8, 8), 3)
+    nn.utils.vector_to_parameters(x, library.parameters())
+    inputs = torch.rand(4, 3, 8, 8)
+    torch.testing.assert_close(model.scores(x, inputs.flatten(1)), library(inputs))
+    torch.testing.assert_close(model.representation(x, inputs.flatten(1)), library[:-1](inputs))
+    assert model.classes == 3
+
+
 def test_dropout_changes_no_score_on_average_and_none_in_use():
     model = common.Perceptron([6, 5, 3], dropout=0.5)
     x, random = model.start(torch.Generator().manual_seed(2)), torch.Generator().manual_seed(3)

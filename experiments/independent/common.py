@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
 import coterie as ct
 
@@ -39,46 +39,38 @@ class Rows(NamedTuple):
         return Rows(self.inputs[rows], self.labels[rows])
 
 
-@dataclass(frozen=True)
-class Perceptron:
-    """Linear layers with ReLU between them, as a function of one vector x of all weights and biases.
+class Network:
+    """A model as a function of one vector x of all weights and biases."""
 
-    Attributes:
-        widths: pixels, hidden units of each layer, classes; without hidden units it is logistic regression.
-        dropout: probability with which training leaves a hidden unit out.
-    """
-
-    widths: Sequence[int]
-    dropout: float = 0.0
+    @property
+    def layers(self) -> Sequence[tuple[int, int]]:
+        """Inputs of each output, and outputs, of each layer."""
+        raise NotImplementedError
 
     def start(self, random: torch.Generator) -> Tensor:
         """The vector that torch's own layers start from: uniform within 1 / sqrt(fan-in)."""
         layers = [torch.empty((wide + 1) * narrow).uniform_(-(wide**-0.5), wide**-0.5, generator=random)
-                  for wide, narrow in pairwise(self.widths)]  # fmt: skip
+                  for wide, narrow in self.layers]  # fmt: skip
         return torch.cat(layers)
+
+    @property
+    def classes(self) -> int:
+        """How many."""
+        return self.layers[-1][1]
+
+    def _split(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Weights [narrow, wide] and biases [narrow] of each layer."""
+        for wide, narrow in self.layers:
+            weight, bias, x = x.split([wide * narrow, narrow, len(x) - (wide + 1) * narrow])
+            yield weight.view(narrow, wide), bias
 
     def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
         """Scores of the classes [n, classes]; with random numbers as in training, else as in use."""
-        *_, (_, scores) = self._layers(x, inputs, random)
-        return scores
+        raise NotImplementedError
 
     def representation(self, x: Tensor, inputs: Tensor) -> Tensor:
         """What the last layer reads [n, units]."""
-        *_, (representation, _) = self._layers(x, inputs, None)
-        return representation
-
-    def _layers(self, x: Tensor, inputs: Tensor, random: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
-        for number, (wide, narrow) in enumerate(pairwise(self.widths)):
-            weight, bias, x = x.split([wide * narrow, narrow, len(x) - (wide + 1) * narrow])
-            read = self._hidden(inputs, random) if number else inputs
-            inputs = read @ weight.view(narrow, wide).T + bias
-            yield read, inputs
-
-    def _hidden(self, values: Tensor, random: torch.Generator | None) -> Tensor:
-        if random is None or not self.dropout:
-            return values.relu()
-        kept = torch.rand(values.shape, generator=random) >= self.dropout
-        return values.relu() * kept / (1 - self.dropout)
+        raise NotImplementedError
 
     def loss(self, x: Tensor, rows: Rows, random: torch.Generator | None = None) -> Tensor:
         """Mean cross-entropy."""
@@ -95,13 +87,92 @@ class Perceptron:
 
 
 @dataclass(frozen=True)
+class Perceptron(Network):
+    """Linear layers with ReLU between them.
+
+    Attributes:
+        widths: pixels, hidden units of each layer, classes; without hidden units it is logistic regression.
+        dropout: probability with which training leaves a hidden unit out.
+    """
+
+    widths: Sequence[int]
+    dropout: float = 0.0
+
+    @property
+    def layers(self) -> Sequence[tuple[int, int]]:
+        """Inputs and outputs of each."""
+        return list(pairwise(self.widths))
+
+    def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """Scores of the classes."""
+        *_, (_, scores) = self._layers(x, inputs, random)
+        return scores
+
+    def representation(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """What the last layer reads."""
+        *_, (representation, _) = self._layers(x, inputs, None)
+        return representation
+
+    def _layers(self, x: Tensor, inputs: Tensor, random: torch.Generator | None) -> Iterator[tuple[Tensor, Tensor]]:
+        for number, (weight, bias) in enumerate(self._split(x)):
+            read = self._hidden(inputs, random) if number else inputs
+            inputs = read @ weight.T + bias
+            yield read, inputs
+
+    def _hidden(self, values: Tensor, random: torch.Generator | None) -> Tensor:
+        if random is None or not self.dropout:
+            return values.relu()
+        kept = torch.rand(values.shape, generator=random) >= self.dropout
+        return values.relu() * kept / (1 - self.dropout)
+
+
+@dataclass(frozen=True)
+class Convolutional(Network):
+    """Two convolutions of 5 x 5 with 2 x 2 max pooling behind each, a layer of hidden units, and the scores.
+
+    Attributes:
+        image: channels, height and width of an image.
+        channels: of both convolutions.
+        units: hidden ones.
+        narrow: number of classes.
+    """
+
+    image: Sequence[int]
+    channels: Sequence[int]
+    units: int
+    narrow: int
+
+    @property
+    def layers(self) -> Sequence[tuple[int, int]]:
+        """Inputs and outputs of each; of a convolution those of one place."""
+        before, height, width = self.image
+        first, second = self.channels
+        pooled = second * (height // 4) * (width // 4)
+        return [(25 * before, first), (25 * first, second), (pooled, self.units), (self.units, self.narrow)]
+
+    def scores(self, x: Tensor, inputs: Tensor, random: torch.Generator | None = None) -> Tensor:
+        """Scores of the classes."""
+        *_, (weight, bias) = self._split(x)
+        return self.representation(x, inputs) @ weight.T + bias
+
+    def representation(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """What the last layer reads."""
+        *convolutions, (weight, bias), _ = self._split(x)
+        values = inputs.view(-1, *self.image)
+        for kernel, shift in convolutions:
+            values = conv2d(values, kernel.view(len(shift), -1, 5, 5), shift, padding=2).relu()
+            values = max_pool2d(values, 2)
+        return (values.flatten(1) @ weight.T + bias).relu()
+
+
+@dataclass(frozen=True)
 class Problem:
     """One experiment with one seed: the tables of its TOML file, its clients and a model."""
 
     tables: Mapping[str, Any]
     seed: int
     clients: Any
-    model: Perceptron
+    model: Network
 
     @property
     def rounds(self) -> int:
@@ -131,9 +202,13 @@ def problem_of(tables: Mapping[str, Any], seed: int, clients: Any) -> Problem:
     """An experiment on given clients."""
     rows = [rows_of(client.train) for client in clients]
     classes = 1 + max(int(part.labels.max()) for part in rows)
-    hidden = HIDDEN.get(tables["model"].get("name"), tables["model"].get("hidden", []))
+    model = tables["model"]
+    if model.get("name") == "cnn":
+        image = clients[0].train.inputs.shape[1:]
+        return Problem(tables, seed, clients, Convolutional(image, model["channels"], model["units"], classes))
+    hidden = HIDDEN.get(model.get("name"), model.get("hidden", []))
     widths = [rows[0].inputs.shape[1], *hidden, classes]
-    return Problem(tables, seed, clients, Perceptron(widths, tables["model"].get("dropout", 0.0)))
+    return Problem(tables, seed, clients, Perceptron(widths, model.get("dropout", 0.0)))
 
 
 @lru_cache(maxsize=1)

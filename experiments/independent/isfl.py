@@ -60,13 +60,13 @@ def _every_row(problem: Problem) -> Chances:
 
 def uniform_is(problem: Problem) -> Values:
     """Each class that a client has is equally probable."""
-    chances = [by_class(torch.ones(_classes(problem)), rows.labels) for rows in problem.train]
+    chances = [by_class(torch.ones(problem.model.classes), rows.labels) for rows in problem.train]
     return _learned(problem, "uniform-is", lambda x, local: chances, ratio=_ratio(problem, "uniform-is"))
 
 
 def pj_is(problem: Problem) -> Values:
     """Each class is as probable as among all clients' rows."""
-    p = shares(torch.cat([rows.labels for rows in problem.train]), _classes(problem))
+    p = shares(torch.cat([rows.labels for rows in problem.train]), problem.model.classes)
     chances = [by_class(p, rows.labels) for rows in problem.train]
     return _learned(problem, "pj-is", lambda x, local: chances, ratio=_ratio(problem, "pj-is"))
 
@@ -96,7 +96,7 @@ def isfl_exact(problem: Problem) -> Values:
 
 def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor, Tensor, float], Tensor]) -> Values:
     train, held = problem.train, rows_of(problem.clients.server)
-    p = shares(torch.cat([rows.labels for rows in train]), _classes(problem))
+    p = shares(torch.cat([rows.labels for rows in train]), problem.model.classes)
     own = [shares(rows.labels, len(p)) for rows in train]
     floor = problem.entry(method)["floor"]
     closed, least = list[float](), list[float]()
@@ -142,7 +142,7 @@ def row_gradients(problem: Problem, x: Tensor, rows: Rows) -> Tensor:
 
 def gradient_lipschitz(problem: Problem, x: Tensor, local: Sequence[Tensor], held: Rows) -> Tensor:
     """Eq. 8: how much the gradient of a row of each class moves at most per move from x to the model of client k [clients, classes]."""
-    table = torch.zeros(len(local), _classes(problem))
+    table = torch.zeros(len(local), problem.model.classes)
     for label in range(table.shape[1]):
         rows = held.at(held.labels == label)
         at_mean = row_gradients(problem, x, rows)
@@ -193,10 +193,6 @@ def minimiser(p: Tensor, p_k: Tensor, lipschitz: Tensor, floor: float) -> Tensor
 def _ratio(problem: Problem, method: str) -> float:
     """Share of its rows that a client draws in a local epoch."""
     return float(problem.entry(method).get("sample_ratio", 1.0))
-
-
-def _classes(problem: Problem) -> int:
-    return problem.model.widths[-1]
 
 
 def _trained(
@@ -266,6 +262,7 @@ METHODS = {
     **{name: on(name, TABLES)
        for name in ("isfl-fashion-98", "isfl-fashion-dirichlet-2", "isfl-fashion-95", "isfl-fashion-dirichlet-4", "isfl-fashion-75")},
     "isfl-fashion-20": on("isfl-fashion-20", {"fedavg": fedavg, "uniform-is": uniform_is, "isfl": isfl}),
+    "isfl-cifar10": on("isfl-cifar10", {"fedavg": fedavg, "uniform-is": uniform_is, "isfl": isfl, "isfl-exact": isfl_exact}),
     "isfl-fashion-ratio-10": on("isfl-fashion-ratio-10", {"uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}),
     **{name: on(name, {"isfl": isfl}) for name in ("isfl-fashion-server-250", "isfl-fashion-server-1000")},
 }  # fmt: skip

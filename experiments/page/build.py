@@ -99,8 +99,9 @@ def documents() -> dict[str, Document]:
     sampled = {name for name, kind in kinds().items() if kind == "sampling"}
     known |= {again(name): second for name in named if (second := read(name, RESULTS / "independent")) is not None}
     known |= {name: isfl.with_rounds(known[name]) for name in {*sampled, *map(again, sampled)} & known.keys()}
-    if {isfl.TENTH, isfl.fashion("98")} <= known.keys():
-        known[isfl.TENTH] = isfl.with_loss(known[isfl.TENTH], known[isfl.fashion("98")])
+    for tenth, whole in ((isfl.TENTH, isfl.fashion("98")), (again(isfl.TENTH), again(isfl.fashion("98")))):
+        if {tenth, whole} <= known.keys():
+            known[tenth] = isfl.with_loss(known[tenth], known[whole])
     return known
 
 
