@@ -217,7 +217,12 @@ def test_a_claim_tells_what_an_independent_computation_gives():
     differing = judge(claim, documents({"one": LOW, "two": HIGH}))
     assert "which differs." in differing.sentence
     assert differing.word == agreeing.word == "confirmed"
-    assert "independent" not in judge(claim, documents({"one": HIGH})).sentence
+    alone = documents({"one": HIGH})
+    assert "independent" not in judge(claim, alone).sentence
+    assert "second time" not in judge(claim, alone).sentence
+    unclear = judge(replace(claim, a=TWO, b=ONE), alone)
+    assert unclear.word == "opposite"
+    assert unclear.sentence.endswith("It was not computed a second time.")
 
 
 def test_seeds_that_agree_in_every_digit_have_an_interval_without_width():

@@ -79,7 +79,8 @@ fixed over seeds the plain paired interval holds, conditional on that test set; 
 drawn from the clients' own it is corrected for rows that seeds share ([how](statistics.md)).
 The last round counts. An *independent computation* is plain PyTorch, written from the papers alone
 with random numbers of its own (`experiments/independent/`); it agrees where both intervals share a
-point. Where the rival is perfect help itself, as the honest clients alone are, no ceiling stands.
+point. A claim has no ceiling where the rival is perfect help itself, as the honest clients alone are,
+or where it is one of weights, of rounds or of sameness.
 
 Each row of a file names the commit that made it. Commits 5456eca13681 and 6d2ba506b009 are of a
 copy of the repository that is lost; their code is that of deed539. One row of each of ten files was

@@ -130,7 +130,8 @@ def judge(claim: Claim, documents: Documents) -> Verdict:
         sentence += f" Margin {claim.margin:g}."
     if interval is None:
         sentence += " One measurement has no interval."
-    sentence += _computed_again(claim, interval, documents)
+    computed = _computed_again(claim, interval, documents)
+    sentence += computed or ("" if word == "confirmed" else " It was not computed a second time.")
     over = f"{len(a)} {'seed' if claim.error is None else 'distance'}{'s' * (len(a) > 1)}"
     return Verdict(word, _effect(claim, interval, a, b), over, f"{sentence} {claim.note}".strip(), interval is not None)
 
