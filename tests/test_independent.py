@@ -130,11 +130,11 @@ def test_one_client_learns_its_rows_however_they_are_drawn(method):
     assert len(values["accuracy on D_S"]) == 5
 
 
-def test_a_part_of_the_rows_is_drawn_without_replacement_where_all_are_equally_probable():
+def test_samplers_draw_a_share_with_replacement_and_without_one_every_row_comes_once():
     random = torch.Generator().manual_seed(3)
-    assert isfl.draw(20, None, 20, random).tolist() == list(range(20))
-    assert len(set(isfl.draw(20, None, 15, random).tolist())) == 15
-    assert set(isfl.draw(20, torch.tensor([0.0] * 19 + [1.0]), 4, random).tolist()) == {19}
+    assert isfl.draw(20, None, 1.0, random).tolist() == list(range(20))
+    assert isfl.draw(20, torch.tensor([0.0] * 19 + [1.0]), 0.25, random).tolist() == [19] * 5
+    assert len(set(isfl.draw(200, torch.ones(200), 1.0, random).tolist())) < 150
 
 
 @pytest.mark.parametrize(("method", "strong"), [("fedprox", 100.0), ("moon", 100.0)])
@@ -246,17 +246,19 @@ def test_nobody_leaves_where_clients_stay_and_a_short_warm_up_is_easily_beaten()
     assert maxfl.fedavg(problem)["GM-appeal, seen"] == 0
 
 
-def test_mwfed_shares_out_the_steps_and_without_anybody_who_is_discontent_it_averages():
+def test_mwfed_shares_out_the_steps_by_weights_that_grow_with_every_gap(monkeypatch):
     sizes, who = torch.ones(2), torch.tensor([0, 1])
-    problem = tiny(rounds=3, batch_size=24, steps=4, lr=0.5)
-    problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 1}
-    alone = tiny(["client-0"], rounds=3, batch_size=24, steps=4, lr=0.5)
-    alone.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 100}
-    assert maxfl.mwfed(alone) == maxfl.fedavg(alone)  # one client has all the weight, and all the steps
     weights = maxfl.multiplicative(2)
     assert torch.equal(weights(torch.tensor([-1.0, -2.0]), sizes, who), torch.tensor([0.5, 0.5]))
     torch.testing.assert_close(weights(torch.tensor([1.0, -2.0]), sizes, who), torch.tensor([0.1, 0.0]).softmax(0))
-    assert maxfl.mwfed(problem)["accuracy, seen"] > 0.5
+    torch.testing.assert_close(weights(torch.tensor([3.0, 0.0]), sizes, who), torch.tensor([0.2, 0.0]).softmax(0))
+    monkeypatch.setattr(maxfl, "multiplicative", lambda n: lambda gaps, sizes, who: torch.tensor([0.3, 0.7]))
+    taken = []
+    monkeypatch.setattr(maxfl, "sgd", lambda problem, x, rows, random, steps: taken.append(steps) or x + 1 - steps)
+    problem = tiny(rounds=1, batch_size=24, steps=5)
+    problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
+    maxfl.mwfed(problem)
+    assert taken[2:4] == [3, 7]  # behind both that learn alone
 
 
 def test_attackers_are_as_many_as_the_file_says_and_ruin_a_model_that_they_weigh_in():
@@ -274,13 +276,32 @@ def test_attackers_are_as_many_as_the_file_says_and_ruin_a_model_that_they_weigh
     assert accuracy[2] > 0.9  # a gap of 100 has no weight
 
 
-def test_a_model_that_appeals_is_preferred_and_unseen_clients_are_asked_too():
-    problem = tiny(rounds=8, batch_size=24, steps=8, lr=0.5)
+def test_each_client_prefers_what_is_better_for_it():
+    seen, unseen = tiny(), tiny()
+    (easy, labels), (test, _) = common.rows_of(unseen.clients[0].train), common.rows_of(unseen.clients[0].test)
+    turned = {"other": {"train": (easy, (labels + 1) % 3), "test": (test, (labels + 1) % 3)}}
+    problem = common.problem_of(seen.tables, 0, seen.clients)
+    model = common.sgd(problem, problem.start(), problem.train[0], torch.Generator(), steps=200)
     problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
+    for clients, likes in ((seen.clients, True), (ct.data.from_tensors(turned), False)):
+        judges = maxfl._Judges(problem, clients, "alone")
+        assert torch.equal(judges.alone[0], problem.start())
+        own = problem.accuracy(problem.start(), [common.rows_of(clients[0].test)])
+        assert judges.appeal(model) == likes
+        assert judges.preferred(model) == pytest.approx(judges.accuracy(model) if likes else own)
+        assert own != pytest.approx(judges.accuracy(model))
+
+
+def test_unseen_clients_are_asked_too():
+    problem = tiny(rounds=2, batch_size=24, steps=8, lr=0.5)
+    problem.tables["run"]["appeal"] = {"leave": False}
+    assert not any("unseen" in name for name in maxfl.maxfl(problem))
+    inputs, labels = common.rows_of(problem.clients[0].train)
+    turned = inputs, (labels + 1) % 3
+    problem.clients.unseen = ct.data.from_tensors({"other": {"train": turned, "test": turned}})
     values = maxfl.maxfl(problem)
-    assert values["GM-appeal, seen"] == values["GM-appeal after 5 steps, seen"] == 1
-    assert values["preferred-model accuracy, seen"] == values["accuracy, seen"]
-    assert not any("unseen" in name for name in values)
+    assert values["GM-appeal, unseen"] == 0
+    assert values["accuracy, seen"] > values["accuracy, unseen"]
 
 
 ALL = ct.LocalSGD(lr=1.0, steps=ct.Steps(1), batch_size=100)

@@ -240,7 +240,8 @@ def batches(n: int, size: int, random: torch.Generator) -> Iterator[Tensor]:
 def sgd(problem: Problem, x: Tensor, rows: Rows, random: torch.Generator, steps: int | None = None) -> Tensor:
     """The model after so many local steps, by default those of the [local] table."""
     local = problem.tables["local"]
-    for batch in islice(batches(len(rows.labels), local["batch_size"], random), steps or local["steps"]):
+    taken = local["steps"] if steps is None else steps
+    for batch in islice(batches(len(rows.labels), local["batch_size"], random), taken):
         x = x - local["lr"] * problem.model.gradient(x, rows.at(batch), random)
     return x
 

@@ -1,7 +1,7 @@
 """ISFL and the samplers that it is compared with (Zhu, Shi, Fan: ISFL, Table III), computed a second time.
 
-Every client trains with Adam, anew in each round, on rows drawn with replacement; models are averaged by the number of rows. Methods
-differ in how probable each row is.
+Every client trains with Adam, anew in each round, on rows that samplers draw with replacement; models are averaged by the number of
+rows. Methods differ in how probable each row is. The last batch of an epoch may be short; the library fills it with further draws.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _by_lipschitz(problem: Problem, method: str, solve: Callable[[Tensor, Tensor
 
     def chances(x: Tensor, local: Sequence[Tensor]) -> Sequence[Tensor | None]:
         if not local:
-            return [None] * len(train)  # w = 1
+            return [torch.ones(len(rows.labels)) for rows in train]  # w = 1
         known = [(p, p_k, L, floor) for p_k, L in zip(own, gradient_lipschitz(problem, x, local, held), strict=True)]
         closed.append(fmean(bound(closed_form(*given), p, given[2]) for given in known))
         least.append(fmean(bound(minimiser(*given), p, given[2]) for given in known))
@@ -218,11 +218,11 @@ def _trained(
     return x.detach()
 
 
-def draw(n: int, chance: Tensor | None, count: int, random: torch.Generator) -> Tensor:
-    """So many of n rows: without replacement where all are equally probable, so that a whole epoch has every row once."""
+def draw(n: int, chance: Tensor | None, ratio: float, random: torch.Generator) -> Tensor:
+    """A share of n rows with replacement, or without chances every row once."""
     if chance is None:
-        return torch.arange(n) if count == n else torch.randperm(n, generator=random)[:count]
-    return chance.multinomial(count, replacement=True, generator=random)
+        return torch.arange(n)
+    return chance.multinomial(round(ratio * n), replacement=True, generator=random)
 
 
 def _no_term(y: Tensor, x: Tensor, last: Tensor, rows: Rows) -> Tensor:
@@ -239,9 +239,8 @@ def _learned(problem: Problem, method: str, chances: Chances, term: Term = _no_t
     accuracy = list[float]()
     for _ in range(problem.rounds):
         local = [
-            _trained(problem, x, last, rows, partial(draw, n, chance, round(ratio * n), random), random, term)
+            _trained(problem, x, last, rows, partial(draw, len(rows.labels), chance, ratio, random), random, term)
             for last, rows, chance in zip(local, train, odds, strict=True)
-            for n in [len(rows.labels)]
         ]
         x = (sizes / sizes.sum()) @ torch.stack(local)
         odds = chances(x, local)

@@ -99,7 +99,7 @@ def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, sh
             if attack:
                 updates[lies[drawn]] += attack["sigma"] * torch.randn(updates.shape, generator=random)[lies[drawn]]
             x = x + weights @ updates
-        if number % run["evaluate"] == 0 and 2 * number >= run["evaluate"] + problem.rounds:
+        if number % run["evaluate"] == 0 and 2 * number >= problem.rounds:
             for who, judge in judges.items():
                 appeal.setdefault(f"GM-appeal, {who}", []).append(judge.appeal(x))
                 appeal.setdefault(f"GM-appeal after 5 steps, {who}", []).append(judge.appeal(x, TUNING_STEPS))

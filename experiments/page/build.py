@@ -24,7 +24,7 @@ ORDER = (
     tuple(meritfed.groups(number) for number in ("99", "50", "90", "70")),
     ("meritfed-copies-90", "meritfed-copies-50"),
     tuple(isfl.fashion(key) for key in isfl.SPLITS),
-    tuple(isfl.fashion(key) for key in ("ceiling", "20", "server-250", "server-1000", "ratio-10")),
+    tuple(isfl.fashion(key) for key in ("ceiling", "mixed-ceiling", "20", "server-250", "server-1000", "ratio-10")),
     (maxfl.LEAVE, *maxfl.LIARS),
     (maxfl.STAY, *map(maxfl.liars, maxfl.SHARES)),
     (varsel.shards("long"), varsel.shards("long-ceiling")),
@@ -79,8 +79,7 @@ fixed over seeds the plain paired interval holds, conditional on that test set; 
 drawn from the clients' own it is corrected for rows that seeds share ([how](statistics.md)).
 The last round counts. An *independent computation* is plain PyTorch, written from the papers alone
 with random numbers of its own (`experiments/independent/`); it agrees where both intervals share a
-point. A claim has no ceiling where the rival is perfect help itself, as the honest clients alone are,
-or where it is one of weights, of rounds or of sameness.
+point. Where the rival is perfect help itself, as the honest clients alone are, there is no ceiling.
 
 Each row of a file names the commit that made it. Commits 5456eca13681 and 6d2ba506b009 are of a
 copy of the repository that is lost; their code is that of deed539. One row of each of ten files was
@@ -99,7 +98,9 @@ def documents() -> dict[str, Document]:
     known = {name: document for name, document in named.items() if document is not None}
     sampled = {name for name, kind in kinds().items() if kind == "sampling"}
     known |= {again(name): second for name in named if (second := read(name, RESULTS / "independent")) is not None}
-    known |= {name: isfl.with_rounds(known[name]) for name in {*sampled, *map(again, sampled)} & known.keys()}
+    for name in sampled & known.keys():
+        rounds = isfl.looked(known[name])
+        known |= {n: isfl.with_rounds(known[n], rounds) for n in (name, again(name)) if n in known}
     for tenth, whole in ((isfl.TENTH, isfl.fashion("98")), (again(isfl.TENTH), again(isfl.fashion("98")))):
         if {tenth, whole} <= known.keys():
             known[tenth] = isfl.with_loss(known[tenth], known[whole])

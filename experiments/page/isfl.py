@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
-from experiments.documents import Document, Row
+from experiments.documents import Document, Row, read
 from experiments.measures import shares_of
 from experiments.page.claims import Claim, Place
 from experiments.page.drawn import Figure, HeatMap, per_method
@@ -32,20 +33,32 @@ SPLITS = {
     "75": ("mixed(.75), the effective NR of the authors' code for .95", 5, {}, None),
 }  # fmt: skip
 """Split, seeds, and D_S of Table III: of the rivals, and of ISFL with floor .05."""
+CEILINGS = {"mixed": "mixed-ceiling", "Dirichlet": "ceiling"}
+"""Ceilings with as many images as ten clients have under both kinds of splits."""
 NAMES = {"fedavg": "FedAvg", "uniform-is": "Uniform-IS", "pj-is": "p_j-IS", "isfedavg": "ISFedAvg"}
 TABLE_IV = {"fedprox": ("FedProx", 0.593), "moon": ("MOON", 0.653)}
 
 
-def with_rounds(document: Document) -> Document:
-    """Adds to each run when it first had FedAvg's last accuracy with its seed; one round more than there are if it never had it."""
+def images(name: str) -> str:
+    """How many images the clients of an experiment train on."""
+    document = read(name)
+    return "" if document is None else f"{document.rows[0].n_train:,} images"
+
+
+def looked(document: Document) -> set[int]:
+    """The rounds in which it was seen how accurate a model is."""
+    return {number for row in document.rows for number in row.curves.get(STANDARD, [[]])[0]}
+
+
+def with_rounds(document: Document, rounds: Collection[int]) -> Document:
+    """Adds in which of these rounds a run first had FedAvg's last accuracy with its seed; one more than all if it never had."""
     bars = document.by_seed(STANDARD, "fedavg")
 
     def row_of(row: Row) -> Row:
         if row.seed not in bars or STANDARD not in row.curves:
             return row
-        reached = [
-            number for number, value in zip(*row.curves[STANDARD], strict=True) if value >= round(bars[row.seed], 4)
-        ]
+        bar, seen = round(bars[row.seed], 4), zip(*row.curves[STANDARD], strict=True)
+        reached = [number for number, value in seen if number in rounds and value >= bar]
         return row._replace(values={**row.values, ROUNDS: min(reached, default=document.rounds + 1)})
 
     return document._replace(rows=[row_of(row) for row in document.rows])
@@ -183,12 +196,10 @@ SECTION = Section(
             Study(
                 fashion(key),
                 f"ISFL: Fashion-MNIST, {split}",
-                f"6,000 images over ten clients, {split}; 500 rows at the server; `mlp [64]`, Adam .001 anew in each round, batches "
-                "of 128, 6 rounds of 3 epochs. With 12,000 images and 8 rounds one run of ISFL takes 34 s of a core, and five "
-                "seeds of all methods and splits an hour and a half. "
-                "D_S are the other 9,500 images of Fashion-MNIST's test set, D_G the union of the "
-                "clients' training rows.",
-                [*_claims(fashion(key), key, fashion("ceiling")), *(_theory_claims() if key == "98" else [])],
+                f"{images(fashion(key))} over ten clients, {split}; 500 rows at the server; `mlp [64]`, Adam .001 anew in each round, "
+                "batches of 128, 6 rounds of 3 epochs. D_S are the other 9,500 images of Fashion-MNIST's test set, D_G the union of "
+                "the clients' training rows.",
+                [*_claims(fashion(key), key, fashion(CEILINGS[split.partition("(")[0]])), *(_theory_claims() if key == "98" else [])],
                 kind="sampling",
                 figures=[
                     Figure(STANDARD, per_method(STANDARD, {"isfl": "ISFL", **NAMES})),
@@ -203,17 +214,21 @@ SECTION = Section(
             )
             for key, (split, *_) in SPLITS.items()
         ),
-        Study(
-            fashion("ceiling"),
-            "ISFL: the ceiling",
-            "The same rows, rounds and clients without skew, under FedAvg: what a perfect remedy of label skew would reach.",
-            kind="sampling",
-            unrun=no_time(fashion("ceiling"), 4),
+        *(
+            Study(
+                fashion(name),
+                f"ISFL: {split}, the ceiling",
+                f"{images(fashion(name))}, as many as under {split}, the same rounds and clients, without skew, under FedAvg: what "
+                "a perfect remedy of label skew would reach.",
+                kind="sampling",
+                unrun=no_time(fashion(name), 4),
+            )
+            for split, name in CEILINGS.items()
         ),
         Study(
             fashion("20"),
             "ISFL: 20 clients, mixed(.98) (Table III)",
-            "As mixed(.98) above, with twice the clients and 12,000 images.",
+            f"As mixed(.98) above, with twice the clients and {images(fashion('20'))}.",
             _more_clients(),
             kind="sampling",
             paper="isfl-cifar10",
@@ -222,7 +237,7 @@ SECTION = Section(
         Study(
             fashion("20-ceiling"),
             "ISFL: 20 clients, the ceiling",
-            "As many rows, rounds and clients without skew, under FedAvg.",
+            "As many images, rounds and clients without skew, under FedAvg.",
             kind="sampling",
             unrun=no_time(fashion("20-ceiling"), 6),
         ),
@@ -241,7 +256,7 @@ SECTION = Section(
         Study(
             TENTH,
             "ISFL: a tenth of the rows in each local epoch (Fig. 9)",
-            "As mixed(.98) above; each client draws 60 of its 600 rows in a local epoch. In the paper accuracy on D_S is "
+            "As mixed(.98) above; each client draws a tenth of its rows in a local epoch. In the paper accuracy on D_S is "
             "58 % then, 11 points below that on all rows.",
             _ratio_claims(),
             kind="sampling",
@@ -251,7 +266,7 @@ SECTION = Section(
         Study(
             CIFAR,
             "ISFL: CIFAR-10, mixed(.98)",
-            "8,000 images over ten clients, mixed(.98); 500 rows at the server; a small CNN, Adam .001 anew in each round, batches "
+            f"{images(CIFAR)} over ten clients, mixed(.98); 500 rows at the server; a small CNN, Adam .001 anew in each round, batches "
             "of 128, 10 rounds of 3 epochs. D_S are the other 9,500 images of CIFAR-10's test set.",
             _claims(CIFAR, "98", CIFAR_CEILING, "CIFAR-10, "),
             kind="sampling",

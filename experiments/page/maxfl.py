@@ -14,7 +14,7 @@ from experiments.page.text import table, times
 
 TOY, LANDSCAPE, STAY = "maxfl_toy", "maxfl_landscape", "maxfl-fashion-mnist"
 BY_CONSTRUCTION = (
-    "True by construction: a reported gap of 100 has weight 4e-44, so these attackers are deleted whatever they send."
+    "A reported gap of 100 has weight 4e-44 under MaxFL, so what these attackers send is ignored by construction."
 )
 CLAIMED = {  # Table 1
     ("GM-appeal", "seen"): 0.37 - 0.04,
@@ -206,11 +206,11 @@ def _in_clusters() -> list[Claim]:
     return [
         *claims,
         Claim("clusters-unseen", "Clusters, all stay: GM-appeal of unseen clients is higher under MaxFL than under FedAvg",
-              unseen, unseen._replace(method="fedavg"), "Fig. 4"),
+              unseen, unseen._replace(method="fedavg"), "Fig. 4", ceiling=1.0),
         Claim("clusters-preferred", "Clusters, all stay: preferred-model accuracy of seen clients is higher under MaxFL than under "
               "FedAvg", preferred, preferred._replace(method="fedavg"), "Fig. 3"),
         Claim("clusters-tuned", "Clusters: after 5 local steps GM-appeal is higher under MaxFL with tuning than under FedAvg",
-              tuned._replace(method="maxfl-tuning"), tuned._replace(method="fedavg"), "Table 3", printed=0.55 - 0.38),
+              tuned._replace(method="maxfl-tuning"), tuned._replace(method="fedavg"), "Table 3", printed=0.55 - 0.38, ceiling=1.0),
     ]  # fmt: skip
 
 
@@ -255,12 +255,13 @@ def _by_share() -> dict[str, dict[float, Place]]:
 def _leaving_liars(name: str) -> list[Claim]:
     about, where, printed = LIARS[name]
     mine = Place(name, "accuracy, seen", "maxfl")
+    best = mine._replace(quantity="preferred-model accuracy, seen")
     note = BY_CONSTRUCTION if "gap 100" in about else ""
     return [
         Claim(f"{name}-kept", f"Clients may leave, {about}: MaxFL loses at most 5 points of accuracy of seen clients", mine,
               mine._replace(experiment=LEAVE), where, margin=0.05, note=note),
         Claim(f"{name}-mwfed", f"Clients may leave, {about}: MaxFL is more accurate for seen clients than MW-Fed", mine,
-              mine._replace(method="mwfed"), where, printed=printed, note=note),
+              mine._replace(method="mwfed"), where, printed=printed, ceiling=best),
     ]  # fmt: skip
 
 
@@ -282,8 +283,8 @@ def _liars(share: str) -> list[Claim]:
                   note=BY_CONSTRUCTION)
         )  # fmt: skip
         text = f"{int(share)} % attackers with gap 100: MaxFL is more accurate for {who} clients than MW-Fed"
-        rival = mine._replace(method="mwfed")
-        claims.append(Claim(f"liars-{share}-{who}-mwfed", text, mine, rival, "Table 2", note=BY_CONSTRUCTION))
+        rival, best = mine._replace(method="mwfed"), mine._replace(quantity=f"preferred-model accuracy, {who}")
+        claims.append(Claim(f"liars-{share}-{who}-mwfed", text, mine, rival, "Table 2", ceiling=best))
     return claims
 
 
@@ -399,7 +400,7 @@ SECTION = Section(
             kind="appeal",
             figures=[Figure("GM-appeal of seen clients", per_method("GM-appeal, seen", {"maxfl": "MaxFL", **NAMES}))],
             unrun=no_time(CLUSTERS, 12),
-            paper="maxfl-fashion-mnist",
+            paper="maxfl-clusters",
         ),
         *(
             Study(
@@ -410,7 +411,7 @@ SECTION = Section(
                 _warm_up_claims(steps),
                 kind="appeal",
                 unrun=no_time(warm_up(steps), 12),
-                paper="maxfl-fashion-mnist",
+                paper="maxfl-clusters",
             )
             for steps in WARM_UPS
         ),

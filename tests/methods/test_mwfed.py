@@ -25,8 +25,9 @@ from short_runs import (
 )
 
 from coterie.algorithms import MWFed
+from coterie.attacks import LossInflation
 from coterie.core.errors import InputError
-from coterie.core.training import Epochs
+from coterie.core.training import Epochs, Steps
 from federations import (
     SIZES,
     assert_close,
@@ -86,6 +87,16 @@ def test_weights_of_absent_clients_and_far_powers_never_run_out():
     pairs = {r: {c: v for n, _, c, v in found.weight_rows if n == r} for r in range(1, 13)}
     assert all(sum(w.values()) == pytest.approx(1) for w in pairs.values())
     assert any(set(w) == {"a", "b"} and w["a"] == pytest.approx(0.5) for w in pairs.values())
+
+
+@pytest.mark.parametrize(("gap", "steps"), [(100.0, 5.0), (-1.0, 3.0)])
+def test_an_attacker_who_stays_is_weighed_by_the_gap_that_it_reports(gap, steps):
+    """Both others are content; asked whether it stays the attacker would say -1."""
+    problem, need = quadratic(CENTRES), dict.fromkeys(CENTRES, 1e6)
+    attack = LossInflation(gap=gap, sigma=0.0, stay=True, on=("a",))
+    found = run(MWFed(replace(FULL, steps=Steps(3)), rate=1.0, requirements=need), problem, 1, attack=attack)
+    assert logged_at(found, 1, "gap")["a"] == gap
+    assert logged_at(found, 1, "steps")["a"] == steps
 
 
 @pytest.mark.parametrize(("fields", "sentence"), [

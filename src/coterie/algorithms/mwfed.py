@@ -41,8 +41,8 @@ from coterie.core.appeal import (
     Requirements,
     as_pairs,
     check_names,
-    gaps,
     measure_appeal,
+    requirement,
     requirement_payload,
     with_steps,
 )
@@ -54,7 +54,7 @@ from coterie.core.method import Log, Method
 from coterie.core.rng import Rng
 from coterie.core.rules import NOT_NEGATIVE, POSITIVE, SIZE
 from coterie.core.schema import options
-from coterie.core.task import OneUpdate, task
+from coterie.core.task import Form, OneUpdate, task
 from coterie.core.training import LocalSGD, Steps
 from coterie.core.vector import shift
 from coterie.core.wire import PerClient
@@ -62,10 +62,22 @@ from coterie.core.wire import PerClient
 __all__ = ["MWFed", "State"]
 
 
+class Gaps(NamedTuple):
+    """F_k(x) - rho_k [n], by which clients are weighed."""
+
+    gap: Annotated[Tensor, "gap", Form()]
+
+
 class LocalUpdate(NamedTuple):
     """delta [n, d + b]."""
 
     delta: OneUpdate
+
+
+@task
+def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Gaps:
+    """Who does not have what it requires: F_k(x) on all training rows, minus rho_k."""
+    return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
 @task

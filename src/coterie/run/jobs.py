@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import traceback
 import warnings
 from collections.abc import Callable
@@ -114,8 +115,9 @@ class Jobs:
     def _stop(self) -> None:
         for process, _ in self._running.values():
             process.terminate()
+        deadline = time.monotonic() + PATIENCE
         for pipe, (process, _) in self._running.items():
-            process.join(PATIENCE)
+            process.join(max(0.0, deadline - time.monotonic()))
             process.kill()  # Python forgets an exception that a signal raises where an object is being deleted
             process.join()
             pipe.close()
