@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -258,7 +259,7 @@ def test_mwfed_shares_out_the_steps_by_weights_that_grow_with_every_gap(monkeypa
     problem = tiny(rounds=1, batch_size=24, steps=5)
     problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
     maxfl.mwfed(problem)
-    assert taken[2:4] == [3, 7]  # behind both that learn alone
+    assert [steps for steps in taken if steps not in (0, 5)] == [3, 7]  # beside warm-ups and looks after 5 steps
 
 
 def test_attackers_are_as_many_as_the_file_says_and_ruin_a_model_that_they_weigh_in():
@@ -321,7 +322,9 @@ def without_chance(label, mu, attack=None, groups=(2, 2, 1), rounds=60):
     means = torch.stack([client.train.inputs.double().mean(0) for client in clients]).expand(rounds, -1, -1)
     held = clients["d1-000"].validation.inputs.double()
     weigh = plateaus.weighing(label, step, held, torch.Generator())
-    return settled, plateaus.plateau(means, weigh, attack and plateaus.ATTACKS[attack], torch.Generator())
+    return settled, plateaus.plateau(
+        means, weigh, attack and partial(plateaus.ATTACKS[attack], random=torch.Generator())
+    )
 
 
 @pytest.mark.parametrize("label", ["MeritFed", "SGD Full", "FedAdp", "TAWT"])

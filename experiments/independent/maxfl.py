@@ -81,17 +81,17 @@ def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, sh
     attack, lies = problem.tables.get("attack", {}), attackers(problem)
     appeal: dict[str, list[float]] = {}
     for number in range(1, problem.rounds + 1):
-        gaps = torch.stack([problem.model.loss(x, rows) for rows in train]) - own
-        stay = (gaps < 0) | lies if number > mandatory else torch.ones_like(lies)
+        stay = torch.ones_like(lies)
+        if number > mandatory:
+            stay = lies | (torch.stack([problem.model.loss(x, rows) for rows in train]) < own)
         pool = stay.nonzero().flatten()
         drawn = pool[torch.randperm(len(pool), generator=random)[: run["clients_per_round"]]]
         if len(drawn):
-            if tuning:
-                near = {int(k): sgd(problem, x, train[k], random, tuning) for k in drawn}
-                gaps = torch.stack([problem.model.loss(near.get(k, x), rows) for k, rows in enumerate(train)]) - own
+            near = [sgd(problem, x, train[k], random, tuning) for k in drawn]
+            gaps = torch.stack([problem.model.loss(y, train[k]) for y, k in zip(near, drawn, strict=True)]) - own[drawn]
             if attack:
-                gaps[lies] = attack["gap"]
-            weights = weigh(gaps[drawn], sizes[drawn], drawn)
+                gaps[lies[drawn]] = attack["gap"]
+            weights = weigh(gaps, sizes[drawn], drawn)
             taken = (steps * len(drawn) * weights).round().clamp(min=1).int() if shared_steps else [steps] * len(drawn)
             updates = torch.stack(
                 [sgd(problem, x, train[k], random, int(n)) - x for k, n in zip(drawn, taken, strict=True)]

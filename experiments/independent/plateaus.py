@@ -39,15 +39,15 @@ def gradient(x: Tensor, mean: Tensor) -> Tensor:
     return 2 / DIM * (x - mean)
 
 
-def plateau(means: Tensor, weigh: Weigh, attack: Attack | None = None, random: torch.Generator | None = None) -> float:
+def plateau(means: Tensor, weigh: Weigh, attack: Callable[[Tensor], Tensor] | None = None) -> float:
     """Where ||x||^2 settles if client i's batch in round t has the mean means[t, i]."""
     x = torch.full((DIM,), DIM**-0.5, dtype=torch.float64)
     weights = torch.full((means.shape[1],), 1 / means.shape[1], dtype=torch.float64)
     distances = []
     for batch in means:
         updates = -gradient(x, batch)
-        if attack is not None and random is not None:
-            updates = torch.cat([updates[:HONEST], attack(updates, random)])
+        if attack is not None:
+            updates = torch.cat([updates[:HONEST], attack(updates)])
         weights = weigh(x, updates, weights)
         x = x + SERVER_RATE * weights @ updates
         distances.append(float(x.square().sum()))
@@ -71,16 +71,21 @@ def drawn(count: int, random: torch.Generator) -> Weigh:
     return weigh
 
 
-def descent(step: float, slope: Slope) -> Weigh:
+def descent(step: float, slopes: Weigh) -> Weigh:
     """MeritFed: entropic mirror descent from the weights of the round before."""
-    return _descent(
-        step, lambda x, updates, weights: SERVER_RATE * updates @ slope(x + SERVER_RATE * weights @ updates)
-    )
+
+    def weigh(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
+        logs = weights.clamp(min=1e-300).log()
+        for _ in range(DESCENTS):
+            logs = (logs - step * slopes(x, updates, logs.exp())).log_softmax(0)
+        return logs.exp()
+
+    return weigh
 
 
-def blind_descent(step: float, mean: Tensor, random: torch.Generator) -> Weigh:
-    """MeritFed with losses alone."""
-    return _descent(step, two_losses(mean, random))
+def by_gradient(of_target: Slope) -> Weigh:
+    """Eq. 8: the slope by the target's gradient."""
+    return lambda x, updates, weights: SERVER_RATE * updates @ of_target(x + SERVER_RATE * weights @ updates)
 
 
 def two_losses(mean: Tensor, random: torch.Generator) -> Weigh:
@@ -95,16 +100,6 @@ def two_losses(mean: Tensor, random: torch.Generator) -> Weigh:
         return len(updates) * (over - under) / (2 * RADIUS) * way
 
     return slopes
-
-
-def _descent(step: float, slopes: Weigh) -> Weigh:
-    def weigh(x: Tensor, updates: Tensor, weights: Tensor) -> Tensor:
-        logs = weights.clamp(min=1e-300).log()
-        for _ in range(DESCENTS):
-            logs = (logs - step * slopes(x, updates, logs.exp())).log_softmax(0)
-        return logs.exp()
-
-    return weigh
 
 
 def cosines(updates: Tensor) -> Tensor:
@@ -174,10 +169,10 @@ def weighing(label: str, step: float, validation: Tensor, random: torch.Generato
         return gradient(x, torch.randn(BATCH, DIM, generator=random, dtype=torch.float64).mean(0))
 
     return {
-        "MeritFed": descent(step, lambda x: gradient(x, mean)),
-        "MeritFed, stochastic": descent(step, some),
-        "MeritFed, fresh validation": descent(step, fresh),
-        "MeritFed, losses alone": blind_descent(step, mean, random),
+        "MeritFed": descent(step, by_gradient(lambda x: gradient(x, mean))),
+        "MeritFed, stochastic": descent(step, by_gradient(some)),
+        "MeritFed, fresh validation": descent(step, by_gradient(fresh)),
+        "MeritFed, losses alone": descent(step, two_losses(mean, random)),
         "FedAvg of 5": drawn(5, random),
         "FedAvg of 10": drawn(10, random),
         "FedAdp": fedadp,
@@ -202,7 +197,9 @@ def _attacked(label: str, seed: int) -> Values:
     found = {}
     for name, attack in ATTACKS.items():
         random = generator(seed, f"{label} {name}")
-        found[f"plateau, {name}"] = plateau(means, weighing(label, STEP[0.001], validation, random), attack, random)
+        found[f"plateau, {name}"] = plateau(
+            means, weighing(label, STEP[0.001], validation, random), partial(attack, random=random)
+        )
     return found
 
 

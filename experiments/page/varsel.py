@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from experiments.page.claims import Claim, Place
+from experiments.page.claims import OURS, Claim, Place
 from experiments.page.drawn import BySeed, Figure, per_method
 from experiments.page.sections import Advice, Section, Study, no_time
 
@@ -72,42 +72,39 @@ def _compared(name: str, about: str, rivals: Mapping[str, str], ceiling: str = "
     ]  # fmt: skip
 
 
-def _table_2(key: str) -> list[Claim]:
-    about, varsel, printed = COLUMNS[key]
-    name = shards(key)
-    mine = Place(name, ACCURACY, "varsel")
-    best = mine._replace(experiment=shards("ceiling"), method="ceiling")
-    claims = [
-        Claim(f"{name}-{rival}", f"{about}: VaRSeL is more accurate for the internal clients than {words}", mine,
-              mine._replace(method=rival), "Table 2", printed=varsel - printed[rival] if rival in printed else None,
-              ceiling=best)
-        for rival, words in METHODS.items()
-        if key == "3-3" or rival in FEW
+def _in_table_2(name: str, key: str, about: str, rivals: Sequence[str], ceiling: str) -> list[Claim]:
+    """VaRSeL against rivals in a column of Table 2."""
+    _, varsel, printed = COLUMNS[key]
+    return [
+        Claim(f"{name}-varsel-{rival}", f"{about}: VaRSeL is more accurate for the internal clients than {METHODS[rival]}",
+              Place(name, ACCURACY, "varsel"), Place(name, ACCURACY, rival), "Table 2",
+              printed=varsel - printed[rival] if rival in printed else None, ceiling=Place(ceiling, ACCURACY, "ceiling"))
+        for rival in rivals
     ]  # fmt: skip
+
+
+def _decay(name: str, about: str, where: str = OURS) -> Claim:
+    """Fig. 2: what VaRSeL gives the external clients."""
+    text = f"{about}: the sum of VaRSeL's weights decays (last against first fifth of the rounds)"
+    return Claim(f"{name}-decay", text, Place(name, LAST, "varsel"), Place(name, FIRST, "varsel"), where, "lower")
+
+
+def _table_2(key: str) -> list[Claim]:
+    name, about = shards(key), COLUMNS[key][0]
+    claims = _in_table_2(name, key, about, list(METHODS) if key == "3-3" else FEW, shards("ceiling"))
+    mine, best = Place(name, ACCURACY, "varsel"), Place(shards("ceiling"), ACCURACY, "ceiling")
     if key == "3-3":
         for label in ("varsel-smallest", "varsel-debias"):
             text = f"{about}: {MINE[label]} is more accurate for the internal clients than VaRSeL as printed"
             claims.append(Claim(f"{name}-{label}", text, mine._replace(method=label), mine, ceiling=best))
-    last, first = mine._replace(quantity=LAST), mine._replace(quantity=FIRST)
-    text = f"{about}: the sum of VaRSeL's weights decays (last against first fifth of the rounds)"
-    return [*claims, Claim(f"{name}-decay", text, last, first, "Fig. 2", "lower")]
+    return [*claims, _decay(name, about, "Fig. 2")]
 
 
 def _long() -> list[Claim]:
     """A column of Table 2 once more, over the paper's rounds."""
-    _, varsel, printed = COLUMNS["3-3"]
-    mine = Place(LONG, ACCURACY, "varsel")
-    best = mine._replace(experiment=shards("long-ceiling"), method="ceiling")
-    claims = [
-        Claim(f"{LONG}-{label}-{rival}", f"300 rounds: {MINE[label]} is more accurate for the internal clients than {METHODS[rival]}",
-              mine._replace(method=label), mine._replace(method=rival), "Table 2" if label == "varsel" else "ours",
-              printed=varsel - printed[rival] if label == "varsel" else None, ceiling=best)
-        for label in ("varsel", "varsel-debias")
-        for rival in printed
-    ]  # fmt: skip
-    text = "300 rounds: the sum of VaRSeL's weights decays (last against first fifth of the rounds)"
-    last, first = mine._replace(quantity=LAST), mine._replace(quantity=FIRST)
-    return [*claims, Claim(f"{LONG}-decay", text, last, first, "Fig. 2", "lower")]
+    about, rivals, ceiling = "300 rounds", ("internal-only", "fedavg"), shards("long-ceiling")
+    with_debias = [c for rival in rivals for c in _compared(LONG, about, {"varsel-debias": rival}, ceiling)]
+    return [*_in_table_2(LONG, "3-3", about, rivals, ceiling), *with_debias, _decay(LONG, about, "Fig. 2")]
 
 
 def _small() -> list[Claim]:
@@ -115,9 +112,7 @@ def _small() -> list[Claim]:
     about = "Shards of 50, twins"
     rivals = [(mine, rival) for mine in ("varsel", "varsel-smallest") for rival in METHODS]
     claims = [c for mine, rival in rivals for c in _compared(name, about, {mine: rival}, ceiling)]
-    place = Place(name, LAST, "varsel")
-    text = f"{about}: the sum of VaRSeL's weights decays (last against first fifth of the rounds)"
-    return [*claims, Claim(f"{name}-decay", text, place, place._replace(quantity=FIRST), direction="lower")]
+    return [*claims, _decay(name, about)]
 
 
 def _of_plays() -> list[Claim]:

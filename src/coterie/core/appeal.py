@@ -34,7 +34,6 @@ __all__ = [
     "Requirements",
     "as_pairs",
     "check_names",
-    "gaps",
     "measure_appeal",
     "requirement",
     "requirement_payload",
