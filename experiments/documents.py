@@ -25,6 +25,9 @@ class Row(NamedTuple):
         n_train, n_test: training rows, and test rows of one seed, of the clients that count.
         values: a number by quantity; None where it is undefined.
         curves: rounds and numbers by quantity.
+        machine: class of machine; "" of a run made before it was noted, as the two below.
+        torch: version of PyTorch.
+        seconds: CPU time that the run took.
     """
 
     method: str
@@ -35,6 +38,9 @@ class Row(NamedTuple):
     n_test: int
     values: Mapping[str, float | None]
     curves: Mapping[str, Sequence[Sequence[float]]] = {}
+    machine: str = ""
+    torch: str = ""
+    seconds: float = 0.0
 
 
 class Document(NamedTuple):
@@ -43,13 +49,11 @@ class Document(NamedTuple):
     Attributes:
         name: of the experiment.
         rounds: of each run.
-        shared: quantities measured on test rows that are drawn from the clients' own, so that seeds share training rows.
         rows: sorted by method and seed.
     """
 
     name: str
     rounds: int
-    shared: Sequence[str]
     rows: Sequence[Row]
 
     @property
@@ -72,10 +76,6 @@ class Document(NamedTuple):
         rows = [row for row in self.rows if row.method == method]
         return {row.seed: value for row in rows if (value := row.values.get(quantity)) is not None}
 
-    def ratio(self, quantity: str) -> float:
-        """Test rows over training rows where seeds share rows between the two, else 0 (the plain paired t interval holds)."""
-        return self.rows[0].n_test / self.rows[0].n_train if quantity in self.shared else 0.0
-
 
 def read(name: str, folder: Path = RESULTS) -> Document | None:
     """The document of an experiment; None if it has no file."""
@@ -83,15 +83,22 @@ def read(name: str, folder: Path = RESULTS) -> Document | None:
     if not path.is_file():
         return None
     saved = json.loads(path.read_text(encoding="utf-8"))
-    return Document(saved["name"], saved["rounds"], saved["shared"], [Row(**row) for row in saved["rows"]])
+    return Document(saved["name"], saved["rounds"], [Row(**row) for row in saved["rows"]])
 
 
 def write(document: Document, folder: Path = RESULTS) -> None:
     """Write a document, one run a line, so that a further run adds a line."""
-    head = {"name": document.name, "rounds": document.rounds, "shared": list(document.shared)}
-    rows = ",\n".join(json.dumps(row._asdict(), allow_nan=False) for row in document.rows)
+    head = {"name": document.name, "rounds": document.rounds}
+    rows = ",\n".join(json.dumps(_noted(row), allow_nan=False) for row in document.rows)
     text = f'{json.dumps(head)[:-1]}, "rows": [\n{rows}\n]}}\n'
     write_atomically(folder / f"{document.name}.json", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _noted(row: Row) -> dict[str, Any]:
+    """Return the fields of a row without those that were not noted when it was made."""
+    return {
+        name: value for name, value in row._asdict().items() if value or name not in ("machine", "torch", "seconds")
+    }
 
 
 def read_json(path: Path) -> Any:

@@ -130,6 +130,13 @@ def of_groups(run: Run) -> Measured:
     return looked.measured(values, curves)
 
 
+def of_first_steps(run: Run) -> Measured:
+    """MeritFed's weights while it begins: how many collaborators are effective, mean over the rounds."""
+    effective = Looked(run, ("target",)).logged("effective_collaborators")
+    values = {"effective collaborators, first steps": statistics.fmean(effective.values())}
+    return Looked(run, ("target",)).measured(values, {"effective collaborators": effective})
+
+
 def of_x_rays(run: Run) -> Measured:
     """MeritFed with Adam: the target alone counts."""
     looked = Looked(run, ("target",))
@@ -235,6 +242,7 @@ def of_clients(run: Run) -> Measured:
 
 
 MEASURES: Mapping[str, Callable[[Run], Measured]] = {
+    "first steps": of_first_steps,
     "groups": of_groups,
     "comments": of_groups,
     "x-rays": of_x_rays,
@@ -245,19 +253,3 @@ MEASURES: Mapping[str, Callable[[Run], Measured]] = {
     "appeal": of_appeal,
     "clients": of_clients,
 }
-SHARED = {
-    "groups": ("accuracy of the target", "best accuracy over rounds", "loss of the target"),
-    "comments": (),  # all joy of an official test set
-    "x-rays": (),  # an official test set
-    "internal": ("accuracy of the internal clients", "best accuracy over rounds"),
-    "sites": (),  # other sections
-    "roles": (),  # later segments of a role's text
-    "sampling": ("accuracy on D_S", "best accuracy on D_S over rounds"),
-    "appeal": tuple(
-        f"{word}, {who}"
-        for word in ("GM-appeal", "accuracy", "preferred-model accuracy", "GM-appeal after 5 steps")
-        for who in ("seen", "unseen")
-    ),
-    "clients": ("accuracy",),
-}  # fmt: skip
-"""Quantities measured on test rows, which are the clients' own unless the split says otherwise."""

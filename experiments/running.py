@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from benchmarks.measure import commit
+from benchmarks.measure import machine
+from benchmarks.trees import git
 
 from coterie.core.errors import InputError, RunError
 from coterie.core.reading import read_toml
@@ -29,7 +30,7 @@ from coterie.run.own_metrics import add_metrics
 from coterie.run.preparing import initial, run_settings
 from coterie.run.tables import read_experiment
 from experiments.documents import RESULTS, ROOT, Document, Row, read, write
-from experiments.measures import MEASURES, SHARED, thinned
+from experiments.measures import MEASURES, thinned
 
 FREE = {"run": ("seeds", "out", "jobs")}
 """Keys on which no number depends."""
@@ -50,6 +51,18 @@ class Places:
     experiments: Path = ROOT / "experiments"
     results: Path = RESULTS
     runs: Path = ROOT / "runs" / "papers"
+
+
+def provenance(started: float) -> dict[str, Any]:
+    """Return where and when a row was made: commit (with `+` if code or settings differ from it), machine, PyTorch, CPU seconds."""
+    changed = git("--no-optional-locks", "status", "--porcelain", "--", "src", "experiments", ":!experiments/results")
+    about = machine()
+    return {
+        "commit": git("rev-parse", "--short=12", "HEAD") + ("+" if changed else ""),
+        "machine": f"{about['cpu']}, {about['cores']} cores",
+        "torch": torch.__version__,
+        "seconds": round(time.process_time() - started, 1),
+    }
 
 
 def settings_of(tables: Mapping[str, Any], method: str) -> str:
@@ -81,6 +94,7 @@ def jobs_of(file: Path, results: Path) -> list[Job]:
 def perform(job: Job, kind: str, runs: Path) -> Row:
     """Run it, or go on with it, and measure it. Raises `InputError` if its data are not there."""
     torch.set_num_threads(1)
+    started = time.process_time()
     experiment = read_experiment(job.file)
     add_metrics(experiment.run.metrics)
     entry = next(entry for entry in experiment.methods if entry.label == job.method)
@@ -94,14 +108,14 @@ def perform(job: Job, kind: str, runs: Path) -> Row:
     values = {name: float(f"{v:.6g}") if math.isfinite(v) else None for name, v in measured.values.items()}
     curves = {name: thinned(curve) for name, curve in measured.curves.items()}
     settings = settings_of(read_toml(job.file), job.method)
-    return Row(job.method, job.seed, settings, commit(), measured.n_train, measured.n_test, values, curves)
+    sizes = {"n_train": measured.n_train, "n_test": measured.n_test}
+    return Row(job.method, job.seed, settings, **sizes, values=values, curves=curves, **provenance(started))
 
 
-def keep(job: Job, kind: str, row: Row, results: Path) -> None:
+def keep(job: Job, row: Row, results: Path) -> None:
     """Put a row into its document, in the place of one with other settings."""
     experiment = read_experiment(job.file)
-    shared = SHARED[kind] if experiment.split.get("test", "own") == "own" else ()
-    put(row, Document(job.file.stem, experiment.run.rounds, shared, ()), experiment.labels, results)
+    put(row, Document(job.file.stem, experiment.run.rounds, ()), experiment.labels, results)
 
 
 def put(row: Row, document: Document, labels: Sequence[str], results: Path) -> None:
@@ -137,7 +151,7 @@ def run_missing(
         waiting = sorted((job for file in files for job in jobs_of(file, at.results)), key=lambda job: job.seed)
         for job, outcome in _performed(waiting, kinds, at, jobs, end):
             if isinstance(outcome, Row):
-                keep(job, kinds[job.file.stem], outcome, at.results)
+                keep(job, outcome, at.results)
                 shutil.rmtree(at.runs / job.file.stem / f"{job.method}-{job.seed}", ignore_errors=True)
             said = "done" if isinstance(outcome, Row) else f"skipped: {outcome}"
             yield f"{job.file.stem}: {job.method}, seed {job.seed}: {said}"
@@ -167,7 +181,15 @@ def _tried(job: Job, kind: str, runs: Path) -> Row | InputError:
     except InputError as error:
         return InputError(str(error))
     except RunError:  # it diverged, and would again
-        return Row(job.method, job.seed, settings_of(read_toml(job.file), job.method), commit(), 1, 0, {})
+        settings = settings_of(read_toml(job.file), job.method)
+        return Row(job.method, job.seed, settings, n_train=1, n_test=0, values={}, **provenance(time.process_time()))
+
+
+def plan() -> tuple[dict[str, str], list[list[str]]]:
+    """Return what is measured of each experiment, and the experiments of each step, from experiments/plan.toml."""
+    steps = read_toml(ROOT / "experiments" / "plan.toml")["steps"]
+    kinds = {name: step["measure"] for step in steps for name in step["experiments"]}
+    return kinds, [step["experiments"] for step in steps]
 
 
 def chosen(steps: Sequence[Sequence[str]], only: Sequence[str]) -> list[list[str]]:
