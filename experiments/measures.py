@@ -221,7 +221,8 @@ def of_appeal(run: Run) -> Measured:
     """MaxFL's metrics of seen and unseen clients: GM-appeal over the last half of the evaluations, since one round is noise."""
     looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
     words = {"gm_appeal": "GM-appeal", "test_accuracy": "accuracy", "preferred_accuracy": "preferred-model accuracy",
-             "gm_appeal_tuned": "GM-appeal after 5 steps"}  # fmt: skip
+             "gm_appeal_tuned": "GM-appeal after 5 steps",
+             "preferred_accuracy_tuned": "preferred-model accuracy after 5 steps"}  # fmt: skip
     logged = {
         f"{word}, {'unseen' if suffix else 'seen'}": looked.logged(key + suffix)
         for suffix in ("", "_unseen")
