@@ -56,21 +56,6 @@ class Document(NamedTuple):
     rounds: int
     rows: Sequence[Row]
 
-    @property
-    def methods(self) -> list[str]:
-        """Labels in their order."""
-        return list(dict.fromkeys(row.method for row in self.rows))
-
-    @property
-    def quantities(self) -> list[str]:
-        """All quantities that some row has, in their order."""
-        return list(dict.fromkeys(q for row in self.rows for q in row.values))
-
-    @property
-    def seeds(self) -> list[int]:
-        """All seeds that some row has."""
-        return sorted({row.seed for row in self.rows})
-
     def by_seed(self, quantity: str, method: str) -> dict[int, float]:
         """The defined numbers of a quantity by seed."""
         rows = [row for row in self.rows if row.method == method]

@@ -379,8 +379,8 @@ def test_the_lowest_root_of_the_slope_is_where_the_fixed_points_end(case):
 def test_three_clients_far_apart_end_near_one_of_them(monkeypatch):
     monkeypatch.setattr(landscape, "RUNS", 50)
     values, even = landscape.computed("maxfl", 0), landscape.computed("average", 0)
-    assert values["at least one as good, far"] > 0.5 > values["at least one satisfied, far"]
-    assert even["distance from the average, near"] == pytest.approx(0, abs=1e-12)
+    assert values["at least one as good, far (0, 5, 10)"] > 0.5 > values["at least one satisfied, far (0, 5, 10)"]
+    assert even["at the average, near"] == 1
 
 
 def test_numbers_by_round_are_kept_and_the_last_counts(monkeypatch):

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.measure import commit
 
 from coterie.core.reading import read_toml
 from experiments.documents import RESULTS, Document, Row, read
 from experiments.independent import isfl, landscape, maxfl, meritfed, plateaus, varsel
 from experiments.independent.common import EXPERIMENTS, Values, read_problem
-from experiments.measures import SHARED, thinned
-from experiments.page import kinds
-from experiments.running import Job, put, settings_of
+from experiments.measures import thinned
+from experiments.running import Job, provenance, put, settings_of
 
 PAPERS = (isfl, varsel, meritfed, maxfl)
 METHODS: Mapping[str, Mapping[str, Callable[[int], Values]]] = {
@@ -52,13 +50,15 @@ def missing(experiment: str, seeds: int, folder: Path = FOLDER) -> list[Job]:
 
 def perform(job: Job) -> Row:
     """Run it, and count the rows that it was measured on."""
+    started = time.process_time()
     experiment, values, curves = job.file.stem, dict[str, float](), dict[str, Any]()
     for name, value in METHODS[experiment][job.method](job.seed).items():
         if not isinstance(value, float):
             curves[name] = thinned(dict(enumerate(value, 1)))
         values[name] = float(f"{value if isinstance(value, float) else value[-1]:.6g}")
     settings = settings_of(tables_of(experiment), job.method)
-    return Row(job.method, job.seed, settings, commit(), *_sizes(experiment, job.seed), values, curves)
+    n_train, n_test = _sizes(experiment, job.seed)
+    return Row(job.method, job.seed, settings, n_train=n_train, n_test=n_test, values=values, curves=curves, **provenance(started))
 
 
 def _sizes(experiment: str, seed: int) -> tuple[int, int]:
@@ -78,9 +78,7 @@ def run_missing(
     for job in (job for experiment in experiments for job in missing(experiment, seeds, folder)):
         if time.monotonic() < end:
             experiment = job.file.stem
-            tables, kind = tables_of(experiment), kinds().get(experiment)
-            shared = SHARED[kind] if kind and tables.get("split", {}).get("test", "own") == "own" else ()
-            head = Document(experiment, tables["run"]["rounds"], shared, ())
+            head = Document(experiment, tables_of(experiment)["run"]["rounds"], ())
             put(perform(job), head, list(METHODS[experiment]), folder)
             yield f"{experiment}: {job.method}, seed {job.seed}: done"
 

@@ -1,0 +1,274 @@
+"""The claims of experiments/claims.toml with what the runs say of each."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from coterie.core.reading import read_toml
+from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read, read_json
+from experiments.judging import Agreement, Interval, Setting, Word, compare, interval, judge_all, moves, too_short
+
+FILE = ROOT / "experiments" / "claims.toml"
+EXPERIMENTS = ROOT / "experiments"
+CURVES = {
+    "accuracy of the target": "accuracy",
+    "accuracy of the internal clients": "accuracy",
+    "balanced accuracy of the target": "balanced accuracy",
+    "accuracy on D_S": "accuracy on D_S",
+    "Dice": "Dice",
+    "GM-appeal, seen": "GM-appeal, seen",
+}
+"""The curve over rounds of a quantity, by which early training is known."""
+Values = dict[int, float]
+"""A number by seed."""
+
+
+class Place(NamedTuple):
+    """Where a number by seed lies; `times` it counts."""
+
+    experiment: str
+    quantity: str
+    method: str
+    times: float = 1.0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One setting of a claim, and what was measured.
+
+    Attributes:
+        label: what distinguishes it from the claim's other settings.
+        a, b: what is compared; `b` may be a number.
+        values: by seed, of both.
+        effect: None where no run or a single value has been made.
+        room: what perfect help would gain.
+        early: the runs are too short.
+        second: the same in the second computation, by seed, and whether it agrees; None where there is none.
+        word: the verdict of this setting.
+    """
+
+    label: str
+    a: Place
+    b: Place | float
+    values: tuple[Values, Values] = ({}, {})
+    effect: Interval | None = None
+    room: float | None = None
+    early: bool = False
+    second: tuple[Interval, Agreement] | None = None
+    word: Word = "not run"
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """The mean of each side over the seeds that both have."""
+        return tuple(sum(values.values()) / len(values) for values in self.values)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with its settings and its word."""
+
+    claim: Mapping[str, Any]
+    pairs: Sequence[Pair]
+    word: Word
+
+    @property
+    def weakest(self) -> Pair | None:
+        """The measured setting that speaks least for the claim."""
+        measured = [pair for pair in self.pairs if pair.effect is not None]
+        return min(measured, key=_strength, default=None)
+
+
+def _strength(pair: Pair) -> float:
+    effect = pair.effect
+    assert effect is not None
+    return effect.mean / effect.half_width if effect.half_width else math.copysign(math.inf, effect.mean)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that was measured, and the file of claims.
+
+    Attributes:
+        documents: by experiment; of second computations under "independent/NAME".
+        papers, runs, claims: tables of the file.
+    """
+
+    documents: Mapping[str, Document]
+    papers: Sequence[Mapping[str, Any]]
+    runs: Mapping[str, Mapping[str, Any]]
+    claims: Sequence[Mapping[str, Any]]
+    judged: Mapping[str, Judged] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "judged", {claim["key"]: self._judged(claim) for claim in self.claims})
+
+    def _judged(self, claim: Mapping[str, Any]) -> Judged:
+        pairs = [self._measured(claim, pair) for pair in self._pairs(claim)]
+        blocked = "no_verdict" in claim
+        settings = [
+            pair.effect and Setting(pair.effect, claim["direction"], _margin(claim), pair.room, pair.early, blocked)
+            for pair in pairs
+        ]
+        word, words = judge_all(settings, claim["over"])
+        return Judged(claim, [_with_word(pair, own) for pair, own in zip(pairs, words, strict=True)], word)
+
+    def _pairs(self, claim: Mapping[str, Any]) -> Iterator[Pair]:
+        """Yield the settings of a claim."""
+        against, quantities = claim.get("against", {}), claim["quantities"]
+        rivals = claim.get("rivals") or [None]
+        bars = claim.get("bars") or [claim.get("bar")] * len(quantities)
+        for experiment, (number, quantity), rival in itertools.product(
+            claim["experiments"], enumerate(quantities), rivals
+        ):
+            a, bar = Place(experiment, quantity, claim["method"]), bars[number]
+            other = Place(
+                against.get("experiment", experiment),
+                against.get("quantity", quantity),
+                rival or against.get("method", claim["method"]),
+                against.get("times", 1.0),
+            )
+            words = (
+                [self.label(experiment)] if len(claim["experiments"]) > 1 else [],
+                [quantity] if len(quantities) > 1 else [],
+                [rival] if rival else [],
+            )
+            yield Pair(", ".join(itertools.chain(*words)), a, other if bar is None else float(bar))
+
+    def _measured(self, claim: Mapping[str, Any], pair: Pair) -> Pair:
+        one, two = self._both(pair, "")
+        if not one or (len(one) == 1 and not claim.get("computed")):
+            return pair
+        effects = _effects(claim, one, two)
+        effect = interval(list(effects.values()), computed=bool(claim.get("computed")))
+        second = None
+        again = _effects(claim, *self._both(pair, "independent/"))
+        common = sorted(effects.keys() & again.keys())
+        if len(common) > 1:
+            gain = claim["direction"] in ("higher", "lower")
+            bound = abs(effect.mean) / 2 if gain else _margin(claim) / 2
+            answer = compare([effects[s] for s in common], [again[s] for s in common], bound)
+            second = interval([again[s] for s in common]), answer
+        room = self._room(claim, pair)
+        return Pair(pair.label, pair.a, pair.b, (one, two), effect, room, self._early(claim, pair, effect), second)
+
+    def _both(self, pair: Pair, prefix: str) -> tuple[Values, Values]:
+        """Return the numbers of both sides over the seeds that both have; the first's alone where the second is a number."""
+        one = self.values(pair.a, prefix)
+        two = self.values(pair.b, prefix) if isinstance(pair.b, Place) else dict.fromkeys(one, pair.b)
+        seeds = sorted(one.keys() & two.keys())
+        return {s: one[s] for s in seeds}, {s: two[s] for s in seeds}
+
+    def values(self, place: Place, prefix: str = "") -> Values:
+        """Return a quantity by seed: a name of the rows, "first of CURVE", or one of these minus another."""
+        one, _, two = place.quantity.partition(" minus ")
+        values = self._named(place, one, prefix)
+        if two:
+            other = self._named(place, two, prefix)
+            values = {seed: value - other[seed] for seed, value in values.items() if seed in other}
+        return {seed: place.times * value for seed, value in values.items()}
+
+    def _named(self, place: Place, quantity: str, prefix: str) -> Values:
+        document = self.documents.get(prefix + place.experiment)
+        if document is None:
+            return {}
+        name = quantity.removeprefix("first of ")
+        if name == quantity:
+            return document.by_seed(quantity, place.method)
+        rows = [row for row in document.rows if row.method == place.method and name in row.curves]
+        return {row.seed: row.curves[name][1][0] for row in rows}
+
+    def _room(self, claim: Mapping[str, Any], pair: Pair) -> float | None:
+        """Return what perfect help would gain over the rival, mean over the seeds that both have."""
+        if "ceiling" not in claim or not isinstance(pair.b, Place):
+            return None
+        best, rival = self.values(Place(claim["ceiling"], pair.a.quantity, "ceiling")), self.values(pair.b)
+        gains = [best[seed] - rival[seed] for seed in best.keys() & rival.keys()]
+        return sum(gains) / len(gains) if gains else None
+
+    def _early(self, claim: Mapping[str, Any], pair: Pair, effect: Interval) -> bool:
+        run = self.runs[pair.a.experiment]
+        if "steps" in run and too_short(run["steps"], run["paper_steps"]):
+            return True
+        name = CURVES.get(pair.a.quantity)
+        if run.get("full") or name is None or not isinstance(pair.b, Place) or claim.get("ratio"):
+            return False
+        one, two = (self.curve(place, name) for place in (pair.a, pair.b))
+        rounds = sorted(one.keys() & two.keys())
+        gaps = {number: one[number] - two[number] for number in rounds}
+        end = max(rounds, default=0)
+        late = [gap for number, gap in gaps.items() if end / 2 < number <= 0.75 * end]
+        later = [gap for number, gap in gaps.items() if number > 0.75 * end]
+        return bool(late and later) and moves(late, later, effect.half_width)
+
+    def curve(self, place: Place, name: str) -> dict[float, float]:
+        """Return a curve, mean over seeds, by round."""
+        points: dict[float, list[float]] = {}
+        document = self.documents[place.experiment]
+        for row in document.rows:
+            if row.method == place.method and name in row.curves:
+                for number, value in zip(*row.curves[name], strict=True):
+                    points.setdefault(number, []).append(value)
+        return {number: sum(values) / len(values) for number, values in points.items()}
+
+    def label(self, experiment: str) -> str:
+        """Return what an experiment is called among those of a claim."""
+        run = self.runs[experiment]
+        return run.get("labels", run["experiments"])[run["experiments"].index(experiment)]
+
+    def declared(self, experiment: str) -> int | None:
+        """Return how many seeds its file declares; None where it has no file."""
+        path = EXPERIMENTS / f"{experiment}.toml"
+        if not path.is_file():
+            return None
+        seeds = read_toml(path)["run"]["seeds"]
+        return seeds if isinstance(seeds, int) else len(seeds)
+
+
+def _margin(claim: Mapping[str, Any]) -> float:
+    margin = float(claim.get("margin", 1.0 if claim.get("ratio") else 0.0))
+    return math.log(margin) if claim.get("ratio") else margin
+
+
+def _effects(claim: Mapping[str, Any], one: Values, two: Values) -> Values:
+    """Return the differences by seed, the claimed side positive."""
+    sign = -1 if claim["direction"] in ("lower", "as low") else 1
+    if claim.get("ratio"):
+        return {s: sign * math.log(one[s] / two[s]) for s in one}
+    return {s: sign * (one[s] - two[s]) for s in one}
+
+
+def _with_word(pair: Pair, word: Word) -> Pair:
+    return Pair(**{**vars(pair), "word": word})
+
+
+def load() -> Evidence:
+    """Read the claims and everything that was measured."""
+    tables = read_toml(FILE)
+    runs = {name: run for run in tables["runs"] for name in run["experiments"]}
+    documents = {path.stem: read(path.stem) for path in RESULTS.glob("*.json")}
+    second = RESULTS / "independent"
+    documents |= {f"independent/{path.stem}": read(path.stem, second) for path in second.glob("*.json")}
+    for name, file, condition in (
+        ("mean-estimation", "mean_estimation", lambda run: f"mu = {run['mu']:g}"),
+        ("byzantine", "byzantine", lambda run: run["attack"]),
+    ):
+        documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{file}.json"), condition)
+    known = {name: document for name, document in documents.items() if document is not None}
+    return Evidence(known, tables["papers"], runs, tables["claims"])
+
+
+def _plateaus(name: str, result: Any, condition: Any) -> Document:
+    """Return the rows of a benchmark whose runs end in a plateau; what knows no attack stands under each."""
+    conditions = list(dict.fromkeys(condition(run) for run in result["runs"] if condition(run)))
+    machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
+    rows = [
+        Row(run["method"], run["seed"], "", run["commit"], 1000, 0, {f"plateau, {each}": run["plateau"]},
+            machine=machine, torch=result["versions"]["torch"], seconds=run["seconds"])
+        for run in result["runs"]
+        for each in ([condition(run)] if condition(run) else conditions)
+    ]  # fmt: skip
+    return Document(name, 0, rows)

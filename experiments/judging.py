@@ -1,0 +1,189 @@
+"""The rule by which runs decide a sentence of a paper; in words for readers: docs/statistics.md, "A paper's sentence".
+
+A sentence is compared in one or more settings (a rival, a rate, a data set). Each setting has numbers by seed of what is claimed about
+and of what it is compared with; their paired difference, with the claimed side positive, has a t interval of 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from scipy import stats
+
+Word = Literal["confirmed", "opposite", "not clear", "cannot show here", "early training", "not run", "no verdict"]
+Direction = Literal["higher", "lower", "as high", "as low", "alike"]
+LEVEL = 0.05
+SEEDS = 20
+"""The room of a setting is compared with what so many seeds would detect, however many were run."""
+
+
+class Interval(NamedTuple):
+    """The mean of paired differences with its interval; the claimed side is positive.
+
+    Attributes:
+        mean, low, high: of the difference; without an interval (one value, or values by computation) all three are the mean.
+        error: standard error of the mean.
+        seeds: how many values.
+    """
+
+    mean: float
+    low: float
+    high: float
+    error: float
+    seeds: int
+
+    @property
+    def half_width(self) -> float:
+        """Half the length of the interval."""
+        return (self.high - self.low) / 2
+
+    def above(self, bar: float) -> float:
+        """Return the one-sided p value of the mean being above a bar."""
+        if self.error == 0:
+            return 0.0 if self.mean > bar else 1.0
+        return float(stats.t.sf((self.mean - bar) / self.error, self.seeds - 1))
+
+    def below(self, bar: float) -> float:
+        """Return the one-sided p value of the mean being below a bar."""
+        return self._replace(mean=-self.mean).above(-bar)
+
+    def at_twenty_seeds(self) -> float:
+        """Return the half-width that 20 seeds of the same spread would give."""
+        spread = self.error * math.sqrt(self.seeds)
+        return float(stats.t.ppf(1 - LEVEL / 2, SEEDS - 1)) * spread / math.sqrt(SEEDS)
+
+
+def interval(differences: Sequence[float], *, computed: bool = False) -> Interval:
+    """Return the t interval of the mean of paired differences.
+
+    Args:
+        differences: one for each seed.
+        computed: the values have no chance in them, so that one value decides.
+
+    Raises:
+        ValueError: fewer than two values that are not computed.
+    """
+    values = np.asarray(differences, dtype=float)
+    mean = float(values.mean())
+    if computed:
+        return Interval(mean, mean, mean, 0.0, len(values))
+    if len(values) < 2:
+        raise ValueError("one value has no interval")
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = float(stats.t.ppf(1 - LEVEL / 2, len(values) - 1)) * error
+    return Interval(mean, mean - half, mean + half, error, len(values))
+
+
+class Setting(NamedTuple):
+    """What was measured of a sentence in one setting.
+
+    Attributes:
+        effect: of what is claimed about, minus what it is compared with; the claimed side is positive, of "alike" the higher one.
+        margin: of "higher" and "lower" the smallest gain that counts; else what may be lost, of "alike" in either direction.
+        room: what perfect help would gain over the rival; None where the measure has no ceiling or none was run.
+        early: the runs are too short for a verdict (`moves`, `too_short`).
+        blocked: why the run cannot decide although it exists, as a rival that did not learn.
+    """
+
+    effect: Interval
+    direction: Direction
+    margin: float = 0.0
+    room: float | None = None
+    early: bool = False
+    blocked: bool = False
+
+
+def judge(setting: Setting) -> Word:
+    """Return the word of one setting by itself."""
+    return _before(setting) or _by_p_values(*_p_values(setting))
+
+
+def judge_all(settings: Sequence[Setting | None], over: Literal["all", "most"]) -> tuple[Word, list[Word]]:
+    """Return the word of a sentence over several settings, and that of each setting; None is a setting that was not run.
+
+    "all" is confirmed if each setting is, "most" if more than half are; "all" is opposite if one setting is, "most" if at least half are.
+    Where one or more settings suffice for a word, their p values are corrected for the number of settings (Holm). What neither
+    word follows from is named after the settings that could not decide, if there are such, and else is not clear.
+    """
+    early: list[Word | None] = [_before(setting) if setting else "not run" for setting in settings]
+    pairs = [_p_values(setting) for setting, word in zip(settings, early, strict=True) if setting and word is None]
+    against = _holm([pair[1] for pair in pairs])
+    in_favour = [pair[0] for pair in pairs] if over == "all" else _holm([pair[0] for pair in pairs])
+    later = map(_by_p_values, in_favour, against)
+    known: list[Word] = [word or next(later) for word in early]
+    confirmed, opposite = known.count("confirmed"), known.count("opposite")
+    if over == "all" and opposite or over == "most" and 2 * opposite >= len(known) > 0:
+        return "opposite", known
+    if known and confirmed == len(known) or over == "most" and 2 * confirmed > len(known):
+        return "confirmed", known
+    if not known or "not run" in known:
+        return "not run", known
+    if "not clear" in known or opposite:
+        return "not clear", known
+    undecided = [word for word in known if word != "confirmed"]
+    return max(undecided, key=undecided.count), known
+
+
+def _before(setting: Setting) -> Word | None:
+    """Return the word that stands before any interval is looked at."""
+    if setting.blocked:
+        return "no verdict"
+    if setting.early:
+        return "early training"
+    gain = setting.direction in ("higher", "lower")
+    if gain and setting.room is not None and setting.room < setting.effect.at_twenty_seeds():
+        return "cannot show here"
+    return None
+
+
+def _p_values(setting: Setting) -> tuple[float, float]:
+    """Return the one-sided p values for the claim and against it."""
+    effect, margin = setting.effect, setting.margin
+    if setting.direction == "alike":
+        return max(effect.above(-margin), effect.below(margin)), min(effect.above(margin), effect.below(-margin))
+    bar = margin if setting.direction in ("higher", "lower") else -margin
+    return effect.above(bar), effect.below(bar)
+
+
+def _by_p_values(in_favour: float, against: float) -> Word:
+    if in_favour <= LEVEL / 2:
+        return "confirmed"
+    return "opposite" if against <= LEVEL / 2 else "not clear"
+
+
+def _holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p values adjusted for their number (Holm, 1979)."""
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[int(i)] = largest
+    return adjusted
+
+
+def moves(late: Sequence[float], later: Sequence[float], half_width: float) -> bool:
+    """Return True if the mean paired difference moves by more than the half-width from the third to the last quarter of the rounds."""
+    return abs(float(np.mean(later)) - float(np.mean(late))) > half_width
+
+
+def too_short(steps: float, paper: float) -> bool:
+    """Return True if a run has under a tenth of the local steps that the paper states."""
+    return steps < paper / 10
+
+
+Agreement = Literal["agrees", "differs", "too few seeds to tell"]
+
+
+def compare(first: Sequence[float], second: Sequence[float], bound: float) -> Agreement:
+    """Return whether a second computation agrees with the first, seed by seed on the same split and test rows.
+
+    Args:
+        first, second: the effect by seed in each computation.
+        bound: half the first effect; of "as good as" half the margin.
+    """
+    gap = interval(np.asarray(second, dtype=float) - np.asarray(first, dtype=float))
+    if -bound < gap.low and gap.high < bound:
+        return "agrees"
+    return "differs" if gap.low > bound or gap.high < -bound else "too few seeds to tell"

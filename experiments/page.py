@@ -1,0 +1,299 @@
+"""docs/results.md, a page and two pictures for each paper, and the table of all settings, written from the files of results alone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+from coterie.core.reading import read_toml
+from experiments.claims import CURVES, FILE, Evidence, Judged, Pair, Place, load
+from experiments.documents import ROOT, Row
+from experiments.judging import Interval
+
+DOCS, README = ROOT / "docs", ROOT / "README.md"
+WORDS = ("confirmed", "opposite", "not clear", "cannot show here", "early training", "no verdict", "not run")
+HEAD = """\
+# Results: what the papers say and what our runs show
+
+For those who choose among MeritFed, VaRSeL, ISFL and MaxFL, or check them: one line for each figure
+or table of the papers that needs a run. A verdict belongs to a sentence of the paper, which its page
+quotes beside our setting and the paper's.
+
+**confirmed** and **opposite** follow from 95 % intervals of paired differences over seeds. Before
+that, a claim of a gain is looked at for its room: **cannot show here** means that perfect help would
+gain less than 20 seeds detect. **early training**: the run is too short for a verdict. **no verdict**:
+the run exists and cannot decide, for a stated reason. **not clear**: neither word follows. The effect
+is that of the setting that speaks least for the sentence. [The rule](statistics.md#a-papers-sentence) ·
+[all settings as a table](results/claims.csv)"""
+MADE = """\
+## How this page is made
+
+Code writes it from `experiments/claims.toml` and the files of `experiments/results` and
+`benchmarks/results` (`make results`), and a test compares it byte by byte. Seeds stand in the files
+of the experiments before the first run. Every row of results names a commit of this history, and
+those made since then also machine, PyTorch and CPU seconds. `make papers` runs what is missing,
+cheapest first, keeps every finished seed and can be stopped at any moment; `ONLY=isfl-table-3-98`
+runs one experiment. Code is committed before its results, and neither is rebased afterwards."""
+
+
+def pages(evidence: Evidence | None = None) -> dict[Path, str]:
+    """Return all files of the documentation that are written here, with their text."""
+    known = evidence or load()
+    files = {DOCS / "results.md": first_page(known), DOCS / "results" / "claims.csv": table_of_settings(known)}
+    for paper in known.papers:
+        files[DOCS / "results" / f"{paper['key']}.md"] = paper_page(known, paper)
+        for kind, drawing in (("forest", forest(known, paper)), ("curves", curves(known, paper))):
+            if drawing:
+                files[DOCS / "images" / "results" / f"{paper['key']}-{kind}.svg"] = drawing
+    return {**files, README: readme(README.read_text(encoding="utf-8"), advice(known))}
+
+
+def readme(text: str, lines: str) -> str:
+    """Return the README with these lines between its marks."""
+    before, begin, after = text.partition("<!-- advice -->")
+    _, end, after = after.partition("<!-- /advice -->")
+    if not end:
+        raise ValueError("README.md has no lines <!-- advice --> and <!-- /advice -->")
+    return f"{before}{begin}\n\n{lines}\n\n{end}{after}"
+
+
+def advice(evidence: Evidence) -> str:
+    """Return what the results mean for a user, a line per paper."""
+    lines = [f"- **{paper['name']}.** {_advised(evidence, paper)}" for paper in evidence.papers]
+    return "\n".join(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
+
+
+def _advised(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+    sentences = [
+        line["text"]
+        for line in paper["advice"]
+        if all(evidence.judged[key].word == word for key, word in line["when"].items())
+    ]
+    return " ".join(sentences) or "Our runs do not yet decide what to advise."
+
+
+def first_page(evidence: Evidence) -> str:
+    """Return docs/results.md."""
+    parts = [HEAD]
+    for paper in evidence.papers:
+        parts += ["", f"## {paper['name']}", "", f"**For users.** {_advised(evidence, paper)}", ""]
+        rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
+        parts += _table(("figure", "the paper says, and what we see", "weakest effect", "verdicts"), rows)
+        parts += ["", f"![{_counted(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
+    costs = read_toml(FILE)["costs"]
+    parts += ["", "## What was not run", "", "At the papers' scale, with what it would take (estimates).", ""]
+    parts += _table(("what", "cost"), [(line["what"], line["cost"]) for line in costs])
+    return "\n".join([*parts, "", MADE]) + "\n"
+
+
+def _own(evidence: Evidence, paper: Mapping[str, Any], *, ours: bool = False) -> list[Judged]:
+    """Return the claims of a paper: those that quote it, or ours."""
+    claims = [judged for judged in evidence.judged.values() if judged.claim["paper"] == paper["key"]]
+    return [judged for judged in claims if judged.claim.get("ours", False) == ours]
+
+
+def _figures(evidence: Evidence, paper: Mapping[str, Any]) -> dict[str, list[Judged]]:
+    """Return the claims of a paper by figure, tables last."""
+    by_figure: dict[str, list[Judged]] = {}
+    for judged in _own(evidence, paper):
+        by_figure.setdefault(judged.claim["figures"], []).append(judged)
+    return by_figure
+
+
+def _counted(claims: Sequence[Judged]) -> str:
+    counts = Counter(judged.word for judged in claims)
+    return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
+
+
+def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> tuple[str, ...]:
+    anchor = figures.lower().replace(". ", "-").replace(" ", "-")
+    seen = "; ".join(f"{judged.claim['says']}: **{judged.word}**{_share(judged)}" for judged in claims)
+    measured = [judged for judged in claims if judged.weakest]
+    effect = shown(measured[0].claim, measured[0].weakest) if measured else "-"
+    return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, effect, _counted(claims)
+
+
+def _share(judged: Judged) -> str:
+    words = [pair.word for pair in judged.pairs]
+    return f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 and judged.word != "not run" else ""
+
+
+def shown(claim: Mapping[str, Any], pair: Pair | None, effect: Interval | None = None) -> str:
+    """Return an effect with its interval: the first minus the second of what is compared, or how many times as large it is."""
+    effect = effect or (pair.effect if pair else None)
+    if effect is None:
+        return "-"
+    sign = -1 if claim["direction"] in ("lower", "as low") else 1
+    ends = [sign * value for value in (effect.mean, *sorted((effect.low, effect.high), key=lambda v: sign * v))]
+    texts = [f"{math.exp(v):.3g}" for v in ends] if claim.get("ratio") else [_signed(v) for v in ends]
+    mean, low, high = texts
+    unit = " times" if claim.get("ratio") else ""
+    return f"{mean}{unit} (computed)" if claim.get("computed") else f"{mean}{unit} [{low}, {high}]"
+
+
+def _signed(value: float) -> str:
+    digits = f"{value:+.3g}" if abs(value) >= 5e-5 else "+0"
+    return digits if "e" not in digits else f"{value:+.6f}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+    """Return the page of a paper: every sentence with its quotation, setting, differences and numbers."""
+    parts = [f"# {paper['name']}: sentence by sentence", "", f"*{paper['title']}.* {paper['note']}", ""]
+    parts += ["[All papers](../results.md) · [the rule](../statistics.md#a-papers-sentence)"]
+    for figures, claims in _figures(evidence, paper).items():
+        parts += ["", f"## {figures}", *(line for judged in claims for line in _sentence(evidence, judged))]
+        parts += ["", *_settings_of(evidence, claims)]
+    parts += ["", "## Ours", "", "Comparisons that no sentence of the paper makes; advice may follow from them."]
+    parts += [line for judged in _own(evidence, paper, ours=True) for line in _sentence(evidence, judged)]
+    if curves(evidence, paper):
+        parts += ["", "## Curves", "", f"![means over seeds, by round](../images/results/{paper['key']}-curves.svg)"]
+    return "\n".join(parts) + "\n"
+
+
+def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
+    claim = judged.claim
+    where = f'"{claim["quote"]}" ({claim["place"]})' if "quote" in claim else f"Ours, {claim['figures']}"
+    lines = ["", f"**{claim['says'].capitalize()}: {judged.word}.** {where}.", ""]
+    margin = f" by {claim['margin']:g}" if "margin" in claim else ""
+    why = f"; {claim['why']}" if "why" in claim else ""
+    about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} settings."
+    notes = [about, *(f"{claim[name].capitalize()}." for name in ("read_again", "no_verdict", "not_run") if name in claim)]
+    lines += [" ".join(notes)]
+    if judged.pairs:
+        rows = [_row(evidence, claim, pair) for pair in judged.pairs]
+        head = ("setting", "first", "second", "effect", "seeds", "room", "second computation", "verdict")
+        lines += ["", *_table(head, rows)]
+    return lines
+
+
+def _row(evidence: Evidence, claim: Mapping[str, Any], pair: Pair) -> tuple[str, ...]:
+    label, declared = pair.label or evidence.label(pair.a.experiment), evidence.declared(pair.a.experiment)
+    if pair.effect is None:
+        return label, "-", "-", "-", f"0 of {declared or '?'}", "-", "-", pair.word
+    count = pair.effect.seeds
+    seeds = f"{count} of {declared}" if declared and declared != count else str(count)
+    second = f"{shown(claim, None, pair.second[0])}: {pair.second[1]}" if pair.second else "computed once"
+    room = "-" if pair.room is None else _signed(pair.room)
+    one, two = (f"{mean:.4g}" for mean in pair.means)
+    worse = f", worse by {-pair.effect.mean:.3g}" if pair.word == "cannot show here" and pair.effect.high < 0 else ""
+    return label, one, two, shown(claim, pair), seeds, room, second, pair.word + worse
+
+
+def _settings_of(evidence: Evidence, claims: Sequence[Judged]) -> list[str]:
+    """Return our setting, the paper's, what differs, and where the rows come from."""
+    lines, names = [], dict.fromkeys(name for judged in claims for name in judged.claim["experiments"])
+    for run in {id(evidence.runs[name]): evidence.runs[name] for name in names}.values():
+        rows = [row for name in run["experiments"] if name in names for row in _rows(evidence, name)]
+        lines.append(f"- Here: {run['here']}. The paper: {run['paper']}. What differs: {run['differs']}. "
+                     f"Rates: {run['rates']}. {_made(rows)}")  # fmt: skip
+    return lines
+
+
+def _rows(evidence: Evidence, name: str) -> Sequence[Row]:
+    document = evidence.documents.get(name)
+    return document.rows if document else ()
+
+
+def _made(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "No row yet."
+    commits = ", ".join(sorted({row.commit for row in rows}))
+    machines = ", ".join(sorted({f"{row.machine}, PyTorch {row.torch}" for row in rows if row.machine}))
+    seconds = sum(row.seconds for row in rows)
+    return f"{len(rows)} rows of {commits}" + (f"; {machines}; {seconds:,.0f} s." if machines else ".")
+
+
+def table_of_settings(evidence: Evidence) -> str:
+    """Return every setting of every claim as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("paper", "figure", "claim", "experiment", "quantity", "method", "against", "first", "second", "effect",
+                     "seeds", "room", "second computation", "verdict"))  # fmt: skip
+    for judged in evidence.judged.values():
+        for pair in judged.pairs:
+            _, one, two, effect, _, room, second, word = _row(evidence, judged.claim, pair)
+            against = " ".join(map(str, pair.b)) if isinstance(pair.b, Place) else pair.b
+            count = pair.effect.seeds if pair.effect else 0
+            writer.writerow((judged.claim["paper"], judged.claim["figures"], judged.claim["key"], *pair.a[:3], against, one, two,
+                             effect, count, room, second, word))  # fmt: skip
+    return text.getvalue()
+
+
+def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+    """Return a picture of the weakest effect of each claim in units of its half-width, the claimed side to the right."""
+    claims = [judged for judged in _own(evidence, paper) if judged.weakest and judged.weakest.effect.half_width]
+    if not claims:
+        return ""
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.24 * len(claims)), layout="constrained")
+    for height, judged in enumerate(reversed(claims)):
+        effect = judged.weakest.effect
+        margin = float(judged.claim.get("margin", 0)) if judged.claim["direction"] in ("as high", "as low", "alike") else 0
+        bar = math.log(margin) if judged.claim.get("ratio") and margin else margin
+        mean = max(-6.0, min(6.0, effect.mean / effect.half_width))
+        axes.plot([mean - 1, mean + 1], [height, height], color="0.35", linewidth=1.2)
+        axes.plot(mean, height, "o" if judged.word == "confirmed" else "X" if judged.word == "opposite" else "s", color="black",
+                  markersize=4, markerfacecolor="black" if judged.word in ("confirmed", "opposite") else "white")  # fmt: skip
+        if bar:
+            axes.plot([max(-7.0, -bar / effect.half_width)] * 2, [height - 0.3, height + 0.3], color="0.6", linewidth=1)
+    axes.axvline(0, color="black", linewidth=0.6)
+    axes.set_yticks(range(len(claims)), [f"{j.claim['figures']}: {j.claim['says']}" for j in reversed(claims)], fontsize=7)
+    axes.set_xlim(-7.5, 7.5)
+    axes.set_xlabel("weakest effect in half-widths (capped at 6); right: as the paper says", fontsize=7)
+    axes.tick_params(axis="x", labelsize=7)
+    return _svg(plt, figure)
+
+
+def curves(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+    """Return a panel per experiment with the curve of each method, mean over seeds."""
+    panels: dict[tuple[str, str], dict[str, None]] = {}
+    for judged in _own(evidence, paper):
+        for pair in judged.pairs:
+            name = CURVES.get(pair.a.quantity)
+            if name and pair.effect and isinstance(pair.b, Place) and pair.b.experiment == pair.a.experiment:
+                methods = panels.setdefault((pair.a.experiment, name), {})
+                methods |= {pair.a.method: None, pair.b.method: None}
+    if not panels:
+        return ""
+    plt = _pyplot()
+    rows = -(-len(panels) // 3)
+    figure, grid = plt.subplots(rows, 3, figsize=(9, 2.3 * rows), layout="constrained", squeeze=False)
+    for axes, ((experiment, name), methods) in zip(grid.flat, panels.items(), strict=False):
+        for method, style in zip(methods, ("-", "--", ":", "-.") * 4, strict=False):
+            points = evidence.curve(Place(experiment, "", method), name)
+            kept = sorted(number for number in points if number > 0)
+            axes.plot(kept, [points[number] for number in kept], style, linewidth=1.2, label=method)
+        axes.set_title(f"{evidence.label(experiment)}: {name}", fontsize=7)
+        axes.tick_params(labelsize=6)
+        axes.legend(fontsize=5)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_axis_off()
+    return _svg(plt, figure)
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "coterie", "svg.fonttype": "path", "font.family": "DejaVu Sans"})
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _svg(plt: Any, figure: Any) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    plt.close(figure)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
