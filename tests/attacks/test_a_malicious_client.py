@@ -351,7 +351,7 @@ BEGINNINGS = {
     "more classes than it counts": about(lambda t: t["label"].update(distinct=1, values=WORDS[:9])),
     "rows described as a word": about(lambda t: t.update(rows="many")),
     "counts below none": moments("counts", lambda v: v - 1e6),
-    "sums that are not": moments("totals", lambda v: v * float("nan")),
+    "sums that are not": moments("means", lambda v: v * float("nan")),
     "sums of other columns": moments("squares", lambda v: torch.cat([v, v], 1)),
     "sums that are words": moments("counts", "many"),
     "sums without end": moments("squares", lambda v: v + 1e308),

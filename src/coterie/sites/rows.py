@@ -255,7 +255,7 @@ class SiteRows:
         if ask.function is describe:
             if given != described_as(self.options):
                 raise RefusedError("the approved plan has another label or other categories")
-        elif set(given) - {"schema", "centre"} or not set(json.loads(given["schema"])) <= summed(table, self.options):
+        elif set(given) - {"schema"} or not set(json.loads(given["schema"])) <= summed(table, self.options):
             raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")
         reply = ask.function(TableCohort({self.name: table}), **given)._asdict()
         if ask.function is describe:
