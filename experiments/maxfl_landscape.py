@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.rng import Rng
+from coterie.base.rng import Rng
 from coterie.solvers import appeal
 from experiments.documents import RESULTS
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from benchmarks.measure import commit
 
-from coterie.core.errors import InputError, RunError
-from coterie.core.reading import read_toml
+from coterie.base.errors import InputError, RunError
+from coterie.base.reading import read_toml
 from coterie.run.experiment import label_of
 from coterie.run.fit import fit
 from coterie.run.own_metrics import add_metrics

@@ -9,12 +9,12 @@ import pytest
 import torch
 from town import LIAR, SITES, Town, altered, put, told
 
-from coterie.core.envelopes import Block, Packed
-from coterie.core.errors import RunError
-from coterie.core.federation import Federation
-from coterie.core.metrics import evaluate
-from coterie.core.tasks import local_update
-from coterie.core.wire import PerClient, decode
+from coterie.base.errors import RunError
+from coterie.compute.metrics import evaluate
+from coterie.compute.tasks import local_update
+from coterie.contract.envelopes import Block, Packed
+from coterie.contract.federation import Federation
+from coterie.contract.wire import PerClient, decode
 
 SGD = {"steps": 2, "batch_size": 16, "minimum_batch": 8}
 METHODS = [

@@ -14,9 +14,9 @@ import tomli_w
 import torch
 
 import coterie as ct
+from coterie.base.errors import InputError
 from coterie.cli.main import main
-from coterie.core.errors import InputError
-from coterie.core.filters import Filter
+from coterie.contract.filters import Filter
 from coterie.filters import FILTERS
 from coterie.run.files import write_csv
 from coterie.run.seals import TABLES, hashes, read_sealed, write_sealed
@@ -32,7 +32,7 @@ import torch
 from dataclasses import dataclass
 from coterie.algorithms.fedavg import FedAvg
 from coterie.attacks import SignFlip
-from coterie.core.wire import wire_type
+from coterie.contract.wire import wire_type
 
 
 def small(inputs, outputs):
@@ -129,7 +129,7 @@ def made(pristine, monkeypatch):
     monkeypatch.chdir(folder)
     yield pristine
     pristine.forget()
-    from coterie.core.metrics import OWN
+    from coterie.compute.metrics import OWN
 
     OWN.pop("always", None)
 

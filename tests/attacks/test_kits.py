@@ -68,7 +68,7 @@ def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(k
 def test_kits_are_not_begun_with_wheels_that_lack_coterie(tmp_path):
     from hospital import plan_file
 
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.flare.kits import provision
 
     (tmp_path / "wheels").mkdir()
@@ -135,7 +135,7 @@ def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_ke
 
 
 def test_a_signed_file_of_another_authority_is_refused(own_key, tmp_path):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.flare.join import join
 
     folder, _, _, signed, fingerprint = own_key
@@ -203,7 +203,7 @@ def test_a_site_tries_port_and_certificates_before_it_joins(kits, server, tmp_pa
 
 
 def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, own_key, tmp_path):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.connect import connect
 
     foreign = own_key[1] / "localhost" / "startup"
@@ -222,7 +222,7 @@ def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, ow
 
 
 def test_a_site_compares_versions_and_processor_with_the_operators(kits):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.versions import compared, versions
 
     file = kits / "hungary" / "local" / "versions.json"
@@ -244,7 +244,7 @@ def test_status_says_who_is_connected_and_when_each_site_last_answered():
 
     told = {
         "event": ["fedavg", 0, 3, 6, 0, 1, None, False], "task": "coterie.algorithms.fedavg:local_update",
-        "waiting": ["b"], "gone": ["c"], "last": {"a": ["coterie.core.metrics:evaluate", 90.0]},
+        "waiting": ["b"], "gone": ["c"], "last": {"a": ["coterie.compute.metrics:evaluate", 90.0]},
     }  # fmt: skip
     assert list(_lines(Deployment(("a", "b", "c")), {"a", "b"}, True, told, 100.0)) == [
         "server localhost:8002 answers; fedavg, seed 0, round 3 of 6",

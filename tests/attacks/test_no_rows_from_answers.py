@@ -10,10 +10,10 @@ import torch
 from hospital import FEDAVG, Hospital, local
 from test_a_site_obeys_its_plan import refused
 
-from coterie.core.metrics import baselines, evaluate
-from coterie.core.rng import Rng, batches
-from coterie.core.tasks import local_update
-from coterie.core.training import Steps
+from coterie.base.rng import Rng, batches
+from coterie.compute.metrics import baselines, evaluate
+from coterie.compute.tasks import local_update
+from coterie.contract.training import Steps
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.recipe import describe, moments
 from coterie.sites.allowed import RefusedError
@@ -154,8 +154,8 @@ def test_a_sampler_cannot_draw_one_row_many_times(tmp_path):
 
     hospital = Hospital(tmp_path).begin()
     same = SimpleNamespace(rows=lambda cohort, i, rng, steps, size: np.zeros((steps, size), dtype=np.int64))
-    from coterie.core.cohort import Cohort
-    from coterie.core.memory import MemoryView
+    from coterie.compute.cohort import Cohort
+    from coterie.contract.memory import MemoryView
 
     shard = hospital.rows.shard
     view = MemoryView(shard.memory, ("hungary",))
@@ -237,7 +237,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
     text[7] = ",".join([*text[7].split(",")[:-1], ""])
     (tmp_path / "own.csv").write_text("\n".join(text))
     hospital = Hospital(tmp_path, odd)
-    from coterie.core.wire import decode, encode
+    from coterie.contract.wire import decode, encode
 
     message = encode({"do": "open", "seed": 0, "plan": hospital.approved.hash, "run": "r", "serial": 1})
     reply, about = _answered(message, hospital.rows)
@@ -249,7 +249,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
 
 
 def test_plans_that_train_on_small_batches_are_not_approved(tmp_path):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.approval import fits
 
     small = {**FEDAVG, "local": {"steps": 2, "batch_size": 16, "minimum_batch": 1}}

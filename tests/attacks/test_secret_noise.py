@@ -6,7 +6,7 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital, local
 
-from coterie.core.tasks import local_update
+from coterie.compute.tasks import local_update
 from coterie.sites.approval import in_words
 
 BOUND, SIGMA = 1.0, 0.1

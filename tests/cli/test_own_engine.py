@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import coterie as ct
-from coterie.core.modules import load_object
+from coterie.base.modules import load_object
 from coterie.run.tables import read_tables
 from federations import assert_same_bits, logistic
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from csv_files import folder, rows
 
-from coterie.core.errors import InputError
-from coterie.core.rows import LabelScale, Part
+from coterie.base.errors import InputError
+from coterie.base.rows import LabelScale, Part
 from coterie.data import apply_recipe, from_folder, from_tensors, standardise
 from coterie.report.results import Results
 from coterie.report.verdicts import verdict

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import apply_recipe, from_folder, load
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.columns import Column, Table

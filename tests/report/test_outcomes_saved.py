@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 import coterie as ct
-from coterie.core.clients import Clients
+from coterie.base.clients import Clients
 from coterie.run.experiment import Experiment
 from coterie.run.outcomes import outcomes
 from coterie.run.sweep import run_experiment

@@ -26,8 +26,8 @@ import coterie as ct
 from coterie import data
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.main import main
-from coterie.core.metrics import DEFAULT_METRICS
-from coterie.core.task import Task
+from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.contract.task import Task
 from coterie.run.experiment import Experiment
 from coterie.run.tables import read_tables
 from federations import fit, logistic

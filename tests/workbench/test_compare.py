@@ -15,7 +15,7 @@ from torch import nn
 import coterie as ct
 from cli.commands import contents
 from coterie.cli.main import main
-from coterie.core.tasks import local_update
+from coterie.compute.tasks import local_update
 from coterie.run.search import tuned
 from coterie.run.sweep import run_experiment
 from coterie.run.tables import read_experiment

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
+from coterie.base.errors import InputError, RunError, require
+from coterie.base.interrupts import heeded
 from coterie.cli.site import SITE_COMMANDS
-from coterie.core.errors import InputError, RunError, require
-from coterie.core.interrupts import heeded
 
 if TYPE_CHECKING:
     from coterie.cli.progress import Progress
@@ -144,7 +144,7 @@ def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progres
 def _present(
     folder: Path, args: argparse.Namespace, html: bool, insist: bool = False, threshold: float | str | None = None
 ) -> int:
-    from coterie.core.reading import read_json
+    from coterie.base.reading import read_json
     from coterie.report.answer import answer_lines
     from coterie.report.results import Results
     from coterie.report.table import render
@@ -335,7 +335,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _finalise(args: argparse.Namespace) -> int:
-    from coterie.core.state import write_atomically
+    from coterie.base.state import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
     from coterie.report.verdicts import recommended
@@ -370,7 +370,7 @@ def _threshold(args: argparse.Namespace, results: Results, method: str, seed: in
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from coterie.core.state import write_atomically
+    from coterie.base.state import write_atomically
     from coterie.report.results import Results, threshold_of
     from coterie.report.verdicts import recommended
     from coterie.run.predict import is_final, predict

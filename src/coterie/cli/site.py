@@ -117,7 +117,7 @@ def _approve(args: argparse.Namespace) -> int:
 
 
 def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.plan import PLAN_FILE
     from coterie.sites.settings import SETTINGS_FILE
 
@@ -216,7 +216,7 @@ def _settings_of(place: str) -> Any:
 
 def _register() -> None:
     """Make the tasks known that a site's settings may name."""
-    import coterie.core.metrics  # noqa: F401
+    import coterie.compute.metrics  # noqa: F401
     from coterie import catalogue
 
     catalogue.methods()

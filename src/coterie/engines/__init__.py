@@ -1,6 +1,6 @@
 """Engines: they carry asks to where the clients are, and know neither tables nor algorithms."""
 
-from coterie.core.schema import Flag, Registry
+from coterie.config.schema import Flag, Registry
 
 __all__ = ["ENGINES"]
 

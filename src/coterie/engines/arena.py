@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.wire import decode, encode, put_together, take_apart
+from coterie.contract.wire import decode, encode, put_together, take_apart
 
 __all__ = ["Arena"]
 

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from coterie.core.hooks import Kind
+from coterie.config.hooks import Kind
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from coterie.core.clients import Clients
-    from coterie.core.engine import Engine
-    from coterie.core.loss import RowLoss
+    from coterie.base.clients import Clients
+    from coterie.base.loss import RowLoss
+    from coterie.contract.engine import Engine
 
 __all__ = ["EngineSpec"]
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.envelopes import Answer, Ask, Saved, answer_in
-from coterie.core.errors import plain
-from coterie.core.interrupts import held
-from coterie.core.shard import Shard
+from coterie.base.errors import plain
+from coterie.base.interrupts import held
+from coterie.compute.shard import Shard
+from coterie.contract.envelopes import Answer, Ask, Saved, answer_in
 from coterie.engines.arena import Arena
 
 __all__ = ["Workers"]

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, require
-from coterie.core.inputs import Inputs, sample, take
-from coterie.core.loss import IGNORED, is_multi_hot
-from coterie.core.noise import forked
-from coterie.core.rng import Rng
-from coterie.core.vector import freeze_statistics
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.base.inputs import Inputs, sample, take
+from coterie.base.loss import IGNORED, is_multi_hot
+from coterie.base.noise import forked
+from coterie.base.rng import Rng
+from coterie.base.vector import freeze_statistics
 
 __all__ = ["ModelSpec", "build_model", "build_shape", "freeze", "outputs_of"]
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import require
-from coterie.core.inputs import Inputs
-from coterie.core.loss import Kind, probabilities
-from coterie.core.rows import LabelScale
+from coterie.base.errors import require
+from coterie.base.inputs import Inputs
+from coterie.base.loss import Kind, probabilities
+from coterie.base.rows import LabelScale
 from coterie.run.files import escaped
 
 __all__ = ["Answers", "Prediction"]

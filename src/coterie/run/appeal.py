@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from coterie.core.appeal import measure_appeal, staying
-from coterie.core.errors import require
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rules import COUNT, SIZE
-from coterie.core.schema import options
-from coterie.core.training import LocalSGD
+from coterie.base.errors import require
+from coterie.compute.appeal import measure_appeal, staying
+from coterie.config.rules import COUNT, SIZE
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.training import LocalSGD
 
 __all__ = ["Appeal"]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.core.envelopes import ClientCost
-from coterie.core.errors import InputError, require
-from coterie.core.reading import read_toml
-from coterie.core.state import read_checkpoint
+from coterie.base.errors import InputError, require
+from coterie.base.reading import read_toml
+from coterie.base.state import read_checkpoint
+from coterie.contract.envelopes import ClientCost
 from coterie.run.checkpoint import history_lines
 from coterie.run.entries import MethodEntry
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json

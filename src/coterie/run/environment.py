@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from coterie.core.errors import InputError, plain
-from coterie.core.reading import read_json
+from coterie.base.errors import InputError, plain
+from coterie.base.reading import read_json
 
 __all__ = ["environment", "said_of_other_machine"]
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.federation import Federation, QuorumError
-from coterie.core.metrics import baselines, evaluate
-from coterie.core.wire import PerClient
+from coterie.compute.metrics import baselines, evaluate
+from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.wire import PerClient
 from coterie.run.files import SummaryRow
 from coterie.run.history import Row
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from coterie.core.clients import Clients
-from coterie.core.errors import nearest, require
-from coterie.core.reading import json_rows
-from coterie.core.state import write_atomically
+from coterie.base.clients import Clients
+from coterie.base.errors import nearest, require
+from coterie.base.reading import json_rows
+from coterie.base.state import write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
 from coterie.run.answers import Answers

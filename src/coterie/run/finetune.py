@@ -14,15 +14,15 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.engine import Engine
-from coterie.core.errors import InputError, require
-from coterie.core.federation import Federation
-from coterie.core.rules import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional
-from coterie.core.schema import options
-from coterie.core.task import Model, Size, task
-from coterie.core.vector import Layout
-from coterie.core.wire import PerClient, wire_type
+from coterie.base.errors import InputError, require
+from coterie.base.vector import Layout
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional
+from coterie.config.schema import options
+from coterie.contract.engine import Engine
+from coterie.contract.federation import Federation
+from coterie.contract.task import Model, Size, task
+from coterie.contract.wire import PerClient, wire_type
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run
 from coterie.run.settings import RunSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, require
+from coterie.base.errors import InputError, require
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import refuse_links

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from coterie.core.errors import CoterieError, InputError, RunError
-from coterie.core.interrupts import end, held
+from coterie.base.errors import CoterieError, InputError, RunError
+from coterie.base.interrupts import end, held
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.capacity import check_free_memory, free_bytes
-from coterie.core.engine import Engine
-from coterie.core.errors import InputError, RunError, cut, require
-from coterie.core.federation import Federation
-from coterie.core.filters import Filter, filters_of
-from coterie.core.method import Log, Method, Sampler, as_log, as_method, as_models, as_sampler
-from coterie.core.rng import Rng
-from coterie.core.state import state_type
+from coterie.base.errors import InputError, RunError, cut, require
+from coterie.base.rng import Rng
+from coterie.base.state import state_type
+from coterie.compute.capacity import check_free_memory, free_bytes
+from coterie.contract.engine import Engine
+from coterie.contract.federation import Federation
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.method import Log, Method, Sampler, as_log, as_method, as_models, as_sampler
 from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles, fingerprints
 from coterie.run.evaluation import Divergence, Evaluator

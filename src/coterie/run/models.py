@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.clients import Clients
-from coterie.core.inputs import sample
-from coterie.core.reading import opened_tensors
-from coterie.core.state import write_atomically
-from coterie.core.vector import Layout, still
+from coterie.base.clients import Clients
+from coterie.base.inputs import sample
+from coterie.base.reading import opened_tensors
+from coterie.base.state import write_atomically
+from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
 from coterie.run.files import safe_name
 from coterie.run.history import Run

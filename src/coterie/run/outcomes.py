@@ -23,13 +23,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Clients
-from coterie.core.inputs import named
-from coterie.core.loss import Kind, RowLoss
-from coterie.core.rng import Rng
-from coterie.core.rows import LabelScale, Part
-from coterie.core.state import write_atomically
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Clients
+from coterie.base.inputs import named
+from coterie.base.loss import Kind, RowLoss
+from coterie.base.rng import Rng
+from coterie.base.rows import LabelScale, Part
+from coterie.base.state import write_atomically
+from coterie.compute.workspace import Workspace
 from coterie.run.history import Run
 
 __all__ = ["of_rows", "outcomes", "write_outcomes"]

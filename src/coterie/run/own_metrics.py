@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.core.errors import cut, require
-from coterie.core.metrics import find_metrics, register
-from coterie.core.modules import load_object
+from coterie.base.errors import cut, require
+from coterie.base.modules import load_object
+from coterie.compute.metrics import find_metrics, register
 from coterie.run.files import SUMMARY
 
 __all__ = ["add_metrics", "short_names"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.loss import Kind
-from coterie.core.reading import json_rows, read_json
-from coterie.core.rows import LabelScale
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.loss import Kind
+from coterie.base.reading import json_rows, read_json
+from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.answers import Answers, Prediction
 from coterie.run.experiment import model_of

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from coterie import models
 from coterie.attacks import choose_attackers
-from coterie.core.clients import Clients
-from coterie.core.errors import require
-from coterie.core.method import as_attack, as_method
-from coterie.core.metrics import find_metrics
-from coterie.core.vector import copied
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Clients
+from coterie.base.errors import require
+from coterie.base.vector import copied
+from coterie.compute.metrics import find_metrics
+from coterie.compute.workspace import Workspace
+from coterie.contract.method import as_attack, as_method
 from coterie.models import build_model
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment

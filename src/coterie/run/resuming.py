@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie.core.clients import Clients
-from coterie.core.errors import require
+from coterie.base.clients import Clients
+from coterie.base.errors import require
 from coterie.run.experiment import Experiment
 from coterie.run.folder import Pair
 from coterie.run.tables import read_saved

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, require
-from coterie.core.reading import read_json
-from coterie.core.state import write_atomically
+from coterie.base.errors import InputError, require
+from coterie.base.reading import read_json
+from coterie.base.state import write_atomically
 
 __all__ = [
     "TABLES",

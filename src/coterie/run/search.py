@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, RunError, require
+from coterie.base.errors import InputError, RunError, require
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coterie.core.clients import Clients
-from coterie.core.errors import cut, require
-from coterie.core.hooks import adopted
-from coterie.core.loss import RowLoss
-from coterie.core.metric_names import LOSSES
-from coterie.core.metrics import DEFAULT_METRICS, find_metrics
-from coterie.core.modules import load_object
-from coterie.core.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of, optional
-from coterie.core.schema import Flag, InFiles, options
+from coterie.base.clients import Clients
+from coterie.base.errors import cut, require
+from coterie.base.loss import RowLoss
+from coterie.base.metric_names import LOSSES
+from coterie.base.modules import load_object
+from coterie.compute.metrics import DEFAULT_METRICS, find_metrics
+from coterie.config.hooks import adopted
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of, optional
+from coterie.config.schema import Flag, InFiles, options
 from coterie.run.appeal import Appeal
 from coterie.run.callbacks import Callback
 from coterie.run.own_metrics import short_names

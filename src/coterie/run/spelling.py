@@ -12,13 +12,13 @@ from typing import Any
 from torch import nn
 
 from coterie import catalogue
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.identity import code_hash, identity
-from coterie.core.reading import found
-from coterie.core.schema import Registry, build, spell
-from coterie.core.training import LocalSGD
-from coterie.core.vector import add_tensors
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.identity import code_hash, identity
+from coterie.base.reading import found
+from coterie.base.vector import add_tensors
+from coterie.config.schema import Registry, build, spell
+from coterie.contract.training import LocalSGD
 from coterie.data import DATASETS
 from coterie.engines import ENGINES
 from coterie.engines.spec import EngineSpec

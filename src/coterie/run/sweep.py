@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
-from coterie.core.clients import Clients
-from coterie.core.errors import RunError, require
+from coterie.base.clients import Clients
+from coterie.base.errors import RunError, require
 from coterie.run.collect import seal_tables, write_tables
 from coterie.run.entries import MethodEntry
 from coterie.run.environment import environment, said_of_other_machine

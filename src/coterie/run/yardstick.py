@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError, require
-from coterie.core.inputs import sample
-from coterie.core.loss import Loss
-from coterie.core.metrics import find_metrics
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, require
+from coterie.base.inputs import sample
+from coterie.base.loss import Loss
+from coterie.base.rows import Part
+from coterie.compute.metrics import find_metrics
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import YARDSTICKS, SummaryRow

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import require
-from coterie.core.filters import Filter, filters_of
-from coterie.core.method import as_method
-from coterie.core.state import write_atomically
-from coterie.core.training import LocalSGD
+from coterie.base.errors import require
+from coterie.base.state import write_atomically
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.method import as_method
+from coterie.contract.training import LocalSGD
 from coterie.filters import FILTERS
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise

@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from torch import nn
 
-from coterie.core.clients import Clients
-from coterie.core.federation import Federation, QuorumError
-from coterie.core.method import as_method
+from coterie.base.clients import Clients
+from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.method import as_method
 from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import served
 from coterie.run.experiment import Experiment

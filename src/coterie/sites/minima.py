@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients
+from coterie.base.clients import Clients
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.data.tables.settings import MANY_CLASSES

@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 from coterie import catalogue
-from coterie.core.clients import Clients
-from coterie.core.envelopes import Answer, Ask, Block, Context
-from coterie.core.method import as_method, validation_kept
-from coterie.core.noise import forked
-from coterie.core.shard import Shard
-from coterie.core.state import write_atomically
-from coterie.core.wire import PerClient, decode, encode, to_json
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Clients
+from coterie.base.noise import forked
+from coterie.base.state import write_atomically
+from coterie.compute.shard import Shard
+from coterie.compute.workspace import Workspace
+from coterie.contract.envelopes import Answer, Ask, Block, Context
+from coterie.contract.method import as_method, validation_kept
+from coterie.contract.wire import PerClient, decode, encode, to_json
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import encoded_client
 from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe
@@ -406,7 +406,7 @@ def _answered(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
 
 def main(descriptor: str, settings: str) -> None:
     """Serve the rows of a site at the other end of a pipe until it is closed; the settings are JSON."""
-    import coterie.core.metrics  # noqa: F401 - it registers its tasks
+    import coterie.compute.metrics  # noqa: F401 - it registers its tasks
 
     catalogue.methods()  # and these theirs
 

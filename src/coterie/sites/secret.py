@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.filters import Filter, Passage
+from coterie.contract.filters import Filter, Passage
 from coterie.filters.gaussian_noise import GaussianNoise
 
 __all__ = ["under_key"]

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.core.clients import Clients
-from coterie.core.errors import nearest, require
-from coterie.core.state import write_atomically
-from coterie.core.training import LocalSGD
+from coterie.base.clients import Clients
+from coterie.base.errors import nearest, require
+from coterie.base.state import write_atomically
+from coterie.contract.training import LocalSGD
 from coterie.engines.inprocess import InProcess
 from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS

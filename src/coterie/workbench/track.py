@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from coterie.core.errors import nearest, require
+from coterie.base.errors import nearest, require
 from coterie.report.results import Results
 from coterie.run.callbacks import CALLBACKS
 from coterie.run.trackers.tracker import Tracker

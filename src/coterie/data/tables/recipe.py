@@ -28,9 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import require
-from coterie.core.task import Form, task
-from coterie.core.vector import Layout
+from coterie.base.errors import require
+from coterie.base.vector import Layout
+from coterie.contract.task import Form, task
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.spelling import fold, names_rows, spell
 

@@ -16,7 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest, require
 from coterie.sites.flare.kits import AUTHORITY, PROJECT, fingerprint_of, furnish, harden, need_flare, organisation_of
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, require
+from coterie.base.errors import InputError, require
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.software import add_software, wheels_in

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from nvflare.collab import collab
 
-from coterie.core.errors import CoterieError, InputError
-from coterie.core.state import write_atomically
+from coterie.base.errors import CoterieError, InputError
+from coterie.base.state import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.status import Event
 from coterie.run.sweep import run_experiment

@@ -16,8 +16,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, RunError, require
-from coterie.core.state import write_atomically
+from coterie.base.errors import InputError, RunError, require
+from coterie.base.state import write_atomically
 from coterie.run.status import Event
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare

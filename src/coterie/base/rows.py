@@ -1,0 +1,169 @@
+"""Rows: one part of one client, and one part of all clients in flat tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.base.inputs import Held, Inputs, LazyInputs, joined, named, sample, take, take_rows
+from coterie.base.rng import Rng
+
+__all__ = ["Array", "LabelScale", "Part", "Rows"]
+
+Array = NDArray[np.int64]
+
+
+class LabelScale(NamedTuple):
+    """How the labels of a regression are stored: as (label - mean) / scale; with mean 0 and scale 1 as they were given.
+
+    A model learns, and every loss is of, the stored labels; `undo` gives labels and predictions in the label's unit.
+    """
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+    def undo(self, values: Tensor) -> Tensor:
+        """Stored labels, or outputs of a model [...], in the unit of the label; float64 unless nothing is to be done."""
+        return values if self == LabelScale() else values.double() * self.scale + self.mean
+
+
+CHUNK = 4096
+"""Rows of one forward pass at most; bounds memory, and is fixed so that results do not depend on what is free."""
+ELEMENTS = 1 << 24
+"""Numbers in the inputs of one forward pass at most."""
+LOOKED_AT = 64
+"""Rows that a fingerprint of unread inputs looks at."""
+
+
+class Part(NamedTuple):
+    """Some rows of one client: inputs [rows, ...], which may be unread, and labels [rows, ...]."""
+
+    inputs: Held
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return int(self.labels.shape[0])
+
+    def select(self, index: Tensor | slice) -> Part:
+        """The rows `index` of this part; unread ones stay so."""
+        inputs = self.inputs.at(index) if isinstance(self.inputs, LazyInputs) else take(self.inputs, index)
+        return Part(inputs, take_rows(self.labels, index))
+
+    def read(self) -> Inputs:
+        """The inputs, read if they are not in memory."""
+        return self.inputs.read(slice(None)) if isinstance(self.inputs, LazyInputs) else self.inputs
+
+    def chunks(self) -> Iterator[Part]:
+        """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
+        of_row = max(1, sum(v.shape[1:].numel() for v in named(sample(self.inputs)).values()))
+        many = max(1, min(CHUNK, ELEMENTS // of_row))
+        count = len(self)
+        for low in range(0, count, many):
+            yield self if count <= many else self.select(slice(low, low + many))
+
+    def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
+        """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""
+        if isinstance(self.inputs, LazyInputs):
+            return Part(self.inputs, change(self.labels, None))
+        if isinstance(self.inputs, dict):
+            return Part({k: change(v, k) for k, v in self.inputs.items()}, change(self.labels, None))
+        return Part(change(self.inputs, "inputs"), change(self.labels, None))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What of it is in memory, by name: inputs that are read, and `labels`."""
+        return {**({} if isinstance(self.inputs, LazyInputs) else named(self.inputs)), "labels": self.labels}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One part (say `train`) of n clients, stored flat so that a client costs an offset and not an object.
+
+    Attributes:
+        inputs, labels: the rows of all clients, [R, ...] each; inputs may be unread.
+        offsets: int64 array [n + 1]; client i has the positions offsets[i]:offsets[i + 1].
+        index: int64 array of row numbers, one per position; None where positions are row numbers.
+    """
+
+    inputs: Held
+    labels: Tensor
+    offsets: Array
+    index: Array | None = None
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Part | None]) -> Rows | None:
+        """The parts of n clients behind each other; None if nobody has a row."""
+        present = [p for p in parts if p is not None]
+        if not present:
+            return None
+        inputs = joined([p.inputs for p in present])
+        sizes = [0 if p is None else len(p) for p in parts]
+        return cls(
+            inputs, torch.cat([p.labels for p in present]), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        )
+
+    @classmethod
+    def indexed(cls, inputs: Held, labels: Tensor, lists: Sequence[Sequence[int] | Array]) -> Rows:
+        """Client i has the rows `lists[i]` of a data set that all clients share in memory."""
+        sizes = np.array([len(part) for part in lists], dtype=np.int64)
+        index = (
+            np.concatenate([np.asarray(part, dtype=np.int64) for part in lists])
+            if len(lists)
+            else np.zeros(0, np.int64)
+        )
+        if index.size and (index.min() < 0 or index.max() >= len(labels)):
+            raise InputError(f"index lists name row {int(index.max())} of a data set with {len(labels)} rows")
+        return cls(inputs, labels, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), index)
+
+    @property
+    def sizes(self) -> Array:
+        """Rows per client, int64 [n]."""
+        return np.diff(self.offsets)
+
+    def positions(self, client: int) -> slice | Array:
+        """Where the rows of client number `client` lie in `inputs` and `labels`."""
+        low, high = int(self.offsets[client]), int(self.offsets[client + 1])
+        return slice(low, high) if self.index is None else self.index[low:high]
+
+    def numbers(self, client: int) -> Array:
+        """The same as an array of row numbers."""
+        where = self.positions(client)
+        return np.arange(where.start, where.stop, dtype=np.int64) if isinstance(where, slice) else where
+
+    def part(self, client: int) -> Part:
+        """The rows of client number `client` (a view where they lie together, else a copy; unread ones stay so)."""
+        where = self.positions(client)
+        return Part(self.inputs, self.labels).select(where if isinstance(where, slice) else torch.from_numpy(where))
+
+    def subset(self, clients: Sequence[int]) -> Rows:
+        """Copies of the rows of some clients, by number, and nobody else's."""
+        lists = [self.numbers(i) for i in clients]
+        at = torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *lists]))
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in lists])]).astype(np.int64)
+        return Rows(*Part(self.inputs, self.labels).select(at), offsets)
+
+    def evidence(self) -> Callable[[int], dict[str, Tensor]]:
+        """A function (client number) -> the tensors by name that a fingerprint of its rows is made of; {} without rows.
+
+        They are all that is in memory. Of unread inputs they are the numbers of the rows, the mark of their source, and those rows of
+        the client that are among `LOOKED_AT` of all clients, chosen by name.
+        """
+        total = int(self.offsets[-1]) if isinstance(self.inputs, LazyInputs) else 0
+        looked = np.sort(Rng.named(0, "fingerprint").permutation(total, LOOKED_AT))
+
+        def of_client(client: int) -> dict[str, Tensor]:
+            part = self.part(client)
+            if not len(part) or not isinstance(part.inputs, LazyInputs):
+                return part.tensors() if len(part) else {}
+            own = looked[(looked >= self.offsets[client]) & (looked < self.offsets[client + 1])] - self.offsets[client]
+            numbers = torch.from_numpy(part.inputs.chosen())
+            mark = {f"numbers of {part.inputs.source.mark}": numbers}
+            return {**mark, **part.tensors(), **named(part.inputs.read(torch.from_numpy(own)))}
+
+        return of_client
