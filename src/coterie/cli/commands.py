@@ -216,9 +216,8 @@ def _deploy(args: argparse.Namespace) -> int:
     for name in deployment.sites:
         kit = kits / name
         if args.keys_at_sites:
-            _say(
-                f"  site     {name}: there, coterie site request {path.name} --site {name}; here, coterie sign {path} FILE"
-            )
+            _say(f"  site     {name}: there, coterie site request {path.name} --site {name};")
+            _say(f"           here, coterie sign {path} FILE --fingerprint KEY")
         else:
             _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
             _say(f"           then {kit}/startup/start.sh")
