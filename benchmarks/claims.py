@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.pages import between
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
 from coterie.report.results import Results
 from coterie.report.text import number, signed
 from coterie.run.experiment import Experiment

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.pages import between
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
 from coterie.compute.outcomes import Influence, auc_influence, mean_influence, row_error
 from coterie.report.statistics import Difference, judge, paired
 

@@ -22,7 +22,7 @@ import torch
 from benchmarks.measure import commit
 
 from coterie.base.errors import InputError, RunError
-from coterie.base.reading import read_toml
+from coterie.base.files import read_toml
 from coterie.run.experiment import label_of
 from coterie.run.fit import fit
 from coterie.run.own_metrics import add_metrics

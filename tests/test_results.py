@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coterie.base.errors import InputError
-from coterie.base.reading import read_toml
+from coterie.base.files import read_toml
 from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from benchmarks.measure import commit
 
-from coterie.base.reading import read_toml
+from coterie.base.files import read_toml
 from experiments.documents import RESULTS, Document, Row, read
 from experiments.independent import isfl, landscape, maxfl, meritfed, plateaus, varsel
 from experiments.independent.common import EXPERIMENTS, Values, read_problem

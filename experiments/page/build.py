@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from benchmarks.pages import replaced
 
-from coterie.base.reading import read_toml
+from coterie.base.files import read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, read, read_json
 from experiments.page import isfl, maxfl, meritfed, varsel
 from experiments.page.claims import WORDS, Claim, Documents, again, judge

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coterie.base.reading import read_toml
+from coterie.base.files import read_toml
 from experiments.documents import ROOT, Document
 from experiments.page.claims import Claim, Verdict, spread
 from experiments.page.drawn import Drawn

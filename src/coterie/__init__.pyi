@@ -41,6 +41,7 @@ from coterie.base.rows import Part as Part
 from coterie.base.vector import move as move
 from coterie.compute import metrics as metrics
 from coterie.compute.cohort import Cohort as Cohort
+from coterie.contract.engine import EngineSpec as EngineSpec
 from coterie.contract.federation import Federation as Federation
 from coterie.contract.method import Attack as Attack
 from coterie.contract.method import Filter as Filter
@@ -60,7 +61,6 @@ from coterie.contract.wire import PerClient as PerClient
 from coterie.contract.wire import wire_type as wire_type
 from coterie.engines.inprocess import InProcess as InProcess
 from coterie.engines.ray import Ray as Ray
-from coterie.engines.spec import EngineSpec as EngineSpec
 from coterie.filters.clip import Clip as Clip
 from coterie.filters.gaussian_noise import GaussianNoise as GaussianNoise
 from coterie.filters.top_k import TopK as TopK

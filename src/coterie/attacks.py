@@ -35,13 +35,12 @@ from coterie.base.rows import Rows
 from coterie.config.hooks import overrides
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
 from coterie.config.schema import Flag, Registry, options
-from coterie.contract.checks import VECTORS, well_formed
 from coterie.contract.engine import Engine
-from coterie.contract.envelopes import Answer, Ask, Block, Context
 from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
 from coterie.contract.method import Attack, as_attack
+from coterie.contract.replies import VECTORS, well_formed
 from coterie.contract.task import Task
-from coterie.contract.wire import to_json, wire_type
+from coterie.contract.wire import Answer, Ask, Block, Context, to_json, wire_type
 
 __all__ = [
     "ALIE",

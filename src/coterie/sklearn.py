@@ -32,8 +32,8 @@ from coterie.run.history import Run
 from coterie.run.settings import RunSettings
 
 if TYPE_CHECKING:
+    from coterie.contract.engine import EngineSpec
     from coterie.contract.training import LocalSGD
-    from coterie.engines.spec import EngineSpec
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 

@@ -10,9 +10,8 @@ import torch
 
 import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - both register their tasks
-from coterie.contract.envelopes import Ask, Context
 from coterie.contract.training import LocalSGD, Steps
-from coterie.contract.wire import decode, encode
+from coterie.contract.wire import Ask, Context, decode, encode
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.folder import agree
 from coterie.models import build_shape, outputs_of

@@ -12,9 +12,8 @@ from town import LIAR, SITES, Town, altered, put, told
 from coterie.base.errors import RunError
 from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update
-from coterie.contract.envelopes import Block, Packed
 from coterie.contract.federation import Federation
-from coterie.contract.wire import PerClient, decode
+from coterie.contract.wire import Block, Packed, PerClient, decode
 
 SGD = {"steps": 2, "batch_size": 16, "minimum_batch": 8}
 METHODS = [

@@ -12,8 +12,7 @@ from hospital import Hospital, local, settings_file
 
 from coterie.base.errors import InputError
 from coterie.compute.tasks import local_update
-from coterie.contract.envelopes import Ask, Context
-from coterie.contract.wire import decode, encode
+from coterie.contract.wire import Ask, Context, decode, encode
 
 
 class Here:

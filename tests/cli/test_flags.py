@@ -182,7 +182,7 @@ def test_two_flags_of_one_option_are_refused(typed):
 
 OWN_ENGINE = """
 from dataclasses import dataclass
-from coterie.engines.spec import EngineSpec
+from coterie.contract.engine import EngineSpec
 
 @dataclass(frozen=True)
 class Engine(EngineSpec):

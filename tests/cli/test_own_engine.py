@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.engines.inprocess import InProcessEngine
-from coterie.engines.spec import EngineSpec
+from coterie.contract.engine import EngineSpec
 
 @dataclass(frozen=True)
 class Engine(EngineSpec):

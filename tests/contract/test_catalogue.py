@@ -15,7 +15,7 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
-from coterie.base.state import read_checkpoint
+from coterie.base.files import read_checkpoint
 from coterie.catalogue import entries, traffic
 from coterie.contract.wire import PerClient
 from coterie.engines.inprocess import InProcessEngine

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie import task
 from coterie.base.errors import InputError
-from coterie.base.state import read_checkpoint, write_checkpoint
+from coterie.base.files import read_checkpoint, write_checkpoint
 from coterie.base.vector import move
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Update

@@ -24,9 +24,9 @@ from torch import Tensor
 from coterie.algorithms import ALGORITHMS
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
+from coterie.base.files import load_state, save_state
 from coterie.base.rng import Rng
 from coterie.base.rows import Part
-from coterie.base.state import load_state, save_state
 from coterie.cli.show import fields_of
 from coterie.compute.metrics import DEFAULT_METRICS
 from coterie.contract.federation import QuorumError

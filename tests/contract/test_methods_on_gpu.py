@@ -16,9 +16,9 @@ from test_methods import CASES, StoppedError, label, run
 from torch import nn
 
 import coterie as ct
-from coterie.base import noise
+from coterie.base import rng as noise
 from coterie.base.errors import InputError
-from coterie.base.noise import Generators, generators_of
+from coterie.base.rng import Generators, generators_of
 from coterie.compute.capacity import free_bytes
 from coterie.compute.workspace import Workspace
 from coterie.contract.federation import QuorumError

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from coterie.base.errors import InputError
-from coterie.base.state import read_checkpoint
+from coterie.base.files import read_checkpoint
 from coterie.report.files import summary_rows
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results

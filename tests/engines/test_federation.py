@@ -16,11 +16,10 @@ from coterie import task
 from coterie.algorithms import FedAvg
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
-from coterie.contract.envelopes import Answer
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.task import Gradient, Task, Update, find_task
 from coterie.contract.training import LocalSGD, Steps
-from coterie.contract.wire import PerClient, to_json
+from coterie.contract.wire import Answer, PerClient, to_json
 from coterie.engines.inprocess import InProcess, InProcessEngine
 from federations import SIZES, Opening, federation_of, fit, logistic, quadratic
 

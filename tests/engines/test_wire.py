@@ -10,9 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.errors import InputError
-from coterie.contract.envelopes import Answer, Ask, Block, Context
 from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps
-from coterie.contract.wire import PerClient, decode, encode, from_json, header, nbytes, to_json, wire_type
+from coterie.contract.wire import (
+    Answer,
+    Ask,
+    Block,
+    Context,
+    PerClient,
+    decode,
+    encode,
+    from_json,
+    header,
+    nbytes,
+    to_json,
+    wire_type,
+)
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 

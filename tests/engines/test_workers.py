@@ -25,8 +25,8 @@ from coterie.contract.task import Task, Update
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
 from coterie.engines import workers as worker_processes
-from coterie.engines.arena import Arena
 from coterie.engines.inprocess import InProcess, InProcessEngine
+from coterie.engines.workers import Arena
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coterie.base.errors import InputError
-from coterie.compute.bits import ALIGNMENT, aligned, is_aligned
+from coterie.base.vector import ALIGNMENT, aligned, is_aligned
 from coterie.compute.tasks import local_update
 from coterie.contract.task import find_task
 from coterie.solvers import NotFiniteError, appeal, mirror

@@ -16,7 +16,7 @@ from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute import kernels, workspace
 from coterie.compute.cohort import Cohort
-from coterie.compute.known_models import Layer, recognise
+from coterie.compute.kernels import Layer, recognise
 from coterie.compute.workspace import Workspace
 from coterie.contract.memory import Memory, MemoryView
 from coterie.contract.training import Epochs, LocalSGD, Quadratic, Steps

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import coterie as ct
-from coterie.base.noise import Generators, forked, seed_noise
+from coterie.base.rng import Generators, forked, seed_noise
 from coterie.engines.inprocess import InProcess
 from coterie.run.outcomes import outcomes
 from coterie.run.settings import RunSettings

@@ -65,8 +65,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, clients_named
 from coterie.base.rng import Rng
-from coterie.base.vector import move
-from coterie.compute.bits import aligned
+from coterie.base.vector import aligned, move
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import local_updates
 from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional

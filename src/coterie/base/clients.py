@@ -16,10 +16,9 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.identity import code_hash
-from coterie.base.inputs import LazyInputs, check_plain, named, rows, sample
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
-from coterie.base.rows import Array, LabelScale, Part, Rows
+from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, named, rows, sample
 
 __all__ = ["Client", "Clients", "Transform", "joint_fingerprint"]
 

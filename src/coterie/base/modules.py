@@ -11,8 +11,8 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.noise import forked
-from coterie.base.reading import found
+from coterie.base.files import found
+from coterie.base.rng import forked
 
 __all__ = ["ModuleSource", "import_source", "load_object", "source_of", "user_module", "user_modules"]
 

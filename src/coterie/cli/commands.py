@@ -144,7 +144,7 @@ def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progres
 def _present(
     folder: Path, args: argparse.Namespace, html: bool, insist: bool = False, threshold: float | str | None = None
 ) -> int:
-    from coterie.base.reading import read_json
+    from coterie.base.files import read_json
     from coterie.report.answer import answer_lines
     from coterie.report.results import Results
     from coterie.report.table import render
@@ -334,7 +334,7 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _finalise(args: argparse.Namespace) -> int:
-    from coterie.base.state import write_atomically
+    from coterie.base.files import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
     from coterie.report.verdicts import recommended
@@ -369,7 +369,7 @@ def _threshold(args: argparse.Namespace, results: Results, method: str, seed: in
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from coterie.base.state import write_atomically
+    from coterie.base.files import write_atomically
     from coterie.report.results import Results, threshold_of
     from coterie.report.verdicts import recommended
     from coterie.run.predict import is_final, predict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
 from coterie.base.errors import InputError, nearest, plain, require
-from coterie.base.reading import parse_toml
+from coterie.base.files import parse_toml
 from coterie.cli.flags import typed
 
 if TYPE_CHECKING:

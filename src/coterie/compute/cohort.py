@@ -21,9 +21,9 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import require
-from coterie.base.inputs import Inputs, take
 from coterie.base.loss import Kind
 from coterie.base.rng import Rng
+from coterie.base.rows import Inputs, take
 from coterie.base.vector import Layout
 from coterie.compute import layers, local_training, own_rows
 from coterie.compute.local_training import of_client

@@ -4,7 +4,7 @@ The plain loop over clients spends much of its time in calls: each step of each 
 weights of a chunk of clients lie behind each other [c, out, in], a step is one `baddbmm` per layer and direction with the backward
 pass written by hand, and the step of SGD is part of the product that makes the gradient.
 
-Known are linear layers with ReLU between them (`known_models`) under cross-entropy, binary cross-entropy or squared error, with plain
+Known are linear layers with ReLU between them (`recognise`) under cross-entropy, binary cross-entropy or squared error, with plain
 SGD, weight decay, a quadratic penalty and a correction; and a model whose output is its parameter (mean estimation), where a
 step is in closed form. Everything else runs on the loop, which gives the same numbers up to rounding.
 
@@ -23,14 +23,58 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.base.loss import Kind
-from coterie.base.vector import Layout
-from coterie.compute.bits import aligned, is_aligned
-from coterie.compute.known_models import Layer
+from coterie.base.vector import Layout, aligned, is_aligned
 
-__all__ = ["Batched", "Chunk", "RowSource", "StepRule", "chunks"]
+__all__ = ["Batched", "Chunk", "Layer", "RowSource", "StepRule", "chunks", "recognise"]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Layer(NamedTuple):
+    """`outputs = inputs @ weight.T + bias`, then ReLU; without inputs (0) the bias is the output."""
+
+    outputs: int
+    inputs: int
+    bias: bool
+    relu: bool
+
+
+def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, ...] | None:
+    """The layers of `model` if it is known here and takes rows like `inputs`; else None."""
+    layers: list[Layer] = []
+    names: list[str] = []
+    flat = inputs.ndim == 2
+    for name, module in _leaves(model, ""):
+        if any(getattr(module, hooks) for hooks in _HOOKS) or "forward" in vars(module):
+            return None
+        constant = getattr(type(module), "constant_output", None)
+        if constant is not None and not layers:
+            layers.append(Layer(getattr(module, constant).numel(), 0, True, False))
+            names.append(name + constant)
+        elif type(module) is nn.Linear and (flat or layers) and not (layers and layers[-1].inputs == 0):
+            layers.append(Layer(module.out_features, module.in_features, module.bias is not None, False))
+            names += [f"{name}weight", *([f"{name}bias"] if layers[-1].bias else [])]
+        elif type(module) is nn.ReLU and layers:
+            layers[-1] = layers[-1]._replace(relu=True)
+        elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+            flat = True
+        elif not (type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0)):
+            return None
+    known = names == [k for k, _ in layout.parameters] and not layout.buffers
+    good = known and not layers[-1].relu and layout.dtype in (torch.float32, torch.float64)
+    return tuple(layers) if good and layers[0].inputs in (0, inputs[0].numel()) else None
+
+
+def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is nn.Sequential and not any(getattr(module, hooks) for hooks in _HOOKS):
+        for name, child in module.named_children():
+            yield from _leaves(child, f"{prefix}{name}.")
+    else:
+        yield prefix, module
+
 
 Array = NDArray[np.int64]
 Gather = Callable[[Tensor], Tensor]

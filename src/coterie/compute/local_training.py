@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut
-from coterie.base.inputs import named, sample, take
-from coterie.base.noise import Generators
-from coterie.base.rng import batches
+from coterie.base.rng import Generators, batches
+from coterie.base.rows import named, sample, take
 from coterie.compute import layers, own_rows
 from coterie.compute.kernels import Batched, RowSource, StepRule, chunks
 from coterie.compute.own_rows import Batch, gather, require_enough, size_of, split, transformed

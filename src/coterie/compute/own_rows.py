@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, require
-from coterie.base.inputs import Inputs, rows
-from coterie.base.noise import forked, seed_noise
-from coterie.base.rng import Rng
-from coterie.base.rows import Part, Rows
+from coterie.base.rng import Rng, forked, seed_noise
+from coterie.base.rows import Inputs, Part, Rows, rows
 from coterie.compute import layers
 
 if TYPE_CHECKING:

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, plain
-from coterie.base.inputs import check_plain
 from coterie.base.interrupts import is_interrupt
+from coterie.base.rows import check_plain
 from coterie.compute.cohort import Cohort
 from coterie.compute.workspace import Workspace
-from coterie.contract.checks import well_formed
-from coterie.contract.envelopes import Answer, Ask, Block, Context
 from coterie.contract.filters import filtered
 from coterie.contract.memory import Memory, MemoryView
-from coterie.contract.wire import to_json
+from coterie.contract.replies import well_formed
+from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
 __all__ = ["Shard"]
 

@@ -13,13 +13,11 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
-from coterie.base.inputs import Inputs, rows, sample, take
 from coterie.base.loss import IGNORED, Kind, RowLoss, choose_loss
-from coterie.base.noise import Generators, forked, generators_of, seed_noise
-from coterie.base.vector import Layout, copied, flatten, keeps_statistics, unflatten
-from coterie.compute.bits import is_aligned
-from coterie.compute.kernels import Batched
-from coterie.compute.known_models import recognise
+from coterie.base.rng import Generators, forked, generators_of, seed_noise
+from coterie.base.rows import Inputs, rows, sample, take
+from coterie.base.vector import Layout, copied, flatten, is_aligned, keeps_statistics, unflatten
+from coterie.compute.kernels import Batched, recognise
 
 __all__ = ["Workspace"]
 

@@ -1,17 +1,32 @@
-"""What carries asks to where the clients are."""
+"""What carries asks to where the clients are, an `Engine`, and the settings by which a user chooses it, an
+`EngineSpec`.
+
+Settings are a value, such as `ct.InProcess(workers=2)`, that opens the engine once there are clients and a model. An
+engine of one's own is one file with such a class, named as FILE.py:NAME.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch import Tensor, nn
 
 from coterie.base.loss import Loss
 from coterie.base.vector import Layout
-from coterie.contract.envelopes import Answer, Ask
+from coterie.config.hooks import Kind
+from coterie.contract.wire import Answer, Ask
 
-__all__ = ["Engine"]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from coterie.base.clients import Clients
+    from coterie.base.loss import RowLoss
+
+__all__ = ["Engine", "EngineSpec"]
 
 
 class Engine(Protocol):
@@ -69,3 +84,41 @@ class Engine(Protocol):
     def close(self) -> None:
         """End processes and free what the engine holds."""
         ...
+
+
+class EngineSpec(ABC):
+    """Settings of an engine: a frozen dataclass. Which engine carries a run changes none of its numbers.
+
+    Attributes:
+        decides: fields on which numbers depend all the same, such as a device that rounds differently.
+    """
+
+    _kind: ClassVar = Kind("engine", "InProcess(workers=2)")
+
+    decides: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def kernel(self) -> str:
+        """How local training is computed: `auto` where an engine does not let one choose."""
+        return "auto"
+
+    @property
+    def forks(self) -> bool:
+        """Whether processes forked from this one may each open it: not where it holds a device or threads of its own."""
+        return False
+
+    @abstractmethod
+    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> Engine:
+        """An engine for these clients. Raises `InputError` if model, loss and rows do not fit."""
+
+    def check(self) -> None:  # noqa: B027 - most machines have what most engines need
+        """Raise `InputError` for what this machine does not have, before any work."""
+
+    def kept_open(self) -> AbstractContextManager[None]:
+        """What several runs in a row share, such as the processes of a cluster."""
+        return nullcontext()
+
+    def results(self) -> dict[str, Any]:
+        """The settings on which numbers depend, where they are not the defaults; a resumed run must have the same."""
+        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in self.decides}  # type: ignore[arg-type]
+        return {name: value for name in defaults if (value := getattr(self, name)) != defaults[name]}

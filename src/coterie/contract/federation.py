@@ -14,13 +14,11 @@ from torch import Tensor
 from coterie.base.errors import InputError, cut, is_number, nearest, require
 from coterie.base.vector import Layout
 from coterie.contract.engine import Engine
-from coterie.contract.envelopes import Ask, Context
-from coterie.contract.exchange import Exchange, Need, QuorumError
+from coterie.contract.exchange import Exchange, Need, QuorumError, Session
 from coterie.contract.filters import Filter
 from coterie.contract.replies import Average, Replies
-from coterie.contract.session import Session
 from coterie.contract.task import Task
-from coterie.contract.wire import PerClient
+from coterie.contract.wire import Ask, Context, PerClient
 
 __all__ = ["Federation", "Need", "QuorumError"]
 

@@ -18,11 +18,10 @@ from coterie.base.rng import Rng
 from coterie.base.vector import Layout
 from coterie.config.hooks import Kind, adopted, overrides
 from coterie.config.rules import list_of, one_of
-from coterie.contract.checks import VECTORS, well_formed
-from coterie.contract.envelopes import Answer, Ask, Block, Context, Packed
 from coterie.contract.memory import MemoryView
+from coterie.contract.replies import VECTORS, well_formed
 from coterie.contract.task import Task
-from coterie.contract.wire import to_json
+from coterie.contract.wire import Answer, Ask, Block, Context, Packed, to_json
 
 if TYPE_CHECKING:
     from coterie.contract.method import Method

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.inputs import Held, Inputs, rows
-from coterie.base.rows import CHUNK
+from coterie.base.rows import CHUNK, Held, Inputs, rows
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mapped, mark_of
 from coterie.data.split_table import Split

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.inputs import Inputs
+from coterie.base.rows import Inputs
 from coterie.config.rules import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
 from coterie.data.lazy import lazy as lazily

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
-from coterie.base.inputs import Inputs, Read
-from coterie.base.reading import found
+from coterie.base.files import found
+from coterie.base.rows import Inputs, Read
 from coterie.data.hub import DEFAULT_SPLIT
 from coterie.data.lazy import lazy, mark
 from coterie.data.split_table import Split

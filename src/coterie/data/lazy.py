@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.errors import InputError, require
-from coterie.base.inputs import Inputs, LazyInputs, Read, Source, check_plain, named
-from coterie.base.noise import Generators, forked
+from coterie.base.rng import Generators, forked
+from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, named
 from coterie.data.tensors import from_array
 
 __all__ = ["lazy", "mapped", "mark", "mark_of"]

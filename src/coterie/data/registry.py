@@ -12,8 +12,8 @@ from typing import Any
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.files import found
 from coterie.base.modules import load_object
-from coterie.base.reading import found
 from coterie.data import hub
 from coterie.data.sets import (
     cifar10,

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest, require
-from coterie.base.inputs import Held, Inputs, LazyInputs, check_plain, named, rows, take
-from coterie.base.rows import Part, Rows
+from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, named, rows, take
 from coterie.data.split_table import Dealt, ReadColumn, Split
 from coterie.data.splits import numbered, stratified
 

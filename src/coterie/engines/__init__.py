@@ -7,7 +7,7 @@ __all__ = ["ENGINES"]
 ENGINES = Registry(
     "engine",
     {"inprocess": "coterie.engines.inprocess:InProcess", "ray": "coterie.engines.ray:Ray"},
-    base="coterie.engines.spec:EngineSpec",
+    base="coterie.contract.engine:EngineSpec",
     default="inprocess",
     flag=Flag("--engine", "NAME"),
 )

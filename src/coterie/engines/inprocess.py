@@ -14,9 +14,8 @@ from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.rules import POSITIVE, SIZE, one_of, optional
 from coterie.config.schema import Flag, options
-from coterie.contract.engine import Engine
-from coterie.contract.envelopes import Answer, Ask
-from coterie.engines.spec import EngineSpec
+from coterie.contract.engine import Engine, EngineSpec
+from coterie.contract.wire import Answer, Ask
 from coterie.engines.workers import Workers
 
 __all__ = ["InProcess", "InProcessEngine"]

@@ -22,13 +22,11 @@ from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.rules import POSITIVE, SIZE, TEXT, one_of, optional
 from coterie.config.schema import Flag, options
-from coterie.contract.engine import Engine
-from coterie.contract.envelopes import Answer, Ask, ClientCost, Saved, answer_in
+from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.memory import of_clients
-from coterie.contract.wire import PerClient, nbytes
+from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, Saved, answer_in, nbytes
 from coterie.engines.ray_actor import pack, packed_bytes, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of
-from coterie.engines.spec import EngineSpec
 
 __all__ = ["Ray", "RayEngine"]
 

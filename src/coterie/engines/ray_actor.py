@@ -20,9 +20,8 @@ from coterie.base.modules import ModuleSource, import_source
 from coterie.compute.metrics import register
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.contract.envelopes import Ask, Context, Refusal, Saved
 from coterie.contract.task import adopt_task
-from coterie.contract.wire import put_together, take_apart, wire_type
+from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart, wire_type
 
 __all__ = ["Actor", "Packed", "Parcel", "pack", "packed_bytes", "unpack"]
 

@@ -17,10 +17,9 @@ from coterie.base.errors import InputError, RunError, require
 from coterie.base.loss import RowLoss
 from coterie.base.modules import source_of, user_modules
 from coterie.compute.metrics import OWN
-from coterie.contract.envelopes import Context
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.task import Task
-from coterie.contract.wire import wire_types
+from coterie.contract.wire import Context, wire_types
 from coterie.engines.ray_actor import Actor, Parcel
 
 __all__ = ["STARTING", "Host", "cluster", "result_of"]

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
-from coterie.contract.checks import VECTORS
 from coterie.contract.filters import Filter, Passage
+from coterie.contract.replies import VECTORS
 from coterie.contract.wire import wire_type
 
 __all__ = ["Clip"]

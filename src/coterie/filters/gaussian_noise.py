@@ -23,8 +23,8 @@ from torch import Tensor
 from coterie.base.rng import normal
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
-from coterie.contract.checks import VECTORS
 from coterie.contract.filters import Filter, Passage
+from coterie.contract.replies import VECTORS
 from coterie.contract.wire import wire_type
 
 __all__ = ["GaussianNoise"]

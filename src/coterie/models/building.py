@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
-from coterie.base.inputs import Inputs, sample, take
 from coterie.base.loss import IGNORED, is_multi_hot
-from coterie.base.noise import forked
-from coterie.base.rng import Rng
+from coterie.base.rng import Rng, forked
+from coterie.base.rows import Inputs, sample, take
 from coterie.base.vector import freeze_statistics
 
 __all__ = ["ModelSpec", "build_model", "build_shape", "freeze", "outputs_of"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
-from coterie.base.reading import json_rows
+from coterie.base.files import json_rows
 from coterie.run.files import unescaped
 
 __all__ = ["Columns", "csv_columns", "number_or_nan", "summary_rows"]

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.errors import require
-from coterie.base.inputs import Inputs
 from coterie.base.loss import Kind, probabilities
-from coterie.base.rows import LabelScale
+from coterie.base.rows import Inputs, LabelScale
 from coterie.run.files import escaped
 
 __all__ = ["Answers", "Prediction"]

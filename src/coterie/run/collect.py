@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError, require
-from coterie.base.reading import read_toml
-from coterie.base.state import read_checkpoint
-from coterie.contract.envelopes import ClientCost
+from coterie.base.files import read_checkpoint, read_toml
+from coterie.contract.wire import ClientCost
 from coterie.run.checkpoint import history_lines
 from coterie.run.entries import MethodEntry
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from coterie.base.errors import InputError, plain
-from coterie.base.reading import read_json
+from coterie.base.files import read_json
 
 __all__ = ["environment", "said_of_other_machine"]
 

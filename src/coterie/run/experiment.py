@@ -22,11 +22,11 @@ from coterie.config.schema import (
     options_of,
     spell,
 )
+from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter, filters_of
 from coterie.contract.method import Method, as_method
 from coterie.contract.training import LocalSGD
 from coterie.engines import ENGINES
-from coterie.engines.spec import EngineSpec
 from coterie.filters import FILTERS
 from coterie.models import MODELS
 from coterie.run.callbacks import CALLBACKS, Callback

@@ -15,9 +15,8 @@ from typing import Any
 
 from coterie import __version__
 from coterie.base.errors import InputError, require
+from coterie.base.files import read_json, write_atomically
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
-from coterie.base.reading import read_json
-from coterie.base.state import write_atomically
 from coterie.run.seals import sealed
 
 __all__ = [

@@ -14,8 +14,7 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import nearest, require
-from coterie.base.reading import json_rows
-from coterie.base.state import write_atomically
+from coterie.base.files import json_rows, write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
 from coterie.run.answers import Answers

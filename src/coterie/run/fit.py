@@ -21,13 +21,12 @@ from coterie.base.interrupts import heeded
 from coterie.base.vector import aliases, copied
 from coterie.config.hooks import adopted
 from coterie.config.schema import build
-from coterie.contract.engine import Engine
+from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter, filters_of
 from coterie.contract.method import Method, as_attack, as_method, validation_kept
 from coterie.contract.training import LocalSGD
 from coterie.data.registry import clients_of, load
 from coterie.engines.inprocess import InProcess
-from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model, freeze
 from coterie.run.arguments import check_types
 from coterie.run.callbacks import keeps_validation

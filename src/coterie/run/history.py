@@ -15,14 +15,12 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.inputs import Inputs
+from coterie.base.files import opened_tensors, write_atomically
 from coterie.base.loss import Kind, Loss
-from coterie.base.reading import opened_tensors
-from coterie.base.rows import LabelScale
-from coterie.base.state import write_atomically
+from coterie.base.rows import Inputs, LabelScale
 from coterie.base.vector import Layout, copied, export
+from coterie.contract.exchange import AskRecord
 from coterie.contract.method import Log
-from coterie.contract.session import AskRecord
 from coterie.data import apply_recipe
 from coterie.run.answers import Answers, Prediction
 from coterie.run.files import METRICS, WRITER, require_format

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, RunError, cut, require
+from coterie.base.files import state_type
 from coterie.base.rng import Rng
-from coterie.base.state import state_type
 from coterie.compute.capacity import check_free_memory, free_bytes
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation

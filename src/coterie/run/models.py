@@ -13,9 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.inputs import sample
-from coterie.base.reading import opened_tensors
-from coterie.base.state import write_atomically
+from coterie.base.files import opened_tensors, write_atomically
+from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
 from coterie.run.files import safe_name

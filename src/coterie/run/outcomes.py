@@ -24,11 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.inputs import named
+from coterie.base.files import write_atomically
 from coterie.base.loss import Kind, RowLoss
 from coterie.base.rng import Rng
-from coterie.base.rows import LabelScale, Part
-from coterie.base.state import write_atomically
+from coterie.base.rows import LabelScale, Part, named
 from coterie.compute.workspace import Workspace
 from coterie.run.history import Run
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from coterie.base.errors import InputError, nearest, require
+from coterie.base.files import json_rows, read_json
 from coterie.base.loss import Kind
-from coterie.base.reading import json_rows, read_json
 from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.answers import Answers, Prediction

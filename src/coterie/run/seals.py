@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, require
-from coterie.base.reading import read_json
-from coterie.base.state import write_atomically
+from coterie.base.files import read_json, write_atomically
 
 __all__ = [
     "TABLES",

@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coterie.base.errors import require
-from coterie.base.reading import read_toml
-from coterie.base.state import write_atomically
+from coterie.base.files import read_toml, write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files, own_objects
 

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, require
-from coterie.base.inputs import sample
 from coterie.base.loss import Loss
-from coterie.base.rows import Part
+from coterie.base.rows import Part, sample
 from coterie.compute.metrics import find_metrics
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment

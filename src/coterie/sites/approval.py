@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import require
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
 from coterie.contract.filters import Filter, filters_of
 from coterie.contract.method import as_method
 from coterie.contract.training import LocalSGD

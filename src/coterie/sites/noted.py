@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
 from coterie.compute.outcomes import CONSTANT, Rows, paired_influences, resampled_error, student
 from coterie.compute.workspace import Workspace
 from coterie.contract.wire import decode, encode

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, plain, require
 from coterie.base.vector import Layout
-from coterie.contract.checks import VECTORS
-from coterie.contract.envelopes import Answer, Ask, Packed, answer_in
-from coterie.contract.wire import decode
+from coterie.contract.replies import VECTORS
+from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
 from coterie.data.tables.recipe import MANY_CATEGORIES
 from coterie.sites.tables import Facts
 

@@ -22,13 +22,12 @@ import torch
 
 from coterie import catalogue
 from coterie.base.clients import Clients
-from coterie.base.noise import forked
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
+from coterie.base.rng import forked
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.contract.envelopes import Answer, Ask, Block, Context
 from coterie.contract.method import as_method, validation_kept
-from coterie.contract.wire import PerClient, decode, encode, to_json
+from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import encoded_client
 from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe

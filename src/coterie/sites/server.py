@@ -25,11 +25,10 @@ from coterie.base.vector import Layout
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.contract.engine import Engine
-from coterie.contract.envelopes import Answer, Ask, ClientCost
 from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
 from coterie.contract.task import Task
-from coterie.contract.wire import encode
+from coterie.contract.wire import Answer, Ask, ClientCost, encode
 from coterie.data.tables.folder import agree, server_rows
 from coterie.data.tables.recipe import Recipe
 from coterie.data.tables.settings import TableSettings

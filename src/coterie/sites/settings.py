@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from coterie.base.errors import nearest, require
-from coterie.base.reading import read_toml
+from coterie.base.files import read_toml
 from coterie.config.rules import SIZE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
 from coterie.contract.task import known_tasks

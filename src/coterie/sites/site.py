@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError
-from coterie.contract.envelopes import Ask, Context
 from coterie.contract.memory import MEMORY_LOST
-from coterie.contract.wire import decode, encode, header
+from coterie.contract.wire import Ask, Context, decode, encode, header
 from coterie.sites.approval import approved_file, read_approved
 from coterie.sites.log import Log
 from coterie.sites.settings import SiteSettings, read_settings

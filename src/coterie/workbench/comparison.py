@@ -17,10 +17,10 @@ import numpy as np
 
 from coterie.base.clients import Clients
 from coterie.base.errors import nearest, require
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
+from coterie.contract.engine import EngineSpec
 from coterie.contract.training import LocalSGD
 from coterie.engines.inprocess import InProcess
-from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS
 from coterie.run.arguments import check_types
 from coterie.run.files import YARDSTICKS

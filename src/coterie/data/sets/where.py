@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from coterie.base.errors import InputError
-from coterie.base.reading import found
+from coterie.base.files import found
 
 __all__ = ["find_folder"]
 

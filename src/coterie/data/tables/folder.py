@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.reading import found
+from coterie.base.files import found
 from coterie.base.rows import Part
 from coterie.config.schema import build
 from coterie.data.split_table import Split

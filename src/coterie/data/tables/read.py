@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.base.errors import InputError, require
-from coterie.base.reading import found
+from coterie.base.files import found
 from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
 from coterie.data.tables.numbers import Comma
 from coterie.data.tables.spelling import legible, listing

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.base.errors import InputError, nearest
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -13,7 +13,7 @@ import torch
 from nvflare.collab import collab
 
 from coterie.base.errors import CoterieError, InputError
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.status import Event
 from coterie.run.sweep import run_experiment

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, RunError, require
-from coterie.base.state import write_atomically
+from coterie.base.files import write_atomically
 from coterie.run.status import Event
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare
