@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.metric_names import LOSSES
 
-__all__ = ["IGNORED", "Kind", "Loss", "RowLoss", "choose_loss", "is_multi_hot", "probabilities"]
+__all__ = ["IGNORED", "Kind", "Loss", "RowLoss", "are_probabilities", "choose_loss", "is_multi_hot", "probabilities"]
 
 Kind = Literal["binary", "classes", "multilabel", "regression", "own"]
 RowLoss = Callable[[Tensor, Tensor], Tensor]
@@ -73,6 +74,64 @@ class Loss:
         return self.rows(outputs, labels).mean()
 
 
+class TorchLoss:
+    """A loss module of torch as a loss per row: a copy whose `reduction` is "none", so that the caller's stays as it is.
+
+    Further dimensions (pixels, positions) are averaged, without those whose label the module ignores. Raises `InputError` for a module
+    whose mean over rows is another than the mean of its rows, or that takes probabilities.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        name = type(module).__name__
+        if isinstance(module, nn.BCELoss):
+            raise InputError(
+                "BCELoss takes probabilities, and metrics read logits: take BCEWithLogitsLoss, and no Sigmoid"
+            )
+        if getattr(module, "weight", None) is not None:
+            raise InputError(
+                f"{name}(weight=...) divides by the weights of a batch, so clients could not be averaged; leave weight out, or give "
+                "a function (outputs, labels) -> loss of each row"
+            )
+        self.kind: Kind = next(kind for known, kind in _KINDS.items() if isinstance(module, known))
+        copy: Any = deepcopy(module)
+        copy.reduction = "none"
+        self.module: Any = copy
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each row [rows]."""
+        if any(buffer.device != outputs.device for buffer in self.module.buffers()):
+            self.module.to(outputs.device)
+        if self.kind != "classes":
+            outputs, labels = _squeeze(outputs, labels), labels.to(outputs.dtype)
+        values: Tensor = self.module(outputs, labels)
+        if values.ndim == 1:
+            return values
+        counted = (labels != getattr(self.module, "ignore_index", IGNORED)).flatten(1).sum(1)
+        return values.flatten(1).sum(1) / counted.clamp(min=1)
+
+
+_KINDS: dict[type[nn.Module], Kind] = {
+    nn.CrossEntropyLoss: "classes",
+    nn.NLLLoss: "classes",
+    nn.BCEWithLogitsLoss: "binary",
+    nn.BCELoss: "binary",
+    nn.MSELoss: "regression",
+    nn.L1Loss: "regression",
+    nn.SmoothL1Loss: "regression",
+    nn.HuberLoss: "regression",
+}
+_FUNCTIONS: dict[Any, type[nn.Module]] = {
+    F.cross_entropy: nn.CrossEntropyLoss,
+    F.nll_loss: nn.NLLLoss,
+    F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    F.binary_cross_entropy: nn.BCELoss,
+    F.mse_loss: nn.MSELoss,
+    F.l1_loss: nn.L1Loss,
+    F.smooth_l1_loss: nn.SmoothL1Loss,
+    F.huber_loss: nn.HuberLoss,
+}
+
+
 def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
     return outputs.squeeze(1) if outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1 else outputs
 
@@ -86,8 +145,14 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
     """The loss that `loss` names (`LOSSES`), checked against some outputs and labels.
 
     `"auto"`: float labels: squared error; one logit per label: binary cross-entropy; C logits in dimension 1, or in the last where
-    that fits alone: cross-entropy. Raises `InputError` if outputs and labels do not fit, or fit in two ways.
+    that fits alone: cross-entropy. A loss module or function of torch is taken per row (`TorchLoss`).
+
+    Raises `InputError` if outputs and labels do not fit, or fit in two ways.
     """
+    loss = next((module() for function, module in _FUNCTIONS.items() if loss is function), loss)
+    if isinstance(loss, nn.Module) and isinstance(loss, tuple(_KINDS)):
+        per_row = TorchLoss(loss)
+        return Loss("multilabel" if per_row.kind == "binary" and is_multi_hot(labels) else per_row.kind, per_row)
     if callable(loss):
         return Loss(_kind_of_own(loss, outputs, labels), loss)
     if loss not in LOSSES:
@@ -137,6 +202,22 @@ def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:
             'or "own" (no metric but the loss)'
         )
     return "own"
+
+
+def are_probabilities(kind: Kind, outputs: Sequence[Tensor]) -> bool:
+    """Return True if outputs can only be probabilities, where a loss on classes takes logits.
+
+    Args:
+        kind: of the loss.
+        outputs: of the same rows at several scales of the inputs, with C outputs in dimension 1. Logits leave [0, 1] when inputs grow;
+            a logit that is the same for all rows says nothing.
+    """
+    rows = torch.cat(list(outputs))
+    if not bool(((rows >= 0) & (rows <= 1)).all()):
+        return False
+    if kind == "classes":
+        return rows.shape[1] > 1 and bool(((rows.sum(1) - 1).abs() < 1e-3).all())
+    return len(outputs) > 1 and bool((rows != rows[:1]).any())
 
 
 def probabilities(kind: Kind, outputs: Tensor) -> Tensor:

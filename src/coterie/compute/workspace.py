@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
-from coterie.base.loss import IGNORED, Kind, RowLoss, choose_loss
+from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
 from coterie.base.rng import Generators, forked, generators_of, seed_noise
 from coterie.base.rows import Inputs, rows, sample, take
 from coterie.base.vector import Layout, copied, flatten, is_aligned, keeps_statistics, unflatten
@@ -121,6 +121,8 @@ class Workspace:
             outputs = self._tried(inputs, example.name)
             self.always_random = self._draws(inputs)
         self.loss = choose_loss(loss, outputs, few.labels)
+        if loss == "auto" and self.loss.kind != "regression":
+            self._refuse_probabilities(example)
         labels = few.labels.to(self.device)
         self._check_loss(outputs, labels)
         self._logits = self.loss.ordered(outputs).shape[1] if self.loss.kind == "classes" else 2
@@ -139,6 +141,23 @@ class Workspace:
             self.random = self.always_random or (len(few) >= self.smallest_batch and self._draws(inputs))
         self.x.copy_(kept)
         self.restart_counters()
+
+    @torch.no_grad()
+    def _refuse_probabilities(self, example: Client) -> None:
+        """Raise `InputError` if the model ends in a sigmoid or a softmax, which the loss would apply once more."""
+        inputs = self.prepare(example.train.select(slice(0, 16)).read())
+        tensors = inputs.values() if isinstance(inputs, dict) else [inputs]
+        scales = (1.0, 1e3, -1e3) if all(value.is_floating_point() for value in tensors) else (1.0,)
+        last = self.model
+        while isinstance(last, nn.Sequential) and len(last):
+            last = last[-1]
+        with self.noise():
+            outputs = [self.loss.ordered(self.model(_scaled(inputs, scale))) for scale in scales]
+        if isinstance(last, nn.Sigmoid | nn.Softmax) or are_probabilities(self.loss.kind, outputs):
+            raise InputError(
+                "the model gives probabilities, and the loss takes logits: leave out the Sigmoid or Softmax at the end of the model; "
+                'if these are logits, name the loss: loss = "binary" or "classes"'
+            )
 
     def _has_unused(self, inputs: Inputs, labels: Tensor) -> bool:
         """Whether the loss does not depend on all parameters. Raises `InputError` if it has no gradient."""
@@ -344,3 +363,10 @@ class Workspace:
         for view, grad in zip(self.views, self.gradients(inputs, labels), strict=True):
             # Not `grad.add_`: autograd may give two parameters the same tensor.
             view.sub_(grad.add(view, alpha=decay) if decay else grad, alpha=lr)
+
+
+def _scaled(inputs: Inputs, scale: float) -> Inputs:
+    """Inputs times a number."""
+    if scale == 1:
+        return inputs
+    return {key: value * scale for key, value in inputs.items()} if isinstance(inputs, dict) else inputs * scale

@@ -54,7 +54,8 @@ class RunSettings:
         evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
         metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own.
         loss: auto (from model and labels), binary, classes, classes-last or squared; FILE.py:FUNCTION, or in Python a function, of
-            (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs.
+            (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs; or one of torch's, such as
+            nn.CrossEntropyLoss().
         merge_validation: train on validation rows too where a method does not need them.
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
         appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`
