@@ -80,7 +80,7 @@ from coterie.samplers.pj_is import ClassShareSampler as ClassShareSampler
 from coterie.samplers.pj_is import PjIS as PjIS
 from coterie.samplers.uniform_is import UniformClassSampler as UniformClassSampler
 from coterie.samplers.uniform_is import UniformIS as UniformIS
-from coterie.workbench.comparison import Comparison as Comparison
-from coterie.workbench.comparison import compare as compare
+from coterie.study.compare import Comparison as Comparison
+from coterie.study.compare import compare as compare
 
 __version__: str

@@ -17,10 +17,10 @@ from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update
 from coterie.contract.training import Steps
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
-from coterie.run.sweep import run_experiment
 from coterie.samplers.weighted import class_counts
 from coterie.sites.backend import Sites
 from coterie.sites.server import Remote
+from coterie.study.sweep import run_experiment
 
 
 @pytest.fixture

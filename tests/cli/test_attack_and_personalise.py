@@ -13,8 +13,8 @@ from coterie.attacks import ATTACKS
 from coterie.base.errors import InputError
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
+from coterie.study.sweep import run_experiment
 
 FAST = ("--rounds", "3", "--seeds", "1", "--no-report", "--set", "run.evaluate=3")
 FORMS = ("local", "local+bias", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias")

@@ -27,9 +27,9 @@ LEVELS = [
     {"algorithms", "attacks", "catalogue", "data", "filters", "models", "samplers"},
     {"engines"},
     {"run"},
-    {"sites"},
     {"report"},
-    {"workbench"},
+    {"study"},
+    {"sites"},
     {"cli", "__main__"},
 ]
 """A room imports from its own level and from those before it; whatever is not named is above all of them."""
@@ -67,6 +67,7 @@ def test_the_levels_are_found():
         "models",
         "engines",
         "run",
+        "study",
         "sites",
         "cli",
         "report",

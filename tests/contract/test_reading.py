@@ -13,9 +13,9 @@ from coterie.report.files import summary_rows
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.run.files import WRITER, require_readable, write_json
+from coterie.run.hashes import read_sealed, write_sealed
 from coterie.run.history import Run
-from coterie.run.models import load_model_file, open_model_file
-from coterie.run.seals import read_sealed, write_sealed
+from coterie.run.model_files import load_model_file, open_model_file
 
 HOSTILE = {
     "nothing": "",

@@ -19,7 +19,7 @@ from coterie.compute.shard import Shard
 from coterie.contract.method import as_method
 from coterie.contract.task import Update, find_task
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
+from coterie.study.sweep import run_experiment
 from federations import assert_same_bits, batch_norm, federation_of, fit, logistic, quadratic
 
 TENTH = ct.TopK(0.1)

@@ -30,7 +30,6 @@ from coterie.report.answer import answer_lines
 from coterie.report.html import write
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
 from coterie.sites import site as site_module
 from coterie.sites.approval import approve
@@ -39,6 +38,7 @@ from coterie.sites.log import Log, verified
 from coterie.sites.server import Remote
 from coterie.sites.settings import read_settings
 from coterie.sites.site import SERVER, Site
+from coterie.study.sweep import run_experiment
 from deployment import HOSPITALS, SAME, differences
 
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)

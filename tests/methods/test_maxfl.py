@@ -19,9 +19,9 @@ from coterie.base.errors import InputError, RunError
 from coterie.compute import appeal
 from coterie.contract.task import Task
 from coterie.contract.training import LocalSGD, Schedule, Steps
-from coterie.run.appeal import Appeal
 from coterie.run.experiment import Experiment
 from coterie.run.history import Run
+from coterie.run.settings import Appeal
 from federations import (
     SIZES,
     Problem,

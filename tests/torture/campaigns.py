@@ -227,7 +227,7 @@ def mutated(rng: random.Random) -> str:
 
 def settings(rng: random.Random, folder: Path, most: int, until: float) -> Tries:
     """A mutated experiment is read, its data are loaded and its methods checked; nothing is trained."""
-    from coterie.run.preparing import check_everything
+    from coterie.study.preflight import check_everything
 
     good(folder)
     os.chdir(folder)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 
-__all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES"]
+__all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES", "short_names"]
 
 DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "r2")
 """Those that a task does not have are undefined."""
@@ -17,3 +18,12 @@ BOUNDS = dict.fromkeys(
     (0.0, 1.0),
 ) | {"mae": (0.0, inf), "rmse": (0.0, inf), "brier": (0.0, 2.0), "r2": (-inf, 1.0)}
 """The lowest and the highest value of each metric."""
+
+
+def short_names(metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of metrics without the file of the user's own ones.
+
+    >>> short_names(["accuracy", "own.py:margin"])
+    ('accuracy', 'margin')
+    """
+    return tuple(metric.rpartition(":")[2] for metric in metrics)

@@ -56,8 +56,8 @@ def _described(name: str) -> tuple[str, str, list[Field]]:
     from coterie.contract.training import LocalSGD
     from coterie.data import DATASETS
     from coterie.run.entries import MethodEntry
-    from coterie.run.finetune import Tuning
     from coterie.run.keys import DECLARED, REGISTRIES, SEVERAL
+    from coterie.run.personalisation import Tuning
 
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:

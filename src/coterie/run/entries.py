@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from coterie.base.errors import is_number, require
 from coterie.config.rules import COUNT, SIZE, Rule, one_of, optional
 from coterie.config.schema import Flag, options
-from coterie.run.finetune import Tuning
+from coterie.run.personalisation import Tuning
 from coterie.run.settings import PATTERNS, ROUNDS, RunSettings
 
 __all__ = ["MethodEntry", "ModelTable", "ReportTable", "RunTable"]

@@ -32,8 +32,8 @@ from coterie.models import MODELS
 from coterie.run.callbacks import CALLBACKS, Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
 from coterie.run.files import own_objects
-from coterie.run.finetune import Tuning
 from coterie.run.grid import apply, check_grid, names_of, settings_of
+from coterie.run.personalisation import Tuning
 
 if TYPE_CHECKING:
     from coterie.base.clients import Clients

@@ -17,7 +17,7 @@ from coterie import __version__
 from coterie.base.errors import InputError, require
 from coterie.base.files import read_json, write_atomically
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
-from coterie.run.seals import sealed
+from coterie.run.hashes import sealed
 
 __all__ = [
     "FILES",

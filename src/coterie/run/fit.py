@@ -18,6 +18,7 @@ from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, require
 from coterie.base.interrupts import heeded
+from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copied
 from coterie.config.hooks import adopted
 from coterie.config.schema import build
@@ -30,12 +31,12 @@ from coterie.engines.inprocess import InProcess
 from coterie.models import MODELS, ModelSpec, build_model, freeze
 from coterie.run.arguments import check_types
 from coterie.run.callbacks import keeps_validation
+from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import find_method, method_table, model_of
-from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
-from coterie.run.models import load_model_file
-from coterie.run.own_metrics import add_metrics, short_names
+from coterie.run.model_files import load_model_file
+from coterie.run.personalisation import Tuning, finetune
 from coterie.run.settings import RunSettings
 
 __all__ = ["fit", "one_thread", "personalise", "start_from"]

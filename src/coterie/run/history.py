@@ -22,9 +22,9 @@ from coterie.base.vector import Layout, copied, export
 from coterie.contract.exchange import AskRecord
 from coterie.contract.method import Log
 from coterie.data import apply_recipe
-from coterie.run.answers import Answers, Prediction
 from coterie.run.files import METRICS, WRITER, require_format
 from coterie.run.plots import Curves, draw
+from coterie.run.predictions import Answers, Prediction
 
 if TYPE_CHECKING:
     import pandas as pd

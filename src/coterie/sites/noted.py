@@ -14,8 +14,8 @@ from coterie.base.files import write_atomically
 from coterie.compute.outcomes import CONSTANT, Rows, paired_influences, resampled_error, student
 from coterie.compute.workspace import Workspace
 from coterie.contract.wire import decode, encode
-from coterie.run.outcomes import of_rows
 from coterie.sites.allowed import RefusedError
+from coterie.study.row_outcomes import of_rows
 
 __all__ = ["Noted"]
 

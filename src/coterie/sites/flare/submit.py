@@ -18,10 +18,10 @@ from typing import Any
 
 from coterie.base.errors import InputError, RunError, require
 from coterie.base.files import write_atomically
-from coterie.run.status import Event
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.plan import Deployment, read_plan
+from coterie.study.progress import Event
 
 __all__ = ["Watched", "open_session", "submit"]
 

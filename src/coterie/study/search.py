@@ -11,14 +11,14 @@ from typing import Any
 
 from coterie.base.errors import InputError, RunError, require
 from coterie.run.entries import MethodEntry
+from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
-from coterie.run.folder import is_run
 from coterie.run.grid import apply
-from coterie.run.own_metrics import add_metrics
-from coterie.run.preparing import check_everything, initial, model_to_train, run_settings
 from coterie.run.tables import read_saved
+from coterie.study.layout import is_run
+from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
 
 __all__ = ["Trial", "tune", "tuned"]
 

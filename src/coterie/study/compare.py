@@ -24,13 +24,13 @@ from coterie.engines.inprocess import InProcess
 from coterie.models import MODELS
 from coterie.run.arguments import check_types
 from coterie.run.files import YARDSTICKS
+from coterie.run.hashes import refuse_damaged_outcomes
 from coterie.run.plots import draw
-from coterie.run.seals import refuse_damaged_outcomes
-from coterie.run.search import tuned
 from coterie.run.settings import RunSettings
 from coterie.run.spelling import experiment_of
-from coterie.run.status import Event
-from coterie.run.sweep import run_experiment
+from coterie.study.progress import Event
+from coterie.study.search import tuned
+from coterie.study.sweep import run_experiment
 
 if TYPE_CHECKING:
     import pandas as pd

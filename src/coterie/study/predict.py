@@ -10,13 +10,13 @@ from coterie.base.files import json_rows, read_json
 from coterie.base.loss import Kind
 from coterie.base.rows import LabelScale
 from coterie.models import build_shape
-from coterie.run.answers import Answers, Prediction
 from coterie.run.experiment import model_of
 from coterie.run.files import FILES, hash_of, own_objects, require_readable, safe_name
-from coterie.run.folder import CHECKPOINTS
-from coterie.run.models import frozen_path, open_model_file
-from coterie.run.seals import damaged, read_sealed
+from coterie.run.hashes import damaged, read_sealed
+from coterie.run.model_files import frozen_path, open_model_file
+from coterie.run.predictions import Answers, Prediction
 from coterie.run.tables import read_tables
+from coterie.study.layout import CHECKPOINTS
 
 __all__ = ["MODEL", "is_final", "load_answers", "predict"]
 

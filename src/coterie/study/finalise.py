@@ -17,17 +17,17 @@ from coterie.base.errors import nearest, require
 from coterie.base.files import json_rows, write_atomically
 from coterie.data import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
-from coterie.run.answers import Answers
 from coterie.run.entries import MethodEntry
+from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import FILES, hash_of, require_readable, write_json
 from coterie.run.fit import fit, personalise
 from coterie.run.history import Run
-from coterie.run.models import about_models, save_model
-from coterie.run.own_metrics import add_metrics
-from coterie.run.predict import MODEL, load_answers
-from coterie.run.preparing import initial, model_to_train, run_settings
+from coterie.run.model_files import about_models, save_model
+from coterie.run.predictions import Answers
 from coterie.run.tables import read_experiment
+from coterie.study.predict import MODEL, load_answers
+from coterie.study.preflight import initial, model_to_train, run_settings
 
 __all__ = ["Final", "finalise"]
 

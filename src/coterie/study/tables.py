@@ -13,9 +13,9 @@ from coterie.contract.wire import ClientCost
 from coterie.run.checkpoint import history_lines
 from coterie.run.entries import MethodEntry
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
-from coterie.run.folder import CHECKPOINTS, Pair, is_run
+from coterie.run.hashes import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
 from coterie.run.history import Timing
-from coterie.run.seals import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
+from coterie.study.layout import CHECKPOINTS, Pair, is_run
 
 __all__ = ["Verified", "mend_tables", "seal_tables", "verify", "write_tables"]
 

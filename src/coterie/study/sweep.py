@@ -13,9 +13,8 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import RunError, require
-from coterie.run.collect import seal_tables, write_tables
 from coterie.run.entries import MethodEntry
-from coterie.run.environment import environment, said_of_other_machine
+from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import (
     FILES,
@@ -29,18 +28,27 @@ from coterie.run.files import (
     write_json,
 )
 from coterie.run.fit import fit, one_thread, personalise
-from coterie.run.folder import Pair, is_run, opened, refuse_others
+from coterie.run.hashes import TABLES, hashes, write_sealed
 from coterie.run.history import Run
-from coterie.run.jobs import Jobs
-from coterie.run.models import save_models
-from coterie.run.outcomes import write_outcomes
-from coterie.run.own_metrics import add_metrics
-from coterie.run.preparing import check_everything, initial, model_to_train, run_settings
-from coterie.run.resuming import is_whole, mark_of, refuse_other_data, refuse_other_settings
-from coterie.run.seals import TABLES, hashes, write_sealed
-from coterie.run.status import Event, Status
+from coterie.run.model_files import save_models
 from coterie.run.tables import write_experiment
-from coterie.run.yardstick import check_yardstick, entries_of, measured
+from coterie.study.environment import environment, said_of_other_machine
+from coterie.study.jobs import Jobs
+from coterie.study.layout import (
+    Pair,
+    is_run,
+    is_whole,
+    mark_of,
+    opened,
+    refuse_other_data,
+    refuse_other_settings,
+    refuse_others,
+)
+from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
+from coterie.study.progress import Event, Status
+from coterie.study.row_outcomes import write_outcomes
+from coterie.study.tables import seal_tables, write_tables
+from coterie.study.trees import check_yardstick, entries_of, measured
 
 __all__ = ["Backend", "run_experiment"]
 

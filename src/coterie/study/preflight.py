@@ -13,6 +13,7 @@ from coterie import models
 from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.errors import require
+from coterie.base.metric_names import short_names
 from coterie.base.vector import copied
 from coterie.compute.metrics import find_metrics
 from coterie.compute.workspace import Workspace
@@ -20,10 +21,9 @@ from coterie.contract.method import as_attack, as_method
 from coterie.models import build_model
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
-from coterie.run.finetune import tunable
 from coterie.run.fit import start_from
-from coterie.run.models import load_model_file
-from coterie.run.own_metrics import short_names
+from coterie.run.model_files import load_model_file
+from coterie.run.personalisation import tunable
 from coterie.run.settings import RunSettings
 
 __all__ = [
