@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export OMP_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts mean-estimation byzantine results lint format types docs sessions pictures bench bench-check bench-peers agreement same-bits duplication rooms wheel clean
+.PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures bench bench-check bench-peers agreement same-bits duplication rooms release wheel clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ duplication: $(VENV)/.dev  ## the share of the method files' code that also stan
 
 rooms: $(VENV)/.dev  ## the rooms of the package and the arrows between them, as docs/design.md counts them
 	$(BIN)/python -m benchmarks.rooms
+
+release: $(VENV)/.dev  ## build a release into dist/; refuses one without address, contact, date or the right TAG
+	$(BIN)/python docs/release.py --tag '$(TAG)'
 
 wheel: $(VENV)/.dev  ## build the wheel and try it from an empty folder in a virtual environment of its own
 	bash tests/wheel.sh $(CURDIR) $(abspath $(BIN))/python

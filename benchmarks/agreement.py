@@ -23,7 +23,7 @@ import coterie as ct
 from benchmarks import measure, pages
 from benchmarks.measure import ROOT
 from benchmarks.peers import TORCH, VENVS, NotMeasuredError, Peer, install
-from coterie.core.vector import Layout
+from coterie.base.vector import Layout
 from coterie.solvers import adam, robust
 
 __all__ = ["PACKAGES", "compare", "main", "ours", "problems", "table", "trained"]

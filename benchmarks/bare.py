@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coterie import Clients, Part
-from coterie.core.inputs import Inputs
+from coterie.base.rows import Inputs
 
 __all__ = ["BareCNN", "BareLoop", "BareMeritFed"]
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from benchmarks.pages import between
-from coterie.core.state import write_atomically
+from coterie.base.files import write_atomically
 from coterie.report.results import Results
 from coterie.report.text import number, signed
 from coterie.run.experiment import Experiment
-from coterie.run.folder import is_run
-from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
+from coterie.study.layout import is_run
+from coterie.study.sweep import run_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 RUNS = ROOT / "build" / "claims"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
-from coterie.core.task import Update
+from coterie.contract.task import Update
 
 __all__ = ["ARGUMENTS", "Flat", "Sent", "Sized", "Work", "echo", "methods"]
 

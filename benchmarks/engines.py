@@ -23,10 +23,10 @@ import torch
 import coterie as ct
 from benchmarks.engine_work import Flat, Work, echo, methods
 from benchmarks.measure import Settings, on_a_quiet_machine
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.federation import Federation
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
+from coterie.contract.federation import Federation
 from coterie.data import load
 
 WHAT = __doc__ or ""

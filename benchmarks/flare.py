@@ -19,8 +19,8 @@ from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
 from benchmarks.engine_work import ARGUMENTS, Sized, Work, echo, methods
-from coterie.core.federation import Federation
-from coterie.core.method import as_method
+from coterie.contract.federation import Federation
+from coterie.contract.method import as_method
 from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import MODELS, build_model
 from coterie.run.experiment import Experiment

@@ -19,7 +19,7 @@ import torch
 
 import coterie
 from benchmarks.trees import GitError, git
-from coterie.core.state import write_atomically
+from coterie.base.files import write_atomically
 
 __all__ = [
     "LIMIT",

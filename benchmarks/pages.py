@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.state import write_atomically
+from coterie.base.files import write_atomically
 
 __all__ = ["between", "replaced", "speed_table", "write"]
 

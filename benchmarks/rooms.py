@@ -30,7 +30,7 @@ MODULES = {name_of(path): path for path in (*FILES, *sorted(BENCHMARKS.glob("*.p
 
 
 def room(dotted: str) -> str:
-    """The room of a module: `core` of `coterie.core.task`; nothing for the package itself."""
+    """The room of a module: `contract` of `coterie.contract.task`; nothing for the package itself."""
     return dotted.split(".")[1] if "." in dotted else ""
 
 
@@ -56,7 +56,7 @@ class _Imports(ast.NodeVisitor):
 
 
 def _resolved(name: str) -> str:
-    """The module of a name that is imported: `coterie.core.task.task` is in `coterie.core.task`."""
+    """The module of a name that is imported: `coterie.contract.task.task` is in `coterie.contract.task`."""
     while name not in MODULES:
         name = name.rpartition(".")[0]
     return name

@@ -17,7 +17,7 @@ import torch
 
 import coterie as ct
 from benchmarks.measure import Pair, Seconds, Settings, on_a_quiet_machine, ratio, row
-from coterie.core.rows import Rows
+from coterie.base.rows import Rows
 from coterie.engines.inprocess import InProcessEngine
 from coterie.models import build_model
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.pages import between
-from coterie.core.outcomes import Influence, auc_influence, mean_influence, row_error
-from coterie.core.state import write_atomically
+from coterie.base.files import write_atomically
+from coterie.compute.outcomes import Influence, auc_influence, mean_influence, row_error
 from coterie.report.statistics import Difference, judge, paired
 
 ROOT = Path(__file__).resolve().parent.parent

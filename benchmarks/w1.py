@@ -19,7 +19,7 @@ from torch import Tensor
 import coterie as ct
 from benchmarks.bare import BareLoop
 from benchmarks.measure import Settings, Turns, on_a_quiet_machine, ratio, speed_row
-from coterie.core.rng import batches
+from coterie.base.rng import batches
 from coterie.models import MODELS, build_model
 
 WHAT = __doc__ or ""

@@ -15,8 +15,8 @@ from sphinx.application import Sphinx
 
 from coterie.catalogue import Entry, entries, find, traffic
 from coterie.cli.options import build_parser
-from coterie.core.schema import explanations, options_of
-from coterie.core.task import find_task, known_tasks
+from coterie.config.schema import explanations, options_of
+from coterie.contract.task import find_task, known_tasks
 from coterie.data import DATASETS
 
 DOCS = Path(__file__).parent
@@ -127,7 +127,7 @@ def fields(cls: type[Any]) -> str:
     said = explanations(cls)
     rows = []
     for option in options_of(cls):
-        nested = "{class}`settings of local training <coterie.core.training.LocalSGD>`"
+        nested = "{class}`settings of local training <coterie.contract.training.LocalSGD>`"
         allowed = prose(option.rule.allowed) if option.rule else nested if option.name == "local" else ""
         default = "" if option.default is MISSING else f"`{option.default!r}`"
         rows.append((f"`{option.name}`", "" if option.name == "local" else default, allowed, said.get(option.name, "")))

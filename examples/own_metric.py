@@ -7,7 +7,7 @@ From Python: ct.metrics.register("costly_error", costly_error), then ct.fit(...,
 mse, mae or rmse is better when lower.
 """
 
-from coterie.core.loss import probabilities
+from coterie.base.loss import probabilities
 
 MISSED = 5.0
 

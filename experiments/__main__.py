@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from coterie.core.state import write_atomically
+from coterie.base.files import write_atomically
 from experiments.documents import RESULTS, ROOT
 
 

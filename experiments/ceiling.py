@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import coterie as ct
-from coterie.core.clients import Client, Clients
+from coterie.base.clients import Client, Clients
 from coterie.data.splits import label_mix
 
 INTERNAL = ("client-00", "client-01")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from coterie.core.reading import read_toml
+from coterie.base.files import read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read, read_json
 from experiments.judging import Agreement, Interval, Setting, Word, compare, interval, judge_all, moves, too_short
 

@@ -18,7 +18,7 @@ import time
 import torch
 from torch import Tensor
 
-from coterie.core.rng import Rng
+from coterie.base.rng import Rng
 from coterie.solvers import appeal
 from experiments.documents import Document, Row, write
 from experiments.running import provenance

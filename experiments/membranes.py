@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError
-from coterie.core.loss import Kind
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError
+from coterie.base.loss import Kind
 from coterie.data.sets.where import find_folder
 from coterie.data.splits import generator
 

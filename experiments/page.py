@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 
-from coterie.core.reading import read_toml
+from coterie.base.files import read_toml
 from experiments.claims import CURVES, FILE, Evidence, Judged, Pair, Place, load
 from experiments.documents import ROOT, Row
 from experiments.judging import Interval
@@ -168,7 +168,10 @@ def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
     margin = f" by {claim['margin']:g}" if "margin" in claim else ""
     why = f"; {claim['why']}" if "why" in claim else ""
     about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} settings."
-    notes = [about, *(f"{claim[name].capitalize()}." for name in ("read_again", "no_verdict", "not_run") if name in claim)]
+    notes = [
+        about,
+        *(f"{claim[name].capitalize()}." for name in ("read_again", "no_verdict", "not_run") if name in claim),
+    ]
     lines += [" ".join(notes)]
     if judged.pairs:
         rows = [_row(evidence, claim, pair) for pair in judged.pairs]
@@ -239,7 +242,9 @@ def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.24 * len(claims)), layout="constrained")
     for height, judged in enumerate(reversed(claims)):
         effect = judged.weakest.effect
-        margin = float(judged.claim.get("margin", 0)) if judged.claim["direction"] in ("as high", "as low", "alike") else 0
+        margin = (
+            float(judged.claim.get("margin", 0)) if judged.claim["direction"] in ("as high", "as low", "alike") else 0
+        )
         bar = math.log(margin) if judged.claim.get("ratio") and margin else margin
         mean = max(-6.0, min(6.0, effect.mean / effect.half_width))
         axes.plot([mean - 1, mean + 1], [height, height], color="0.35", linewidth=1.2)
@@ -248,7 +253,9 @@ def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
         if bar:
             axes.plot([max(-7.0, -bar / effect.half_width)] * 2, [height - 0.3, height + 0.3], color="0.6", linewidth=1)
     axes.axvline(0, color="black", linewidth=0.6)
-    axes.set_yticks(range(len(claims)), [f"{j.claim['figures']}: {j.claim['says']}" for j in reversed(claims)], fontsize=7)
+    axes.set_yticks(
+        range(len(claims)), [f"{j.claim['figures']}: {j.claim['says']}" for j in reversed(claims)], fontsize=7
+    )
     axes.set_xlim(-7.5, 7.5)
     axes.set_xlabel("weakest effect in half-widths (capped at 6); right: as the paper says", fontsize=7)
     axes.tick_params(axis="x", labelsize=7)

@@ -22,13 +22,13 @@ import torch
 from benchmarks.measure import machine
 from benchmarks.trees import git
 
-from coterie.core.errors import InputError, RunError
-from coterie.core.reading import read_toml
+from coterie.base.errors import InputError, RunError
+from coterie.base.files import read_toml
+from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import label_of
 from coterie.run.fit import fit
-from coterie.run.own_metrics import add_metrics
-from coterie.run.preparing import initial, run_settings
 from coterie.run.tables import read_experiment
+from coterie.study.preflight import initial, run_settings
 from experiments.documents import RESULTS, ROOT, Document, Row, read, write
 from experiments.measures import MEASURES, thinned
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 import coterie as ct
-from coterie.core.clients import Client, Clients
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.rows import Part
 
 PLAYS = (
     "1kinghenryiv",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import coterie as ct
-from coterie.core.clients import Clients
+from coterie.base.clients import Clients
 from coterie.data.sets.fashion_mnist import fashion_mnist
 from coterie.data.sets.medmnist import read_npz
 from coterie.data.sets.where import find_folder

@@ -111,8 +111,9 @@ class Deployment:
 
     def join(self, name):
         """A site makes its key, the operator signs, and the site builds its kit."""
-        self.coterie("site", "request", self.plan, "--site", name)
-        told = self.coterie("sign", self.plan, self.folder / f"{name}-key" / f"{name}.request.zip").stdout
+        heard = self.coterie("site", "request", self.plan, "--site", name).stdout.split()[-1]
+        asked = self.folder / f"{name}-key" / f"{name}.request.zip"
+        told = self.coterie("sign", self.plan, asked, "--fingerprint", heard).stdout
         signed = self.folder / f"{name}-key" / f"{name}.signed.zip"
         where = ("--plan", self.plan, "--key", self.folder / f"{name}-key", "--kit", self.kits / name)
         self.coterie("site", "join", signed, "--fingerprint", told.split()[-1], *where)

@@ -12,16 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.clients import Client, Clients
-from coterie.core.cohort import Cohort
-from coterie.core.engine import Engine
-from coterie.core.federation import Federation
-from coterie.core.inputs import take
-from coterie.core.memory import Memory, MemoryView
-from coterie.core.rows import Part
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Client, Clients
+from coterie.base.rows import Part, take
+from coterie.compute.cohort import Cohort
+from coterie.compute.workspace import Workspace
+from coterie.contract.engine import Engine, EngineSpec
+from coterie.contract.federation import Federation
+from coterie.contract.memory import Memory, MemoryView
 from coterie.engines.inprocess import InProcess, InProcessEngine
-from coterie.engines.spec import EngineSpec
 from coterie.run import fit as run
 from coterie.run.history import Run
 from coterie.run.settings import RunSettings

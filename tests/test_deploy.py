@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
+from coterie.base.errors import InputError
 from coterie.cli.main import main
-from coterie.core.errors import InputError
 from coterie.data import load
 from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.sites.plan import Deployment, read_plan

@@ -31,7 +31,7 @@ def test_python_in_the_readme_runs(number, capsys, tmp_path):
     # A file, since a task is found again by its module, and dataclasses look their module up.
     file = tmp_path / f"readme_{number}.py"
     file.write_text(BLOCKS[number], encoding="utf-8")
-    from coterie.core.modules import load_object
+    from coterie.base.modules import load_object
 
     assert load_object(f"{file}:ct").__version__
     if number == 0:
@@ -40,7 +40,7 @@ def test_python_in_the_readme_runs(number, capsys, tmp_path):
 
 def test_the_method_of_the_readme_learns(tmp_path):
     import coterie as ct
-    from coterie.core.modules import load_object
+    from coterie.base.modules import load_object
 
     file = tmp_path / "readme_method.py"
     file.write_text(next(b for b in BLOCKS if "class Median" in b), encoding="utf-8")
@@ -184,7 +184,7 @@ def test_every_method_preset_and_command_has_a_page(pages):
 
 def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
     from coterie.catalogue import entries, find
-    from coterie.core.schema import options_of
+    from coterie.config.schema import options_of
 
     for name in entries():
         page = pages[f"methods/{name}.md"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call, grad, vmap
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import from_tensors
 from coterie.models import MLP, MODELS, ResNet8, ResNet18, build_model, build_shape
 

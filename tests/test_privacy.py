@@ -12,7 +12,7 @@ import pytest
 import coterie.sites.paired  # noqa: F401 - it registers its tasks
 from coterie.algorithms import ALGORITHMS
 from coterie.catalogue import entries, traffic
-from coterie.core.task import find_task, known_tasks
+from coterie.contract.task import find_task, known_tasks
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = runpy.run_path(str(DOCS / "pages.py"))

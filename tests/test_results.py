@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.errors import InputError
-from coterie.core.reading import read_toml
+from coterie.base.errors import InputError
+from coterie.base.files import read_toml
 from coterie.run.loop import _Loop
 from coterie.run.tables import read_experiment
 

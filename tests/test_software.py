@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.sites.software import add_software
 
 ROOT = Path(__file__).parents[1]

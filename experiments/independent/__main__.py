@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from coterie.core.reading import read_toml
+from coterie.base.files import read_toml
 from experiments.documents import RESULTS, Document, Row, read
 from experiments.independent import isfl, landscape, maxfl, meritfed, plateaus, varsel
 from experiments.independent.common import EXPERIMENTS, Values, read_problem
@@ -58,7 +58,16 @@ def perform(job: Job) -> Row:
         values[name] = float(f"{value if isinstance(value, float) else value[-1]:.6g}")
     settings = settings_of(tables_of(experiment), job.method)
     n_train, n_test = _sizes(experiment, job.seed)
-    return Row(job.method, job.seed, settings, n_train=n_train, n_test=n_test, values=values, curves=curves, **provenance(started))
+    return Row(
+        job.method,
+        job.seed,
+        settings,
+        n_train=n_train,
+        n_test=n_test,
+        values=values,
+        curves=curves,
+        **provenance(started),
+    )
 
 
 def _sizes(experiment: str, seed: int) -> tuple[int, int]:

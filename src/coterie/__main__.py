@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run the command; returns the exit status."""
     try:
-        from coterie.core.interrupts import leave_at_once
+        from coterie.base.interrupts import leave_at_once
 
         leave_at_once()
         from coterie.cli.main import main as command

@@ -8,7 +8,7 @@ Statistics are those of one ask, over the rows of the clients that replied, for 
 Randomness is named by seed, round, method, field, number of the ask in its round, and client, so that neither the number of workers nor
 a resumed run changes it.
 
-An attack is a `coterie.core.method.Attack`, or any object with some of its hooks.
+An attack is a `coterie.contract.method.Attack`, or any object with some of its hooks.
 
 Papers: N. Tupitsa, S. Horváth, M. Takáč, E. Gorbunov, "Federated Learning Can Find Friends That Are Beneficial", 2024 (IPM, ALIE,
 bit flipping, random noise); Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning", 2022 (loss inflation, flipped
@@ -27,21 +27,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.checks import VECTORS, well_formed
-from coterie.core.clients import Clients
-from coterie.core.engine import Engine
-from coterie.core.envelopes import Answer, Ask, Block, Context
-from coterie.core.errors import InputError, cut, is_number, nearest, require
-from coterie.core.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
-from coterie.core.hooks import overrides
-from coterie.core.identity import identity
-from coterie.core.method import Attack, as_attack
-from coterie.core.rng import Rng, normal
-from coterie.core.rows import Rows
-from coterie.core.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
-from coterie.core.schema import Flag, Registry, options
-from coterie.core.task import Task
-from coterie.core.wire import to_json, wire_type
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, cut, is_number, nearest, require
+from coterie.base.identity import identity
+from coterie.base.rng import Rng, normal
+from coterie.base.rows import Rows
+from coterie.config.hooks import overrides
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
+from coterie.config.schema import Flag, Registry, options
+from coterie.contract.engine import Engine
+from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
+from coterie.contract.method import Attack, as_attack
+from coterie.contract.replies import VECTORS, well_formed
+from coterie.contract.task import Task
+from coterie.contract.wire import Answer, Ask, Block, Context, to_json, wire_type
 
 __all__ = [
     "ALIE",

@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import InputError, nearest
+from coterie.base.errors import InputError, nearest
 
 if TYPE_CHECKING:
-    from coterie.core.method import Method
+    from coterie.contract.method import Method
 
 __all__ = ["Entry", "entries", "find", "methods", "traffic"]
 

@@ -22,9 +22,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import nn
 
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.rows import Part
 from coterie.engines.inprocess import InProcess
 from coterie.models import MODELS, build_shape
 from coterie.run.fit import fit
@@ -32,8 +32,8 @@ from coterie.run.history import Run
 from coterie.run.settings import RunSettings
 
 if TYPE_CHECKING:
-    from coterie.core.training import LocalSGD
-    from coterie.engines.spec import EngineSpec
+    from coterie.contract.engine import EngineSpec
+    from coterie.contract.training import LocalSGD
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 

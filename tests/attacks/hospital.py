@@ -9,10 +9,9 @@ import tomli_w
 import torch
 
 import coterie.algorithms
-import coterie.core.metrics  # noqa: F401 - both register their tasks
-from coterie.core.envelopes import Ask, Context
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import decode, encode
+import coterie.compute.metrics  # noqa: F401 - both register their tasks
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import Ask, Context, decode, encode
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.folder import agree
 from coterie.models import build_shape, outputs_of

@@ -9,12 +9,11 @@ import pytest
 import torch
 from town import LIAR, SITES, Town, altered, put, told
 
-from coterie.core.envelopes import Block, Packed
-from coterie.core.errors import RunError
-from coterie.core.federation import Federation
-from coterie.core.metrics import evaluate
-from coterie.core.tasks import local_update
-from coterie.core.wire import PerClient, decode
+from coterie.base.errors import RunError
+from coterie.compute.metrics import evaluate
+from coterie.compute.tasks import local_update
+from coterie.contract.federation import Federation
+from coterie.contract.wire import Block, Packed, PerClient, decode
 
 SGD = {"steps": 2, "batch_size": 16, "minimum_batch": 8}
 METHODS = [
@@ -351,7 +350,7 @@ BEGINNINGS = {
     "more classes than it counts": about(lambda t: t["label"].update(distinct=1, values=WORDS[:9])),
     "rows described as a word": about(lambda t: t.update(rows="many")),
     "counts below none": moments("counts", lambda v: v - 1e6),
-    "sums that are not": moments("totals", lambda v: v * float("nan")),
+    "sums that are not": moments("means", lambda v: v * float("nan")),
     "sums of other columns": moments("squares", lambda v: torch.cat([v, v], 1)),
     "sums that are words": moments("counts", "many"),
     "sums without end": moments("squares", lambda v: v + 1e308),

@@ -9,8 +9,8 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital, local
 
-from coterie.core.metrics import evaluate
-from coterie.core.tasks import local_update
+from coterie.compute.metrics import evaluate
+from coterie.compute.tasks import local_update
 from coterie.data.tables.recipe import describe, moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.tables import described_as

@@ -12,15 +12,15 @@ from safetensors.torch import load_file
 from town import Town
 
 from coterie.algorithms.meritfed import target_gradient
-from coterie.core.errors import InputError
-from coterie.core.metrics import evaluate
-from coterie.core.tasks import local_update
-from coterie.core.training import Steps
+from coterie.base.errors import InputError
+from coterie.compute.metrics import evaluate
+from coterie.compute.tasks import local_update
+from coterie.contract.training import Steps
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
-from coterie.run.sweep import run_experiment
 from coterie.samplers.weighted import class_counts
 from coterie.sites.backend import Sites
 from coterie.sites.server import Remote
+from coterie.study.sweep import run_experiment
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_the_log_keeps_the_beginning_of_a_long_setting(hospital):
 @pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl", "pj-is", "scaffold", "perfedavg", "mwfed"])
 def test_the_tasks_of_a_method_are_found_in_its_code(name):
     from coterie import catalogue
-    from coterie.core.task import known_tasks
+    from coterie.contract.task import known_tasks
     from coterie.sites.allowed import tasks_of
 
     method = catalogue.find(name)

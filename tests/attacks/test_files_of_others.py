@@ -14,12 +14,12 @@ import tomli_w
 import torch
 
 import coterie as ct
+from coterie.base.errors import InputError
 from coterie.cli.main import main
-from coterie.core.errors import InputError
-from coterie.core.filters import Filter
+from coterie.contract.filters import Filter
 from coterie.filters import FILTERS
 from coterie.run.files import write_csv
-from coterie.run.seals import TABLES, hashes, read_sealed, write_sealed
+from coterie.run.hashes import TABLES, hashes, read_sealed, write_sealed
 from coterie.run.tables import read_tables
 from coterie.sites.plan import read_plan
 
@@ -32,7 +32,7 @@ import torch
 from dataclasses import dataclass
 from coterie.algorithms.fedavg import FedAvg
 from coterie.attacks import SignFlip
-from coterie.core.wire import wire_type
+from coterie.contract.wire import wire_type
 
 
 def small(inputs, outputs):
@@ -129,7 +129,7 @@ def made(pristine, monkeypatch):
     monkeypatch.chdir(folder)
     yield pristine
     pristine.forget()
-    from coterie.core.metrics import OWN
+    from coterie.compute.metrics import OWN
 
     OWN.pop("always", None)
 
@@ -254,7 +254,7 @@ def test_text_from_outside_is_no_formula_in_a_file_of_coterie(tmp_path):
 def test_a_report_reads_names_back_as_they_are(tmp_path):
     from coterie.report.results import Results
     from coterie.run.experiment import Experiment
-    from coterie.run.sweep import run_experiment
+    from coterie.study.sweep import run_experiment
 
     (tmp_path / "data").mkdir()
     for client in ("=a", "+b"):

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_start_takes_the_interpreter_with_which_the_site_has_approved_its_plan(k
 def test_kits_are_not_begun_with_wheels_that_lack_coterie(tmp_path):
     from hospital import plan_file
 
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.flare.kits import provision
 
     (tmp_path / "wheels").mkdir()
@@ -90,8 +91,8 @@ def own_key(tmp_path_factory):
         patch.setenv("HOME", str(folder))
         plan = plan_file(folder)
         kits = provision(plan, keys_at_sites=True)
-        asked = request(plan, "hungary", folder / "hungary-key")
-        signed, fingerprint = sign(plan, asked)
+        asked, about = request(plan, "hungary", folder / "hungary-key")
+        signed, _, fingerprint = sign(plan, asked, about.key)
         yield folder, kits, asked, signed, fingerprint
 
 
@@ -135,16 +136,90 @@ def test_a_key_made_at_the_site_stays_there_and_the_kit_is_like_any_other(own_ke
 
 
 def test_a_signed_file_of_another_authority_is_refused(own_key, tmp_path):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.flare.join import join
 
     folder, _, _, signed, fingerprint = own_key
     other = fingerprint[:-1] + ("0" if fingerprint[-1] != "0" else "1")
-    with pytest.raises(InputError, match="package"):
+    with pytest.raises(InputError, match="another authority than the one that you heard of"):
         join(signed, other, folder / "plan.toml", folder / "hungary-key", tmp_path / "kit")
     with pytest.raises(InputError, match="32 pairs of hexadecimal digits"):
         join(signed, "yes", folder / "plan.toml", folder / "hungary-key", tmp_path / "kit")
     assert not (tmp_path / "kit").exists()
+
+
+def forged(folder, *, name, kind="client", organisation=None, **more):
+    """A request that FLARE's own tool makes for whatever a participant claims, under the file name of hungary's."""
+    from coterie.sites.flare.join import _nvflare
+
+    folder.mkdir()
+    (folder / "me.yml").write_text(
+        json.dumps(
+            {"name": "coterie", "participants": [{"name": name, "type": kind, "org": organisation or name, **more}]}
+        )
+    )
+    _nvflare("cert", "request", "-p", str(folder / "me.yml"), "--out", str(folder / "key"))
+    return shutil.copy(folder / "key" / f"{name}.request.zip", folder / "hungary.request.zip")
+
+
+FORGED = {
+    "another site of the plan": ({"name": "cleveland"}, "is a request of 'cleveland', not of the site that its name says"),
+    "a site that is not in the plan": ({"name": "nowhere"}, "which is no site of the plan"),
+    "the server": ({"name": "localhost", "kind": "server", "organisation": "coterie", "fed_learn_port": 8002, "admin_port": 8002},
+                   "'localhost', which is no site of the plan"),
+    "an operator": ({"name": "operator@coterie.org", "kind": "admin", "organisation": "coterie", "role": "lead"},
+                    "which is no site of the plan"),
+    "another organisation": ({"name": "hungary", "organisation": "coterie"}, "the plan's for this site is 'hungary'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", FORGED)
+def test_a_request_for_anything_but_the_site_that_sends_it_is_not_signed(kits, tmp_path, monkeypatch, claim):
+    from coterie.base.errors import InputError
+    from coterie.sites.flare.authority import read_request
+    from coterie.sites.flare.join import sign
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    about, reason = FORGED[claim]
+    request = Path(forged(tmp_path / "forged", **about))
+    before = (kits / "ca" / "keys.json").read_text()
+    with pytest.raises(InputError, match=reason):
+        sign(kits.parent / "plan.toml", request, read_request(request).key)
+    assert not list(tmp_path.rglob("*.signed.zip"))
+    assert (kits / "ca" / "keys.json").read_text() == before
+
+
+def test_a_certificate_of_a_type_that_is_none_of_a_site_is_not_signed_whatever_its_name(tmp_path):
+    from coterie.base.errors import InputError
+    from coterie.sites.flare.authority import Request
+
+    for kind in ("server", "lead", "project_admin", "relay"):
+        with pytest.raises(InputError, match="a site may have type 'client' only"):
+            Request("hungary", kind, "hungary", "").check(("hungary",), "hungary")
+
+
+def test_a_request_is_signed_only_with_the_key_that_the_site_says_and_nobody_elses(kits, tmp_path, monkeypatch):
+    from coterie.base.errors import InputError
+    from coterie.sites.flare.authority import known_keys, read_request
+    from coterie.sites.flare.join import sign
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    plan, authority = kits.parent / "plan.toml", kits / "ca"
+    request = Path(forged(tmp_path / "forged", name="hungary"))
+    heard, keys = read_request(request).key, known_keys(authority)
+    assert set(keys.values()) == {"localhost", "operator@coterie.org", "hungary", "cleveland"}
+    with pytest.raises(InputError, match="another SHA-256 than --fingerprint"):
+        sign(plan, request, next(iter(keys)))
+    file = authority / "keys.json"
+    before = file.read_text()
+    file.write_text(json.dumps({**keys, heard: "localhost"}))
+    with pytest.raises(InputError, match="has the public key of 'localhost'"):
+        sign(plan, request, heard)
+    assert not list(tmp_path.rglob("*.signed.zip"))
+    file.write_text(before)
+    signed, about, _ = sign(plan, request, heard.lower().removeprefix("sha256:"))
+    assert (signed.is_file(), about.subject) == (True, "hungary, client, of hungary")
+    assert known_keys(authority)[heard] == "hungary"
 
 
 @pytest.fixture
@@ -203,7 +278,7 @@ def test_a_site_tries_port_and_certificates_before_it_joins(kits, server, tmp_pa
 
 
 def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, own_key, tmp_path):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.connect import connect
 
     foreign = own_key[1] / "localhost" / "startup"
@@ -222,7 +297,7 @@ def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, ow
 
 
 def test_a_site_compares_versions_and_processor_with_the_operators(kits):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.versions import compared, versions
 
     file = kits / "hungary" / "local" / "versions.json"
@@ -244,7 +319,7 @@ def test_status_says_who_is_connected_and_when_each_site_last_answered():
 
     told = {
         "event": ["fedavg", 0, 3, 6, 0, 1, None, False], "task": "coterie.algorithms.fedavg:local_update",
-        "waiting": ["b"], "gone": ["c"], "last": {"a": ["coterie.core.metrics:evaluate", 90.0]},
+        "waiting": ["b"], "gone": ["c"], "last": {"a": ["coterie.compute.metrics:evaluate", 90.0]},
     }  # fmt: skip
     assert list(_lines(Deployment(("a", "b", "c")), {"a", "b"}, True, told, 100.0)) == [
         "server localhost:8002 answers; fedavg, seed 0, round 3 of 6",

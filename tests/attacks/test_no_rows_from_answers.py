@@ -10,12 +10,13 @@ import torch
 from hospital import FEDAVG, Hospital, local
 from test_a_site_obeys_its_plan import refused
 
-from coterie.core.metrics import baselines, evaluate
-from coterie.core.rng import Rng, batches
-from coterie.core.tasks import local_update
-from coterie.core.training import Steps
+from coterie.base.rng import Rng, batches
+from coterie.compute.metrics import baselines, evaluate
+from coterie.compute.tasks import local_update
+from coterie.contract.training import Steps
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.recipe import describe, moments
+from coterie.sites.allowed import RefusedError
 
 
 def described_as(options):
@@ -73,7 +74,7 @@ def test_a_column_that_few_rows_have_has_no_sum(tmp_path):
     hospital.say("open", seed=0)
     assert described(hospital)["columns"]["viral_load"]["kind"] == "empty"
     got = hospital.ask(moments, schema='["viral_load"]')
-    assert not any(got[field].any() for field in ("counts", "totals", "squares"))
+    assert not any(got[field].any() for field in ("counts", "means", "squares"))
 
 
 def test_a_class_of_few_rows_is_not_spoken_of(tmp_path):
@@ -112,7 +113,7 @@ def test_a_split_is_the_same_whenever_it_is_opened_and_many_seeds_are_refused(tm
 
 
 def test_sums_of_all_seeds_do_not_solve_for_rows(tmp_path):
-    """Three sums of each allowed seed are far fewer equations than rows; asking again, about any centre, adds none."""
+    """Three sums of each allowed seed are far fewer equations than rows; asking again adds none."""
     hospital = Hospital(tmp_path, seeds=5)
     equations = []
     for seed in range(5):
@@ -120,10 +121,22 @@ def test_sums_of_all_seeds_do_not_solve_for_rows(tmp_path):
         member = torch.zeros(len(ROWS), dtype=torch.float64)
         member[hospital.rows.table.parts["train"]] = 1
         equations.append(member)
-        one = hospital.ask(moments, schema='["age"]')
-        two = hospital.ask(moments, schema='["age"]', centre=torch.tensor([50.0], dtype=torch.float64))
-        assert two["totals"].item() == pytest.approx(one["totals"].item() - 50 * one["counts"].item())
+        one, two = (hospital.ask(moments, schema=schema) for schema in ('["age"]', '["age", "age"]'))
+        assert all(torch.equal(one[field].expand(1, 2), two[field]) for field in one)
     assert torch.linalg.matrix_rank(torch.stack(equations)) <= 5 < len(ROWS) / 10
+
+
+def test_moments_have_no_centre_about_which_a_server_could_solve_for_rows(tmp_path):
+    """About a centre of shape [rows] a sum of squares is one equation a row: as many asks as rows gave every row."""
+    hospital = Hospital(tmp_path)
+    hospital.say("open", seed=0)
+    rows = len(hospital.rows.table.parts["train"])
+    sums = []
+    for shape in ([1], [1, 1], [1, rows], [rows]):
+        centre = torch.arange(float(torch.tensor(shape).prod()), dtype=torch.float64).reshape(shape)
+        with pytest.raises(RefusedError):
+            sums.append(hospital.ask(moments, schema='["age"]', centre=centre))
+    assert not sums
 
 
 def test_a_batch_of_few_rows_is_refused_even_if_the_plan_allows_it(tmp_path):
@@ -141,8 +154,8 @@ def test_a_sampler_cannot_draw_one_row_many_times(tmp_path):
 
     hospital = Hospital(tmp_path).begin()
     same = SimpleNamespace(rows=lambda cohort, i, rng, steps, size: np.zeros((steps, size), dtype=np.int64))
-    from coterie.core.cohort import Cohort
-    from coterie.core.memory import MemoryView
+    from coterie.compute.cohort import Cohort
+    from coterie.contract.memory import MemoryView
 
     shard = hospital.rows.shard
     view = MemoryView(shard.memory, ("hungary",))
@@ -224,7 +237,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
     text[7] = ",".join([*text[7].split(",")[:-1], ""])
     (tmp_path / "own.csv").write_text("\n".join(text))
     hospital = Hospital(tmp_path, odd)
-    from coterie.core.wire import decode, encode
+    from coterie.contract.wire import decode, encode
 
     message = encode({"do": "open", "seed": 0, "plan": hospital.approved.hash, "run": "r", "serial": 1})
     reply, about = _answered(message, hospital.rows)
@@ -236,7 +249,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
 
 
 def test_plans_that_train_on_small_batches_are_not_approved(tmp_path):
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.approval import fits
 
     small = {**FEDAVG, "local": {"steps": 2, "batch_size": 16, "minimum_batch": 1}}

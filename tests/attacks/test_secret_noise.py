@@ -6,7 +6,7 @@ import pytest
 import torch
 from hospital import FEDAVG, Hospital, local
 
-from coterie.core.tasks import local_update
+from coterie.compute.tasks import local_update, local_updates
 from coterie.sites.approval import in_words
 
 BOUND, SIGMA = 1.0, 0.1
@@ -93,6 +93,35 @@ def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
     assert torch.equal(first, asked(site.begin(), site.x))  # as in a resumed run
     assert not torch.equal(first, asked(site, site.x, round=2))
     assert not torch.equal(first, asked(site.begin(fill=1), site.x))
+
+
+def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
+    """T copies of a model in one request, each with noise of its own, had a mean without noise."""
+    plain, site = (
+        Hospital(
+            folder, methods=({"name": "meritfed", "targets": ["hungary"], "local": FEDAVG["local"]},), filters=filters
+        )
+        for folder, filters in ((tmp_path / "plain", []), (tmp_path / "noisy", [CLIP, SECRET]))
+        if not folder.mkdir()
+    )
+    told = []
+    for one in (plain, site):
+        one.begin(pair="meritfed-0")
+        asks = ([0, 0, 0, 0], [0, 1, 0, 2], [3, 0, 0, 4])
+        told.append(
+            torch.cat([
+                one.ask(local_updates, x=torch.stack([one.x + 0.1 * i for i in ask]), local=local())["delta"][0].double()
+                for ask in asks
+            ])
+        )  # fmt: skip
+    same = [row for row, number in enumerate(i for ask in asks for i in ask) if number == 0]
+    assert len({tuple(row.tolist()) for row in told[1][same]}) == 1
+    error = (told[1] - told[0])[same].mean(0)
+    assert (
+        float(error.norm()) > SIGMA
+    )  # of 14 numbers with one deviation each; the mean of 8 draws would be a third of that
+    others = told[1] - told[0]
+    assert len({tuple(row.tolist()) for row in others}) == 5
 
 
 def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):

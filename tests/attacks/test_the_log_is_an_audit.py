@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from hospital import Hospital, local, settings_file
 
-from coterie.core.envelopes import Ask, Context
-from coterie.core.errors import InputError
-from coterie.core.tasks import local_update
-from coterie.core.wire import decode, encode
+from coterie.base.errors import InputError
+from coterie.compute.tasks import local_update
+from coterie.contract.wire import Ask, Context, decode, encode
 
 
 class Here:

@@ -15,10 +15,10 @@ from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.report.results import Results
 from coterie.report.verdicts import verdict
 from coterie.run.files import PAIRED
-from coterie.run.sweep import run_experiment
 from coterie.sites.backend import Sites
 from coterie.sites.paired import note_outcomes, paired_errors
 from coterie.sites.server import Remote
+from coterie.study.sweep import run_experiment
 
 METHODS = (
     {"name": "local", "local": {"lr": 0.01}},

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from hospital import plan_file, settings_file
 
 import coterie.algorithms
-import coterie.core.metrics  # noqa: F401 - both register their tasks
-from coterie.core.federation import Federation
-from coterie.core.method import as_method
-from coterie.core.rng import Rng
-from coterie.core.wire import decode, encode, header
+import coterie.compute.metrics  # noqa: F401 - both register their tasks
+from coterie.base.rng import Rng
+from coterie.contract.federation import Federation
+from coterie.contract.method import as_method
+from coterie.contract.wire import decode, encode, header
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.models import build_model
 from coterie.sites.approval import approve

@@ -108,7 +108,7 @@ def warm_up() -> None:
 
 def serve() -> None:
     warm_up()
-    for name in ("cli.progress", "run.predict", "run.finalise"):
+    for name in ("cli.progress", "study.predict", "study.finalise"):
         importlib.import_module(f"coterie.{name}")
     gc.freeze()  # a child whose collector visits all that was imported copies half of its memory
     for line in sys.stdin:

@@ -10,11 +10,11 @@ import pytest
 from commands import ROOT, contents
 
 from coterie.attacks import ATTACKS
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
+from coterie.study.sweep import run_experiment
 
 FAST = ("--rounds", "3", "--seeds", "1", "--no-report", "--set", "run.evaluate=3")
 FORMS = ("local", "local+bias", "fedavg", "fedavg+bias", "meritfed", "meritfed+bias")
@@ -116,7 +116,7 @@ def test_predict_takes_a_tuned_model(coterie, tuned):
 
 def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
     arm = {
-        "target": "coterie.core.federation.Federation.ask",
+        "target": "coterie.contract.federation.Federation.ask",
         "when": "after",
         "match": "finetune:tune",
         "at": 2,

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from coterie.algorithms import ALGORITHMS
 from coterie.data import DATASETS
-from coterie.run.models import load_model_file
+from coterie.run.model_files import load_model_file
 
 HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
 METHODS = ("local", "centralised", "fedavg", "fedprox", "meritfed")

@@ -14,8 +14,8 @@ import pytest
 import torch
 from commands import contents
 
-from coterie.core.session import Session
-from coterie.core.state import write_atomically, write_checkpoint
+from coterie.base.files import write_atomically, write_checkpoint
+from coterie.contract.exchange import Session
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.history import Record
 

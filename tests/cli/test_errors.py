@@ -12,7 +12,7 @@ import torch
 from commands import subprocess_run
 from safetensors.torch import save_file
 
-from coterie.core.federation import Federation
+from coterie.contract.federation import Federation
 
 
 def table(rows, header="age,kind,outcome"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coterie.base.errors import InputError
 from coterie.cli.show import describe, show
-from coterie.core.errors import InputError
 from coterie.run.experiment import Experiment
 
 OWN_METHOD = """

@@ -15,8 +15,8 @@ from safetensors import safe_open
 
 from coterie.report.diagnosis import diagnose
 from coterie.report.results import Results
-from coterie.run.predict import load_answers
 from coterie.run.tables import read_experiment
+from coterie.study.predict import load_answers
 
 CLIENTS = {"a": 60, "b": 45}
 

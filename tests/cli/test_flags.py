@@ -7,11 +7,11 @@ import json
 
 import pytest
 
+from coterie.base.errors import InputError
 from coterie.cli import flags
 from coterie.cli.options import build_parser
 from coterie.cli.settings import override
-from coterie.core.errors import InputError
-from coterie.core.schema import Registry, options_of
+from coterie.config.schema import Registry, options_of
 from coterie.data.split_table import Split
 from coterie.run.experiment import Experiment
 from coterie.run.keys import DECLARED, keys, keys_of
@@ -182,7 +182,7 @@ def test_two_flags_of_one_option_are_refused(typed):
 
 OWN_ENGINE = """
 from dataclasses import dataclass
-from coterie.engines.spec import EngineSpec
+from coterie.contract.engine import EngineSpec
 
 @dataclass(frozen=True)
 class Engine(EngineSpec):

@@ -7,7 +7,7 @@ import time
 import pytest
 from commands import contents
 
-from coterie.run import jobs
+from coterie.study import jobs
 
 SETTINGS = ("compare", "heart-disease", "--methods", "local,meritfed", "--rounds", "3", "--seeds", "2", "--no-report")
 SETTINGS = (*SETTINGS, "--set", "run.evaluate=2", "--out", "run")
@@ -30,7 +30,13 @@ def test_jobs_write_the_same_bytes(driver, tmp_path, one_after_the_other):
 
 @pytest.mark.parametrize(("signal", "status"), [("SIGINT", 130), ("SIGKILL", -9)])
 def test_what_is_finished_stays_when_jobs_are_stopped(driver, tmp_path, one_after_the_other, signal, status):
-    arm = {"target": "coterie.run.status.Status.finish", "when": "after", "match": "", "at": 1, "signal_name": signal}
+    arm = {
+        "target": "coterie.study.progress.Status.finish",
+        "when": "after",
+        "match": "",
+        "at": 1,
+        "signal_name": signal,
+    }
     stopped = driver(tmp_path, *JOBS, arm=arm)
     assert stopped.status == status
     assert "Traceback" not in stopped.err

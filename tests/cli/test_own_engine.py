@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import coterie as ct
-from coterie.core.modules import load_object
+from coterie.base.modules import load_object
 from coterie.run.tables import read_tables
 from federations import assert_same_bits, logistic
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.engines.inprocess import InProcessEngine
-from coterie.engines.spec import EngineSpec
+from coterie.contract.engine import EngineSpec
 
 @dataclass(frozen=True)
 class Engine(EngineSpec):

@@ -27,7 +27,7 @@ def at(target, when, match, number=1, with_signal="SIGKILL"):
 
 
 def ask(match, number=1, with_signal="SIGKILL"):
-    return at("coterie.core.federation.Federation.ask", "after", match, number, with_signal)
+    return at("coterie.contract.federation.Federation.ask", "after", match, number, with_signal)
 
 
 def rename(when, match, number=1):
@@ -68,7 +68,7 @@ def everything(run):
 
 
 POINTS = {
-    "after the ask for updates": ask("round 3 <task coterie.core.tasks:local_updates"),
+    "after the ask for updates": ask("round 3 <task coterie.compute.tasks:local_updates"),
     "after an ask to the oracle": ask("round 3 <task coterie.algorithms.meritfed:target_gradient", 2),
     "after an ask that clients remember": ask("round 5 <task coterie_user_remembers:update"),
     "before a checkpoint, its history appended": at(
@@ -180,7 +180,7 @@ def test_what_is_done_is_not_done_again(driver, killed, undisturbed):
     again = (*COMPARE, "--out", "run", "--resume")
     # If it asked for one of these, it would be killed.
     assert driver(killed.parent, *again, arm=ask("round 3 <task coterie_user_remembers:update")).status == -9
-    for forbidden in ("core.tasks:own_update", "algorithms.meritfed", "round 2 "):
+    for forbidden in ("compute.tasks:own_update", "algorithms.meritfed", "round 2 "):
         copy = shutil.copytree(killed, killed.parent / "copy")
         ended = driver(killed.parent, *COMPARE, "--out", "copy", "--resume", arm=ask(forbidden))
         assert ended.status == 0, (forbidden, ended.err)
@@ -272,7 +272,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("at", ["coterie.cli.main", "coterie.core.errors", "numpy._core._multiarray_umath"])
+@pytest.mark.parametrize("at", ["coterie.cli.main", "coterie.base.errors", "numpy._core._multiarray_umath"])
 def test_ctrl_c_in_the_middle_of_an_import_ends_with_a_sentence(tmp_path, at):
     script = INTERRUPTED.format(at=at)
     ended = subprocess.run(

@@ -9,10 +9,10 @@ import torch
 from test_methods import CASES, is_pooled, label, plain, quick, run
 
 from coterie.attacks import ALIE, ATTACKS, IPM, Attack, Dropout, LabelFlip, NaN, Noise, SignFlip
-from coterie.core import exchange, task
-from coterie.core.errors import InputError, RunError
-from coterie.core.federation import QuorumError
-from coterie.core.tasks import local_update
+from coterie.base.errors import InputError, RunError
+from coterie.compute.tasks import local_update
+from coterie.contract import exchange, task
+from coterie.contract.federation import QuorumError
 from coterie.engines import ENGINES
 from coterie.filters.top_k import TopK
 from federations import PROBLEMS, assert_same_bits, fit, logistic
@@ -141,7 +141,7 @@ def test_a_checkpoint_refuses_another_attack(other, tmp_path):
 
 def test_nan_is_refused_and_named_and_the_others_go_on():
     found = run(FIRST["fedavg"], attack=NaN(on=("b",)))
-    assert found.failures == {"b": "round 3, coterie.core.tasks:local_update: field 'delta' has NaN or Inf"}
+    assert found.failures == {"b": "round 3, coterie.compute.tasks:local_update: field 'delta' has NaN or Inf"}
     assert "b" not in found.weights["*"]
 
 

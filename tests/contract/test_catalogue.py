@@ -15,9 +15,9 @@ from torch import Tensor
 
 import coterie as ct
 from coterie.algorithms import ALGORITHMS
+from coterie.base.files import read_checkpoint
 from coterie.catalogue import entries, traffic
-from coterie.core.state import read_checkpoint
-from coterie.core.wire import PerClient
+from coterie.contract.wire import PerClient
 from coterie.engines.inprocess import InProcessEngine
 from federations import Make, Problem, build, seeded
 
@@ -60,7 +60,7 @@ def sent(monkeypatch, case, width, tmp_path, **options):
     asks = []
     for record in found.asks:
         names, down = payloads[record.ask]
-        if "server" not in names and not record.task.startswith("coterie.core.metrics") and record.round <= ROUND:
+        if "server" not in names and not record.task.startswith("coterie.compute.metrics") and record.round <= ROUND:
             assert 0 <= record.bytes_down - 8 * down < SETTINGS
             up = round(record.bytes_up / 8 - 0.45)  # a flag of a byte, or a number of four, is no float more
             asks.append((record.round, record.task.rpartition(":")[2], len(names), up, down))

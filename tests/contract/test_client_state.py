@@ -11,9 +11,9 @@ from torch import Tensor
 
 from coterie import task
 from coterie.catalogue import entries
-from coterie.core.memory import owners
-from coterie.core.shard import Shard
-from coterie.core.task import Update
+from coterie.compute.shard import Shard
+from coterie.contract.memory import owners
+from coterie.contract.task import Update
 from federations import federation_of, quadratic
 
 

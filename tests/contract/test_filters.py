@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from coterie import FedAvg, task
-from coterie.core.errors import InputError
-from coterie.core.filters import Filter, filters_of
-from coterie.core.task import Count, Gap, Gradient, Update
-from coterie.core.wire import wire_type
+from coterie.base.errors import InputError
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.task import Count, Gap, Gradient, Update
+from coterie.contract.wire import wire_type
 from federations import batch_norm, federation_of, quadratic
 
 CENTRES = {"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "c": [7.0, 8.0, 9.0]}

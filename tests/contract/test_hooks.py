@@ -5,8 +5,8 @@ import torch
 
 import coterie as ct
 from coterie.attacks import ATTACKS
-from coterie.core.method import Attack, Method, Sampler, as_attack, as_method, as_sampler
-from coterie.core.training import SAMPLERS
+from coterie.contract.method import Attack, Method, Sampler, as_attack, as_method, as_sampler
+from coterie.contract.training import SAMPLERS
 from coterie.engines import ENGINES
 from coterie.filters import FILTERS
 from coterie.run.callbacks import CALLBACKS

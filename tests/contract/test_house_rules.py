@@ -19,28 +19,30 @@ from coterie.catalogue import entries
 from mutants import declared, mutated
 
 LEVELS = [
+    {"base"},
+    {"config"},
     {"solvers"},
-    {"core"},
+    {"contract"},
+    {"compute"},
     {"algorithms", "attacks", "catalogue", "data", "filters", "models", "samplers"},
     {"engines"},
     {"run"},
-    {"sites"},
     {"report"},
-    {"workbench"},
+    {"study"},
+    {"sites"},
     {"cli", "__main__"},
 ]
 """A room imports from its own level and from those before it; whatever is not named is above all of them."""
 
 ONLY = {
     "solvers": {"solvers"},
-    "engines": {"core", "engines"},
+    "engines": {"base", "config", "contract", "compute", "engines"},
     "report": {
         "report",
-        "core.errors",
-        "core.metric_names",
-        "core.outcomes",
-        "core.reading",
-        "core.state",
+        "base.errors",
+        "base.metric_names",
+        "compute.outcomes",
+        "base.files",
         "run.files",
     },
 }
@@ -54,8 +56,23 @@ def level(area: str) -> int:
 
 def test_the_levels_are_found():
     seen = {room(name_of(f)) for f in FILES}
-    assert {"solvers", "core", "algorithms", "data", "models", "engines", "run", "sites", "cli", "report"} <= seen
-    assert any(imports(f) for f in FILES if room(name_of(f)) == "core")
+    assert {
+        "solvers",
+        "base",
+        "config",
+        "contract",
+        "compute",
+        "algorithms",
+        "data",
+        "models",
+        "engines",
+        "run",
+        "study",
+        "sites",
+        "cli",
+        "report",
+    } <= seen
+    assert any(imports(f) for f in FILES if room(name_of(f)) == "compute")
 
 
 def may_import(path: Path, name: str) -> bool:
@@ -82,9 +99,9 @@ def test_imports_point_downwards():
 @pytest.mark.parametrize(
     ("file", "name"),
     [
-        ("core/task.py", "coterie.run.fit"),
+        ("contract/task.py", "coterie.run.fit"),
         ("engines/workers.py", "coterie.data"),
-        ("report/html.py", "coterie.core.task"),
+        ("report/html.py", "coterie.contract.task"),
         ("algorithms/fedavg.py", "coterie.algorithms.fedprox"),
     ],
 )
@@ -235,7 +252,7 @@ def test_public_names_are_those_that_are_offered():
 
 # ---- randomness has a name
 
-NOISE = SOURCE / "core" / "noise.py"
+NOISE = SOURCE / "base" / "rng.py"
 """The one file that touches the global generators (of torch, numpy and Python): it seeds them by name and puts them back."""
 ITS_CALLS = ("generator.manual_seed",)
 GLOBAL_GENERATORS = ("torch.default_generator", "np.random.mtrand._rand", "random._inst")

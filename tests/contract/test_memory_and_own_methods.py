@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from coterie import task
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.state import read_checkpoint, write_checkpoint
-from coterie.core.task import Update
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.vector import move
-from coterie.core.wire import PerClient
+from coterie.base.errors import InputError
+from coterie.base.files import read_checkpoint, write_checkpoint
+from coterie.base.vector import move
+from coterie.contract.federation import QuorumError
+from coterie.contract.task import Update
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import PerClient
 from coterie.run import checkpoint
 from coterie.run.fit import fit as fitted
 from coterie.run.settings import RunSettings

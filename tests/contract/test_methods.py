@@ -22,16 +22,16 @@ import torch
 from torch import Tensor
 
 from coterie.algorithms import ALGORITHMS
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError
+from coterie.base.files import load_state, save_state
+from coterie.base.rng import Rng
+from coterie.base.rows import Part
 from coterie.cli.show import fields_of
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.metrics import DEFAULT_METRICS
-from coterie.core.rng import Rng
-from coterie.core.rows import Part
-from coterie.core.state import load_state, save_state
-from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Steps
+from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.contract.federation import QuorumError
+from coterie.contract.task import Task
+from coterie.contract.training import LocalSGD, Steps
 from coterie.run.history import Run
 from federations import (
     HELD,
@@ -447,7 +447,7 @@ def test_a_failing_client_is_named_and_the_run_goes_on_or_says_why_not(case, how
         assert_same_bits(one, quick(case, rounds=2, workers=2))
     assert list(one.failures) == ["c"]
     assert REASONS[how] in one.failures["c"]
-    assert re.search(r"round 2, coterie[.](algorithms[.]|core[.]tasks:|samplers[.])", one.failures["c"])
+    assert re.search(r"round 2, coterie[.](algorithms[.]|compute[.]tasks:|samplers[.])", one.failures["c"])
     assert all("c" not in weights for target, weights in one.weights.items())
     assert all(torch.isfinite(x).all() for x in one.models.values())
     assert max(float(x.abs().max()) for x in one.models.values()) < 1e3
@@ -473,7 +473,7 @@ def test_below_quorum_the_run_ends_with_a_sentence_that_names_everybody(case, mo
     with pytest.raises(QuorumError) as caught:
         quick(case, rounds=2)
     sentence = str(caught.value)
-    assert re.match(r"round 1, task 'coterie[.](algorithms[.]|core[.]tasks:|samplers[.])", sentence)
+    assert re.match(r"round 1, task 'coterie[.](algorithms[.]|compute[.]tasks:|samplers[.])", sentence)
     assert "2 of 5 clients replied, at least 50% are needed" in sentence
     for name in "acd":
         assert f"{name} (ValueError: the disk is full)" in sentence

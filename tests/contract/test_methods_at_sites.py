@@ -8,8 +8,8 @@ import pytest
 import torch
 from test_methods import CASES, is_pooled, label, method_of, server_rows
 
-from coterie.core.method import as_method
-from coterie.core.training import Epochs, LocalSGD, Steps
+from coterie.contract.method import as_method
+from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.engines.inprocess import InProcessEngine
 from federations import Opening, fit, logistic
 

@@ -11,12 +11,12 @@ from test_methods import CASES, LOCAL, StoppedError, each_method, run
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.metrics import OWN, register
-from coterie.core.modules import load_object
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.modules import load_object
+from coterie.base.rows import Part
+from coterie.compute.metrics import OWN, register
+from coterie.contract.federation import QuorumError
 from coterie.engines import ENGINES
 from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic
 

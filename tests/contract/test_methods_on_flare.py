@@ -11,7 +11,7 @@ from test_methods import CASES, is_pooled
 
 from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
+from coterie.study.sweep import run_experiment
 from deployment import HOSPITALS, differences
 
 pytest.importorskip(

@@ -16,12 +16,12 @@ from test_methods import CASES, StoppedError, label, run
 from torch import nn
 
 import coterie as ct
-from coterie.core import noise
-from coterie.core.capacity import free_bytes
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.noise import Generators, generators_of
-from coterie.core.workspace import Workspace
+from coterie.base import rng as noise
+from coterie.base.errors import InputError
+from coterie.base.rng import Generators, generators_of
+from coterie.compute.capacity import free_bytes
+from coterie.compute.workspace import Workspace
+from coterie.contract.federation import QuorumError
 from federations import PROBLEMS, assert_close, assert_same_bits
 
 absent = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no GPU here")

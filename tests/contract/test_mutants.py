@@ -19,7 +19,7 @@ FAILED tests/methods/test_mine.py::test_a[x] - assert 1.0 == 2.0
         (1, FAILED, "killed", "tests/methods/test_mine.py::test_a[x]"),
         (1, FAILED + "E   NameError: name 'x' is not defined", "BROKEN: NameError", ""),
         (1, FAILED + "E   TypeError: f() got an unexpected argument", "BROKEN: TypeError", ""),
-        (1, FAILED + "E   coterie.core.exchange.QuorumError: a (TypeError: no tensor)", "BROKEN: TypeError", ""),
+        (1, FAILED + "E   coterie.contract.exchange.QuorumError: a (TypeError: no tensor)", "BROKEN: TypeError", ""),
         (
             1,
             FAILED + "E   Failed: DID NOT RAISE <class 'TypeError'>",

@@ -7,15 +7,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from coterie.core.errors import InputError
-from coterie.core.state import read_checkpoint
+from coterie.base.errors import InputError
+from coterie.base.files import read_checkpoint
 from coterie.report.files import summary_rows
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.run.files import WRITER, require_readable, write_json
+from coterie.run.hashes import read_sealed, write_sealed
 from coterie.run.history import Run
-from coterie.run.models import load_model_file, open_model_file
-from coterie.run.seals import read_sealed, write_sealed
+from coterie.run.model_files import load_model_file, open_model_file
 
 HOSTILE = {
     "nothing": "",

@@ -6,7 +6,7 @@ import torch
 
 import coterie as ct
 from coterie.attacks import Attack
-from coterie.core.schema import options
+from coterie.config.schema import options
 from federations import fit, logistic
 
 PROBLEM = logistic()

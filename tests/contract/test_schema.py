@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import pytest
 import torch
 
-from coterie.core.errors import InputError
-from coterie.core.identity import identity
-from coterie.core.rules import NOT_NEGATIVE, POSITIVE, SIZE, list_of, one_of, optional
-from coterie.core.schema import InFiles, Registry, Units, build, options, options_of, spell
+from coterie.base.errors import InputError
+from coterie.base.identity import identity
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE, list_of, one_of, optional
+from coterie.config.schema import InFiles, Registry, Units, build, options, options_of, spell
 
 
 @options
@@ -200,7 +200,9 @@ def test_a_registry_finds_by_name_file_and_place(tmp_path):
     assert VEHICLES.spell(raft) == {"name": place, "logs": 4}
     with pytest.raises(InputError, match=r"own.py has no 'Rafd'; did you mean 'Raft'"):
         VEHICLES.build({"name": f"{tmp_path / 'own.py'}:Rafd"}, "t")
-    lazy = Registry("schema", {"rule": "coterie.core.schema:Rule", "flag": "coterie.core.schema:Flag"}, default="flag")
+    lazy = Registry(
+        "schema", {"rule": "coterie.config.schema:Rule", "flag": "coterie.config.schema:Flag"}, default="flag"
+    )
     assert lazy.find("rule").__name__ == "Rule"
     assert type(lazy.build({}, "t")) is lazy["flag"]
     with pytest.raises(InputError, match="a vehicle of class Fare has no name in files"):

@@ -14,12 +14,12 @@ from torch import Tensor
 
 import coterie as ct
 from coterie import task
-from coterie.core.errors import InputError
-from coterie.core.method import as_method
-from coterie.core.shard import Shard
-from coterie.core.task import Update, find_task
+from coterie.base.errors import InputError
+from coterie.compute.shard import Shard
+from coterie.contract.method import as_method
+from coterie.contract.task import Update, find_task
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
+from coterie.study.sweep import run_experiment
 from federations import assert_same_bits, batch_norm, federation_of, fit, logistic, quadratic
 
 TENTH = ct.TopK(0.1)

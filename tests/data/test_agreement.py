@@ -15,7 +15,7 @@ import torch
 from folders import breast, diabetes, fifty, hospitals, plain
 
 import coterie as ct
-from coterie.core.training import LocalSGD, Steps
+from coterie.contract.training import LocalSGD, Steps
 from coterie.data import from_folder
 from coterie.data.sets.heart_disease import OPTIONS
 

@@ -9,7 +9,7 @@ import pytest
 from csv_files import folder, rows
 
 import coterie as ct
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.data.tables.check import check_folder
 from coterie.data.tables.read import read

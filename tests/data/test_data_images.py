@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import hub, load
 from coterie.data.sets import cifar10 as module
 

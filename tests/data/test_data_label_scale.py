@@ -10,14 +10,14 @@ import pytest
 import torch
 from csv_files import folder, rows
 
-from coterie.core.errors import InputError
-from coterie.core.rows import LabelScale, Part
+from coterie.base.errors import InputError
+from coterie.base.rows import LabelScale, Part
 from coterie.data import apply_recipe, from_folder, from_tensors, standardise
 from coterie.report.results import Results
 from coterie.report.verdicts import verdict
 from coterie.run.experiment import Experiment
-from coterie.run.predict import predict
-from coterie.run.sweep import run_experiment
+from coterie.study.predict import predict
+from coterie.study.sweep import run_experiment
 
 
 def write(tmp_path, factor=1.0, n=36):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import DATASETS, load
 from coterie.data.sets.fashion_mnist import DEBIAN, read_idx
 from coterie.data.sets.mean_estimation import means

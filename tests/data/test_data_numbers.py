@@ -10,7 +10,7 @@ import pytest
 import torch
 from csv_files import folder, notes, rows
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import apply_recipe, from_folder
 
 Y = [0, 1] * 6

@@ -7,7 +7,7 @@ import pytest
 import torch
 from csv_files import folder, notes, rows
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import apply_recipe, load
 
 N = 90

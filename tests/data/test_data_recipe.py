@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import apply_recipe, from_folder, load
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.encode import encode
 from coterie.data.tables.read import read
-from coterie.data.tables.recipe import TableCohort, describe, moments
+from coterie.data.tables.recipe import TableCohort, describe, fit_recipe, moments
 
 HEART = load("heart-disease")
 
@@ -106,10 +107,29 @@ def test_pooled_moments_are_those_of_all_rows_together(columns):
     assert got.counts.shape == (len(columns), 1)
     assert {f.dtype for f in got} == {torch.float64}
     np.testing.assert_allclose(got.counts.sum(), len(together))
-    np.testing.assert_allclose(got.totals.sum(), together.sum(), rtol=1e-9, atol=1e-6)
-    np.testing.assert_allclose(got.squares.sum(), (together**2).sum(), rtol=1e-9)
-    centred = moments(TableCohort(tables), schema='["x"]', centre=torch.tensor([5.0], dtype=torch.float64))
-    np.testing.assert_allclose(centred.squares.sum(), ((together - 5) ** 2).sum(), rtol=1e-9)
+    np.testing.assert_allclose((got.counts * got.means).sum(), together.sum(), rtol=1e-9, atol=1e-6)
+    own = [t.columns["x"].numbers[:-1] for t in tables.values()]
+    own = [values[~np.isnan(values)] for values in own]
+    np.testing.assert_allclose(
+        got.squares[:, 0], [((v - v.mean()) ** 2).sum() if len(v) else 0.0 for v in own], rtol=1e-9, atol=1e-9
+    )
+
+
+def test_moments_joined_over_clients_give_mean_and_scale_of_all_rows(three):
+    tables = {}
+    for name in ("a", "b", "c"):
+        table = read(three / f"{name}.csv")
+        shifted = {**table.columns, "x": replace(table.columns["x"], numbers=table.columns["x"].numbers + 2e6)}
+        tables[name] = Table(name, table.source, shifted, {"train": np.arange(0, 60, 2)})
+    draft = {
+        "version": 1, "label": {"task": "classification"}, "columns": [{"name": "x", "kind": "number"}], "missing": {},
+        "rename": {}, "notes": [], "training_rows": dict.fromkeys(tables, 30),
+    }  # fmt: skip
+    fitted = fit_recipe(draft, lambda task, **payload: task(TableCohort(tables), **payload))["columns"][0]
+    together = np.concatenate([t.columns["x"].numbers[t.parts["train"]] for t in tables.values()])
+    together = together[~np.isnan(together)]
+    assert fitted["mean"] == pytest.approx(together.mean(), rel=1e-15)
+    assert fitted["scale"] == pytest.approx(together.std(), rel=1e-9)
 
 
 def test_a_cohort_of_three_says_what_three_cohorts_of_one_say(three):
@@ -122,7 +142,7 @@ def test_a_cohort_of_three_says_what_three_cohorts_of_one_say(three):
     together = describe(whole, label="y"), moments(whole, schema='["x", "z"]')
     alone = [TableCohort({n: tables[n]}) for n in whole.names]
     assert together[0].text == tuple(describe(c, label="y").text[0] for c in alone)
-    for field in ("counts", "totals", "squares"):
+    for field in ("counts", "means", "squares"):
         rows = torch.cat([getattr(moments(c, schema='["x", "z"]'), field) for c in alone])
         assert torch.equal(getattr(together[1], field), rows)
 

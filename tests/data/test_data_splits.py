@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data.split_table import Split
 from coterie.data.splits import (
     DEFAULT_PARTS,

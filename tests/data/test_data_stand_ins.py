@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.core.errors import InputError
-from coterie.core.loss import IGNORED
+from coterie.base.errors import InputError
+from coterie.base.loss import IGNORED
 from coterie.data import load
 from coterie.data.sets.shakespeare import CHARACTERS
 from coterie.data.words import hashed_words

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from coterie.core.clients import Client
-from coterie.core.errors import InputError
-from coterie.core.rows import Part
+from coterie.base.clients import Client
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
 from coterie.data import from_dataset, from_tensors
 from coterie.data.splits import DEFAULT_PARTS, stratified
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from csv_files import folder, notes, rows
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import Split, load
 
 N = 60

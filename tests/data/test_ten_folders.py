@@ -8,7 +8,7 @@ import torch
 from folders import FOLDERS, diabetes, fifty, plain
 
 import coterie as ct
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.data import from_folder
 from coterie.data.tables.check import check_folder
 

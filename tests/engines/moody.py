@@ -13,9 +13,9 @@ from nvflare.collab import collab
 from test_sites import GARBAGE, LOCAL, begin, experiment, update, view
 
 import coterie as ct
-from coterie.core.federation import QuorumError
-from coterie.core.tasks import local_update
-from coterie.core.wire import decode
+from coterie.compute.tasks import local_update
+from coterie.contract.federation import QuorumError
+from coterie.contract.wire import decode
 from coterie.models import build_model
 from coterie.run.history import Run
 from coterie.run.loop import run_method

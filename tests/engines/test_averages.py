@@ -14,12 +14,12 @@ from torch.nn.parameter import is_lazy
 
 import coterie as ct
 from coterie import task
-from coterie.core import exchange
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.rng import Rng
-from coterie.core.task import Gradient, Update
-from coterie.core.vector import average as mean_of
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.vector import average as mean_of
+from coterie.contract import exchange
+from coterie.contract.federation import QuorumError
+from coterie.contract.task import Gradient, Update
 from coterie.engines.inprocess import InProcessEngine
 from federations import batch_norm, federation_of, fit, logistic, quadratic
 

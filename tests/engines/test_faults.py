@@ -16,10 +16,10 @@ import torch
 
 from coterie import task
 from coterie.algorithms import FedAvg, Scaffold
-from coterie.core.errors import InputError
-from coterie.core.interrupts import end, heeded
-from coterie.core.task import Task, Update
-from coterie.core.training import LocalSGD, Steps
+from coterie.base.errors import InputError
+from coterie.base.interrupts import end, heeded
+from coterie.contract.task import Task, Update
+from coterie.contract.training import LocalSGD, Steps
 from coterie.engines import workers
 from coterie.engines.inprocess import InProcess
 from federations import assert_same_bits, federation_of, fit, logistic, quadratic
@@ -197,7 +197,7 @@ def test_a_signal_while_a_task_runs_ends_the_run(number, error):
 
 OPENS = """
 import os, signal, sys
-from coterie.core.interrupts import end
+from coterie.base.interrupts import end
 def opens():
     file = open(sys.argv[1], "wb")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from coterie import task
 from coterie.algorithms import FedAvg
-from coterie.core.envelopes import Answer
-from coterie.core.errors import InputError
-from coterie.core.federation import Federation, QuorumError
-from coterie.core.rows import Part
-from coterie.core.task import Gradient, Task, Update, find_task
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import PerClient, to_json
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
+from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.task import Gradient, Task, Update, find_task
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import Answer, PerClient, to_json
 from coterie.engines.inprocess import InProcess, InProcessEngine
 from federations import SIZES, Opening, federation_of, fit, logistic, quadratic
 

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from coterie import task
 from coterie.algorithms import FedAvg, MaxFL, MeritFed, VaRSeL
+from coterie.base.errors import InputError, RunError
 from coterie.cli import main as cli
-from coterie.core.errors import InputError, RunError
-from coterie.core.federation import Federation
-from coterie.core.memory import owners
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import PerClient
+from coterie.contract.federation import Federation
+from coterie.contract.memory import owners
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import PerClient
 from coterie.engines.ray import Ray
 from federations import SIZES, Opening, Problem, assert_same_bits, fit, logistic, quadratic
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.engines.ray import RayEngine
 from coterie.engines.ray_cluster import STARTING, Host
 

@@ -20,17 +20,16 @@ import torch
 from site_forks import Forked
 
 import coterie.algorithms
-import coterie.core.metrics  # noqa: F401 - the settings of a site may name their tasks
-from coterie.core.errors import InputError, RunError
-from coterie.core.federation import Federation, QuorumError
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import decode, encode
+import coterie.compute.metrics  # noqa: F401 - the settings of a site may name their tasks
+from coterie.base.errors import InputError, RunError
+from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import decode, encode
 from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.report.answer import answer_lines
 from coterie.report.html import write
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
 from coterie.sites import site as site_module
 from coterie.sites.approval import approve
@@ -39,6 +38,7 @@ from coterie.sites.log import Log, verified
 from coterie.sites.server import Remote
 from coterie.sites.settings import read_settings
 from coterie.sites.site import SERVER, Site
+from coterie.study.sweep import run_experiment
 from deployment import HOSPITALS, SAME, differences
 
 LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)
@@ -181,7 +181,7 @@ def view(engine, round=1):
 
 
 def update(federation, **options):
-    from coterie.core.tasks import local_update
+    from coterie.compute.tasks import local_update
 
     return federation.ask(federation.clients, local_update, x=federation.engine.x, local=LOCAL, **options)
 
@@ -285,7 +285,7 @@ def test_a_site_that_fails_is_named_in_the_report(hospitals, tmp_path):
     _, make = hospitals
     engine = remote(make("hungary", refuse=("tasks:local_update",)))
     run_experiment(experiment([{"name": "fedavg"}], rounds=2), tmp_path / "run", backend=Sites(engine))
-    said = "hungary failed under fedavg, seed 0; last in round 2, coterie.core.tasks:local_update: its site refuses"
+    said = "hungary failed under fedavg, seed 0; last in round 2, coterie.compute.tasks:local_update: its site refuses"
     results = Results.load(tmp_path / "run")
     assert said in " ".join(" ".join(answer_lines(results)).split())
     assert said in write(tmp_path / "run").read_text()
@@ -329,7 +329,7 @@ def test_every_ask_is_written_down_at_the_site(ready):
     last = entries[-1]
     said = {key: last[key] for key in ("caller", "what", "round", "pair", "outcome", "plan")}
     plan = link.sites["cleveland"]._hash
-    task = "coterie.core.tasks:local_update"
+    task = "coterie.compute.tasks:local_update"
     assert said == {"caller": "server", "what": task, "round": 1, "pair": "x-0", "outcome": "answered", "plan": plan}
     sent = next(m for n, m in link.sent[before:] if n == "cleveland")
     assert last["bytes_down"] == len(sent)
@@ -464,7 +464,7 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_comes_back(ready):
 
 
 def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_log(ready):
-    from coterie.core.tasks import local_update
+    from coterie.compute.tasks import local_update
 
     link, _, federation = ready
     short = torch.zeros(3)

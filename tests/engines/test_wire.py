@@ -9,10 +9,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.envelopes import Answer, Ask, Block, Context
-from coterie.core.errors import InputError
-from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
-from coterie.core.wire import PerClient, decode, encode, from_json, header, nbytes, to_json, wire_type
+from coterie.base.errors import InputError
+from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps
+from coterie.contract.wire import (
+    Answer,
+    Ask,
+    Block,
+    Context,
+    PerClient,
+    decode,
+    encode,
+    from_json,
+    header,
+    nbytes,
+    to_json,
+    wire_type,
+)
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)
 

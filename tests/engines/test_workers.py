@@ -18,15 +18,15 @@ from torch import Tensor
 
 from coterie import task
 from coterie.algorithms import FedAvg, MeritFed
-from coterie.core.capacity import check_free_memory
-from coterie.core.errors import InputError, RunError
-from coterie.core.federation import QuorumError
-from coterie.core.task import Task, Update
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.wire import PerClient
+from coterie.base.errors import InputError, RunError
+from coterie.compute.capacity import check_free_memory
+from coterie.contract.federation import QuorumError
+from coterie.contract.task import Task, Update
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import PerClient
 from coterie.engines import workers as worker_processes
-from coterie.engines.arena import Arena
 from coterie.engines.inprocess import InProcess, InProcessEngine
+from coterie.engines.workers import Arena
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.3, steps=Steps(2), batch_size=4)

@@ -12,11 +12,11 @@ import torch
 from short_runs import MINI, gradient, rows, run_with_server
 
 from coterie.algorithms import FedAvg, Local, MeritFed
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.rng import Rng
-from coterie.core.rows import Part
-from coterie.core.training import Epochs, LocalSGD
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.rows import Part
+from coterie.contract.training import Epochs, LocalSGD
 from coterie.run.experiment import Experiment
 from coterie.samplers import SAMPLERS
 from federations import SIZES, Problem, assert_same_bits, logistic, regression, seeded, start

@@ -10,11 +10,11 @@ import pytest
 from short_runs import MINI, assert_resumes, between, descent, run, unplug
 
 from coterie.algorithms import FedAdp, FedAvg
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.rows import Part
-from coterie.core.training import LocalSGD, Steps
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
+from coterie.contract.federation import QuorumError
+from coterie.contract.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, logistic, quadratic, start, subset
 
 MUTANTS = {

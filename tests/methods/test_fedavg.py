@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from short_runs import CENTRES, MINI, ONE, assert_follows_the_recursion, trained, unplug
 
 from coterie.algorithms import FedAvg, FedProx, Local
-from coterie.core.clients import Client, Clients
-from coterie.core.rows import Part
-from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.core.vector import move
+from coterie.base.clients import Client, Clients
+from coterie.base.rows import Part
+from coterie.base.vector import move
+from coterie.contract.training import Epochs, LocalSGD, Steps
 from federations import (
     SIZES,
     assert_close,

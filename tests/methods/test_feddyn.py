@@ -10,9 +10,9 @@ from torch import nn
 
 from coterie import data
 from coterie.algorithms import FedAvg, FedDyn, feddyn
-from coterie.core.errors import InputError
-from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Quadratic, Steps
+from coterie.base.errors import InputError
+from coterie.contract.task import Task
+from coterie.contract.training import LocalSGD, Quadratic, Steps
 from federations import Problem, assert_close, batch_norm, cohort_of, fit, logistic, seeded, start
 
 MUTANTS = {

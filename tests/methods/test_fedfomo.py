@@ -10,9 +10,9 @@ import torch
 from short_runs import FULL, LOCAL, MINI, ONE, assert_refused_by_the_command, logged, loss, rows, run, sgd
 
 from coterie.algorithms import FedFomo, Local
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.rng import Rng
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
 from federations import (
     HELD,
     SIZES,

@@ -13,8 +13,8 @@ from short_runs import MINI, assert_follows_the_recursion, trained
 
 import coterie
 from coterie.algorithms import FedAvg, FedProx
-from coterie.core.kernels import Batched
-from coterie.core.training import Steps
+from coterie.compute.kernels import Batched
+from coterie.contract.training import Steps
 from federations import (
     batch_norm,
     dropout,
@@ -80,5 +80,5 @@ def test_five_files_are_opened_to_follow_a_round_to_its_local_steps(monkeypatch)
     monkeypatch.setattr(Batched, "train", note)
     trained(FedProx(MINI), logistic(), 1)
     assert opened == {
-        "run/loop", "algorithms/fedprox", "core/exchange", "core/shard", "core/local_training",
+        "run/loop", "algorithms/fedprox", "contract/exchange", "compute/shard", "compute/local_training",
     }  # fmt: skip

@@ -18,8 +18,8 @@ from row_samplers import (
 )
 from short_runs import MINI, gradient, rows, run_with_server
 
-from coterie.core.clients import Client, Clients
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.rows import Part
 from coterie.samplers.isfedavg import GradientNormSampler, ISFedAvg
 from coterie.samplers.uniform_is import UniformIS
 from federations import (

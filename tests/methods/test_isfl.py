@@ -12,14 +12,14 @@ from short_runs import MINI, run_with_server
 from torch import nn
 
 from coterie.algorithms import ISFL, FedAvg, Local, MeritFed
-from coterie.core.clients import Client, Clients
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, RunError
-from coterie.core.memory import Memory, MemoryView
-from coterie.core.rng import Rng
-from coterie.core.rows import Part
-from coterie.core.training import Epochs, LocalSGD, Steps
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, RunError
+from coterie.base.rng import Rng
+from coterie.base.rows import Part
+from coterie.compute.cohort import Cohort
+from coterie.compute.workspace import Workspace
+from coterie.contract.memory import Memory, MemoryView
+from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.run.experiment import Experiment
 from coterie.samplers.isfl import SHARES, LipschitzSampler, _solved, compare
 from coterie.solvers.waterfill import bound, closed_form, exact
@@ -471,7 +471,7 @@ def test_chunks_of_rows_do_not_matter(monkeypatch):
     problem = batch_norm()
     x, models = nearby(problem)
     whole = compare(server_of(problem), x=x, models=models, clients=5)
-    monkeypatch.setattr("coterie.core.own_rows.BLOCK", 7 * 2 * server_of(problem).layout.dim)
+    monkeypatch.setattr("coterie.compute.own_rows.BLOCK", 7 * 2 * server_of(problem).layout.dim)
     pieces = compare(server_of(problem), x=x, models=models, clients=5)
     assert_close(whole.lipschitz, pieces.lipschitz)
 

@@ -9,7 +9,7 @@ import torch
 from short_runs import MINI, ONE, trained
 
 from coterie.algorithms import FedAvg, Local
-from coterie.core.training import Steps
+from coterie.contract.training import Steps
 from federations import (
     SIZES,
     assert_close,

@@ -14,14 +14,14 @@ from short_runs import LOCAL, logged_at, loss, rows, run, sgd, trained
 
 from coterie.algorithms import FedAvg, Local, MaxFL, SGDIdeal
 from coterie.attacks import LossInflation
-from coterie.core import appeal
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError, RunError
-from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Schedule, Steps
-from coterie.run.appeal import Appeal
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, RunError
+from coterie.compute import appeal
+from coterie.contract.task import Task
+from coterie.contract.training import LocalSGD, Schedule, Steps
 from coterie.run.experiment import Experiment
 from coterie.run.history import Run
+from coterie.run.settings import Appeal
 from federations import (
     SIZES,
     Problem,
@@ -38,10 +38,10 @@ from federations import (
 
 MUTANTS = {
     "maxfl": [
-        ("core/appeal.py", "appeals = test < own[:, 2]", "appeals = test <= own[:, 2]"),
-        ("core/appeal.py", "(train < own[:, 1])", "(train <= own[:, 1])"),
-        ("core/appeal.py", "if gap < 0)", "if gap <= 0)"),
-        ("core/appeal.py", "torch.where(appeals, right, own[:, 3])", "torch.maximum(right, own[:, 3])"),
+        ("compute/appeal.py", "appeals = test < own[:, 2]", "appeals = test <= own[:, 2]"),
+        ("compute/appeal.py", "(train < own[:, 1])", "(train <= own[:, 1])"),
+        ("compute/appeal.py", "if gap < 0)", "if gap <= 0)"),
+        ("compute/appeal.py", "torch.where(appeals, right, own[:, 3])", "torch.maximum(right, own[:, 3])"),
         ("solvers/appeal.py", "torch.sigmoid(gap) * torch.sigmoid(-gap)", "torch.sigmoid(gap)"),
         ("solvers/appeal.py", "(gap >= 0).to(gap.dtype)", "(gap > 0).to(gap.dtype)"),
         ("algorithms/maxfl.py", "q / (q.sum() + self.eps)", "q / q.sum()"),
@@ -55,9 +55,9 @@ MUTANTS = {
             "federation.round <= self.mandatory_rounds",
             "federation.round < self.mandatory_rounds",
         ),
-        ("core/appeal.py", "part.only(held).loss(own[held], part=rows)", "part.only(held).loss(own[held])"),
-        ("core/appeal.py", "replace(cohort.only(some), round=0)", "cohort.only(some)"),
-        ("core/appeal.py", "(need - train).clamp(min=0)", "(need - train)"),
+        ("compute/appeal.py", "part.only(held).loss(own[held], part=rows)", "part.only(held).loss(own[held])"),
+        ("compute/appeal.py", "replace(cohort.only(some), round=0)", "cohort.only(some)"),
+        ("compute/appeal.py", "(need - train).clamp(min=0)", "(need - train)"),
     ],
 }
 

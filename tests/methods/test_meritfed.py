@@ -13,13 +13,13 @@ import torch
 from short_runs import run, trained
 
 from coterie.algorithms import FedAvg, MeritFed, meritfed
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.rng import Rng
-from coterie.core.rows import Part
-from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Schedule, Steps
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.rows import Part
+from coterie.contract.federation import QuorumError
+from coterie.contract.task import Task
+from coterie.contract.training import LocalSGD, Schedule, Steps
 from coterie.data import load
 from coterie.run.experiment import Experiment
 from federations import (

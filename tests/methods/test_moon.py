@@ -10,8 +10,8 @@ import torch
 from short_runs import FULL, LOCAL, LR, MINI, drawn, forget, logged, logged_at, participants, run
 
 from coterie.algorithms import MOON, FedAvg
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
 from federations import (
     SIZES,
     assert_close,

@@ -26,8 +26,8 @@ from short_runs import (
 
 from coterie.algorithms import MWFed
 from coterie.attacks import LossInflation
-from coterie.core.errors import InputError
-from coterie.core.training import Epochs, Steps
+from coterie.base.errors import InputError
+from coterie.contract.training import Epochs, Steps
 from federations import (
     SIZES,
     assert_close,

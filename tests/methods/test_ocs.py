@@ -12,10 +12,10 @@ from short_runs import MINI, chosen_by_round, descent, run
 
 from coterie.algorithms import OCS, FedAvg
 from coterie.algorithms.ocs import local_update, norms
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Steps
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.contract.task import Task
+from coterie.contract.training import LocalSGD, Steps
 from coterie.solvers.sampling import inclusion_probabilities
 from federations import (
     SIZES,

@@ -12,11 +12,11 @@ from torch import nn
 
 from coterie import data
 from coterie.algorithms import PerFedAvg
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError
-from coterie.core.rng import Rng
-from coterie.core.task import Task
-from coterie.core.training import Steps
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.contract.task import Task
+from coterie.contract.training import Steps
 from coterie.samplers.isfl import LipschitzSampler
 from federations import (
     SIZES,

@@ -21,11 +21,11 @@ from row_samplers import (
 from short_runs import MINI, forget, logged, run_with_server
 
 from coterie.algorithms import ISFL
-from coterie.core.rng import Rng
-from coterie.core.task import Task
-from coterie.core.tasks import local_update
-from coterie.core.training import Epochs
-from coterie.core.wire import PerClient
+from coterie.base.rng import Rng
+from coterie.compute.tasks import local_update
+from coterie.contract.task import Task
+from coterie.contract.training import Epochs
+from coterie.contract.wire import PerClient
 from coterie.samplers import isfl, pj_is, weighted
 from coterie.samplers.isfl import LipschitzSampler
 from coterie.samplers.pj_is import ClassShareSampler, PjIS

@@ -11,7 +11,7 @@ from short_runs import CENTRES, LOCAL, LR, MINI, ONE, loss, rows, run, sgd, unif
 from torch import nn
 
 from coterie.algorithms import QFFL
-from coterie.core.errors import InputError, RunError
+from coterie.base.errors import InputError, RunError
 from federations import (
     SIZES,
     assert_close,

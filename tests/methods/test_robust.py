@@ -18,10 +18,10 @@ from coterie.algorithms import (
     SGDFull,
     TrimmedMean,
 )
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError, RunError
-from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Steps
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, RunError
+from coterie.contract.task import Task
+from coterie.contract.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, cohort_of, logistic, quadratic, start
 
 MUTANTS = {

@@ -29,9 +29,9 @@ from torch import nn
 
 from coterie import data
 from coterie.algorithms import FedAvg, Scaffold
-from coterie.core.errors import InputError
-from coterie.core.task import Task
-from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
+from coterie.base.errors import InputError
+from coterie.contract.task import Task
+from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps
 from federations import (
     SIZES,
     Problem,

@@ -8,8 +8,8 @@ import torch
 from short_runs import MINI, chosen_by_round, descent, loss, rows, run
 
 from coterie.algorithms import FedAvg, SelectiveLearning
-from coterie.core.errors import InputError
-from coterie.core.training import LocalSGD, Steps
+from coterie.base.errors import InputError
+from coterie.contract.training import LocalSGD, Steps
 from federations import (
     SIZES,
     batch_norm,

@@ -16,8 +16,8 @@ from coterie.algorithms import (
     SGDIdeal,
     TargetOnly,
 )
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
 from federations import SIZES, assert_close, batch_norm, cohort_of, logistic, start, subset
 
 MUTANTS = {

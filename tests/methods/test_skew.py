@@ -11,9 +11,9 @@ import torch
 from short_runs import MINI, chosen_by_round, descent, loss, rows, run
 
 from coterie.algorithms import SGDFull, Skew
-from coterie.core.errors import InputError
-from coterie.core.rng import Rng
-from coterie.core.training import LocalSGD, Steps
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.contract.training import LocalSGD, Steps
 from federations import (
     SIZES,
     batch_norm,

@@ -9,9 +9,9 @@ import pytest
 from short_runs import MINI, assert_resumes, between, descent, run, unplug
 
 from coterie.algorithms import TAWT, SGDFull
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.training import LocalSGD, Steps
+from coterie.base.errors import InputError
+from coterie.contract.federation import QuorumError
+from coterie.contract.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, logistic, start
 
 MUTANTS = {

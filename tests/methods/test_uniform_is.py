@@ -17,7 +17,7 @@ from row_samplers import (
 )
 from short_runs import MINI, run_with_server
 
-from coterie.core.clients import Client, Clients
+from coterie.base.clients import Client, Clients
 from coterie.samplers.pj_is import PjIS
 from coterie.samplers.uniform_is import UniformClassSampler, UniformIS
 from federations import (

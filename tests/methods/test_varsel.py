@@ -14,13 +14,13 @@ from short_runs import MINI, ONE
 
 from coterie.algorithms import FedAvg, VaRSeL
 from coterie.algorithms.varsel import distances, local_updates
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.federation import QuorumError
-from coterie.core.rng import Rng
-from coterie.core.rows import Part
-from coterie.core.task import Task
-from coterie.core.training import Epochs, LocalSGD, Schedule, Steps
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.rows import Part
+from coterie.contract.federation import QuorumError
+from coterie.contract.task import Task
+from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps
 from coterie.samplers.isfl import LipschitzSampler
 from federations import (
     PROBLEMS,

@@ -25,12 +25,12 @@ from coterie.attacks import (
     Straggler,
     choose_attackers,
 )
-from coterie.core.cohort import Cohort
-from coterie.core.engine import Engine
-from coterie.core.errors import InputError
-from coterie.core.federation import Federation
-from coterie.core.task import Gap, Gradient, Update, task
-from coterie.core.wire import PerClient
+from coterie.base.errors import InputError
+from coterie.compute.cohort import Cohort
+from coterie.contract.engine import Engine
+from coterie.contract.federation import Federation
+from coterie.contract.task import Gap, Gradient, Update, task
+from coterie.contract.wire import PerClient
 from coterie.data import from_dataset
 from federations import SIZES, batch_norm, federation_of, logistic, regression
 

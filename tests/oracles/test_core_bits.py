@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from coterie.core.bits import ALIGNMENT, aligned, is_aligned
-from coterie.core.errors import InputError
-from coterie.core.task import find_task
-from coterie.core.tasks import local_update
+from coterie.base.errors import InputError
+from coterie.base.vector import ALIGNMENT, aligned, is_aligned
+from coterie.compute.tasks import local_update
+from coterie.contract.task import find_task
 from coterie.solvers import NotFiniteError, appeal, mirror
 from federations import cohort_of, federation_of, logistic, start
 
@@ -36,7 +36,7 @@ def test_positions_are_among_everyone_in_the_order_that_is_asked_for():
 def test_a_report_names_the_round_and_the_task():
     with federation_of(logistic(), round=4) as federation:
         federation.report("b", "it forgot", find_task(local_update.name))
-        assert federation.session.failures == {"b": "round 4, coterie.core.tasks:local_update: it forgot"}
+        assert federation.session.failures == {"b": "round 4, coterie.compute.tasks:local_update: it forgot"}
 
 
 def test_unbilled_work_is_not_counted():

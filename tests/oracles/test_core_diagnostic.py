@@ -6,8 +6,7 @@ import pytest
 import torch
 from sklearn import metrics as sk
 
-from coterie.core.diagnostic import DIAGNOSTIC
-from coterie.core.metrics import METRICS
+from coterie.compute.metrics import DIAGNOSTIC, METRICS
 from coterie.report.diagnosis import diagnose
 
 LOGITS = torch.linspace(-3, 3, 80)[:, None] * torch.tensor([1.0, -0.4]).repeat(40)[:, None]

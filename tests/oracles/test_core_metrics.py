@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from coterie import metrics
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
 from federations import cohort_of, federation_of, logistic, quadratic, regression, segmentation, start
 
 quick = settings(derandomize=True, deadline=None, max_examples=40)

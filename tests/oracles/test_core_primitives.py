@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.core.clients import Client, Clients
-from coterie.core.cohort import Cohort, TrainOptions
-from coterie.core.errors import InputError
-from coterie.core.rng import Rng
-from coterie.core.rows import CHUNK, Part
-from coterie.core.vector import Layout, Sum, average, dot, export, flatten, move, unflatten
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.rows import CHUNK, Part
+from coterie.base.vector import Layout, Sum, average, dot, export, flatten, move, unflatten
+from coterie.compute.cohort import Cohort, TrainOptions
 from federations import (
     HELD,
     PROBLEMS,
@@ -276,7 +276,7 @@ def test_a_loss_that_is_no_number_per_row_is_refused():
     ((5, 4), torch.zeros(5, 4), "regression"),
 ])  # fmt: skip
 def test_auto_reads_the_kind_from_outputs_and_labels(outputs, labels, kind):
-    from coterie.core.loss import choose_loss
+    from coterie.base.loss import choose_loss
 
     values = torch.randn(outputs, generator=torch.Generator().manual_seed(0))
     loss = choose_loss("auto", values, labels)
@@ -296,7 +296,7 @@ def test_auto_reads_the_kind_from_outputs_and_labels(outputs, labels, kind):
     ("outputs", "labels"), [((5, 3), torch.zeros(5)), ((5, 3, 2), torch.zeros(5, 4, dtype=torch.int64))]
 )
 def test_outputs_that_do_not_fit_the_labels_are_refused(outputs, labels):
-    from coterie.core.loss import choose_loss
+    from coterie.base.loss import choose_loss
 
     with pytest.raises(InputError, match=r"the model gives outputs of shape .* for labels of shape"):
         choose_loss("auto", torch.zeros(outputs), labels)

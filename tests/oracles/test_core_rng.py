@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from coterie.core.local_training import step_batches
-from coterie.core.rng import Rng, batches
-from coterie.core.training import Epochs, LocalSGD, Steps
+from coterie.base.rng import Rng, batches
+from coterie.compute.local_training import step_batches
+from coterie.contract.training import Epochs, LocalSGD, Steps
 from federations import cohort_of, logistic, regression, subset
 
 quick = settings(derandomize=True, deadline=None, max_examples=80)
@@ -166,7 +166,7 @@ def test_batches_depend_on_seed_round_and_client_and_nothing_else():
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_the_number_of_rows_gathered_at_once_changes_no_batch(monkeypatch, count):
-    from coterie.core import own_rows
+    from coterie.compute import own_rows
 
     problem = logistic()
     before = drawn(problem, "abc", local=LocalSGD(steps=Steps(9), batch_size=5))

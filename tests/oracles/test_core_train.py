@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 import coterie
-from coterie.core import own_rows
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.rng import Rng, batches
-from coterie.core.rows import Part
-from coterie.core.schema import build, spell
-from coterie.core.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
-from coterie.core.vector import Layout
-from coterie.core.wire import wire_type
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng, batches
+from coterie.base.rows import Part
+from coterie.base.vector import Layout
+from coterie.compute import own_rows
+from coterie.config.schema import build, spell
+from coterie.contract.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
+from coterie.contract.wire import wire_type
 from federations import (
     PROBLEMS,
     SIZES,
@@ -445,8 +445,8 @@ def test_a_model_may_have_parameters_that_a_step_does_not_use():
 def test_images_of_bytes_are_scaled_and_float_inputs_take_the_models_dtype():
     problem = logistic()
     client = problem.clients["a"]
-    from coterie.core.clients import Client, Clients
-    from coterie.core.rows import Part
+    from coterie.base.clients import Client, Clients
+    from coterie.base.rows import Part
 
     pixels = (client.train.inputs * 40 + 128).clamp(0, 255).to(torch.uint8)
     given = problem._replace(clients=Clients([Client("a", Part(pixels, client.train.labels))]))

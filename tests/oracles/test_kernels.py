@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from coterie.algorithms import FedAvg
-from coterie.core import kernels, workspace
-from coterie.core.clients import Client, Clients
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError
-from coterie.core.known_models import Layer, recognise
-from coterie.core.memory import Memory, MemoryView
-from coterie.core.rows import Part
-from coterie.core.training import Epochs, LocalSGD, Quadratic, Steps
-from coterie.core.vector import Layout
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
+from coterie.base.vector import Layout
+from coterie.compute import kernels, workspace
+from coterie.compute.cohort import Cohort
+from coterie.compute.kernels import Layer, recognise
+from coterie.compute.workspace import Workspace
+from coterie.contract.memory import Memory, MemoryView
+from coterie.contract.training import Epochs, LocalSGD, Quadratic, Steps
 from coterie.engines.inprocess import InProcess
 from coterie.models import CNN, MLP, Logistic, Mean
 from federations import Problem, assert_close, fit, seeded

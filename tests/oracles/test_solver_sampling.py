@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from coterie.core.rng import Rng
+from coterie.base.rng import Rng
 from coterie.solvers import sampling
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)

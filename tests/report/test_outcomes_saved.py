@@ -12,11 +12,11 @@ import torch
 from safetensors import safe_open
 
 import coterie as ct
-from coterie.core.clients import Clients
+from coterie.base.clients import Clients
 from coterie.run.experiment import Experiment
-from coterie.run.outcomes import outcomes
-from coterie.run.sweep import run_experiment
 from coterie.run.tables import preset
+from coterie.study.row_outcomes import outcomes
+from coterie.study.sweep import run_experiment
 
 
 @pytest.fixture(scope="module")

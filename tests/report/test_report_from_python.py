@@ -6,7 +6,7 @@ import fake_run
 import pytest
 
 import coterie as ct
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 
 
 def test_a_run_directory_speaks(tmp_path):

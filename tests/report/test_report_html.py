@@ -16,7 +16,7 @@ import fake_run
 import numpy as np
 import pytest
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.report import figures, html
 from coterie.report.results import Results
 

@@ -7,7 +7,7 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from coterie.core.outcomes import Rows
+from coterie.compute.outcomes import Rows
 from coterie.report.operating import GRID, reliability, roc
 
 

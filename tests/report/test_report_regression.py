@@ -14,7 +14,7 @@ from coterie.report import words
 from coterie.report.grids import grid
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
-from coterie.run.sweep import run_experiment
+from coterie.study.sweep import run_experiment
 
 CLIENTS = ("a", "b")
 

@@ -10,7 +10,7 @@ import fake_run
 import numpy as np
 import pytest
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.report.card import card
 from coterie.report.results import FILES, Results
 from coterie.report.words import tell

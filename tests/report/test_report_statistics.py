@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.core.errors import InputError
-from coterie.core.outcomes import Influence, RowError, auc_influence, mean_influence, rmse_influence, row_error
+from coterie.base.errors import InputError
+from coterie.compute.outcomes import Influence, RowError, auc_influence, mean_influence, rmse_influence, row_error
 from coterie.report.statistics import Difference, adjusted, judge, over_clients, paired
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.report import table
 from coterie.report.results import Results
 

@@ -26,8 +26,8 @@ import coterie as ct
 from coterie import data
 from coterie.algorithms import ALGORITHMS
 from coterie.cli.main import main
-from coterie.core.metrics import DEFAULT_METRICS
-from coterie.core.task import Task
+from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.contract.task import Task
 from coterie.run.experiment import Experiment
 from coterie.run.tables import read_tables
 from federations import fit, logistic
@@ -227,7 +227,7 @@ def mutated(rng: random.Random) -> str:
 
 def settings(rng: random.Random, folder: Path, most: int, until: float) -> Tries:
     """A mutated experiment is read, its data are loaded and its methods checked; nothing is trained."""
-    from coterie.run.preparing import check_everything
+    from coterie.study.preflight import check_everything
 
     good(folder)
     os.chdir(folder)

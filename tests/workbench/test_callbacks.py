@@ -12,13 +12,13 @@ import coterie as ct
 from cli.commands import contents
 from coterie.report.card import card
 from coterie.report.results import Results
-from coterie.run import search
 from coterie.run.callbacks import CALLBACKS, Metrics
-from coterie.run.finalise import finalise
 from coterie.run.history import History, Row
-from coterie.run.models import open_model_file
-from coterie.run.predict import MODEL
+from coterie.run.model_files import open_model_file
 from coterie.run.trackers.tracker import Sink, Tracker
+from coterie.study import search
+from coterie.study.finalise import finalise
+from coterie.study.predict import MODEL
 from federations import assert_same_bits, logistic
 
 

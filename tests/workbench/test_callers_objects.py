@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import coterie as ct
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from federations import logistic
 
 INIT = {"weight": torch.ones(1, 3, dtype=torch.float64), "bias": torch.zeros(1, dtype=torch.float64)}

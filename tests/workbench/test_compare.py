@@ -15,10 +15,10 @@ from torch import nn
 import coterie as ct
 from cli.commands import contents
 from coterie.cli.main import main
-from coterie.core.tasks import local_update
-from coterie.run.search import tuned
-from coterie.run.sweep import run_experiment
+from coterie.compute.tasks import local_update
 from coterie.run.tables import read_experiment
+from coterie.study.search import tuned
+from coterie.study.sweep import run_experiment
 
 TOML = """
 [data]

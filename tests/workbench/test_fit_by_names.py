@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import coterie as ct
-from coterie.core.modules import load_object
+from coterie.base.modules import load_object
 from federations import assert_same_bits, logistic
 
 

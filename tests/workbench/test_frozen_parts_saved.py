@@ -11,10 +11,10 @@ import torch
 import coterie as ct
 from cli.commands import contents
 from coterie.data.sets.heart_disease import export
-from coterie.run.collect import verify
-from coterie.run.finalise import finalise
-from coterie.run.models import load_model_file
-from coterie.run.predict import predict
+from coterie.run.model_files import load_model_file
+from coterie.study.finalise import finalise
+from coterie.study.predict import predict
+from coterie.study.tables import verify
 
 WIDE = 400
 

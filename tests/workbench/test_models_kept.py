@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import coterie as ct
-from coterie.core.vector import Layout
+from coterie.base.vector import Layout
 
 
 def rows(count=24, width=4, classes=2, seed=0):

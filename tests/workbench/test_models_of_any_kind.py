@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.utils import prune
 
 import coterie as ct
-from coterie.core.noise import Generators, forked, seed_noise
+from coterie.base.rng import Generators, forked, seed_noise
 from coterie.engines.inprocess import InProcess
-from coterie.run.outcomes import outcomes
 from coterie.run.settings import RunSettings
+from coterie.study.row_outcomes import outcomes
 
 
 def rows(count=24, width=4, seed=0):

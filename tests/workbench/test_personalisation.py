@@ -9,14 +9,14 @@ import torch
 from torch.nn import functional as F
 
 import coterie as ct
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError
-from coterie.core.metrics import DEFAULT_METRICS
-from coterie.core.rows import Part
-from coterie.core.vector import Layout
-from coterie.run.finetune import PARTS, Tuning, tunable
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
+from coterie.base.vector import Layout
+from coterie.compute.metrics import DEFAULT_METRICS
 from coterie.run.fit import personalise
 from coterie.run.history import Run
+from coterie.run.personalisation import PARTS, Tuning, tunable
 from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic, quadratic, seeded, subset
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)

@@ -17,9 +17,9 @@ import coterie as ct
 from coterie.data import apply_recipe
 from coterie.report.diagnosis import operating_point
 from coterie.report.results import Results
-from coterie.run.finalise import finalise
-from coterie.run.models import about_models, open_model_file, save_model
-from coterie.run.predict import MODEL, predict
+from coterie.run.model_files import about_models, open_model_file, save_model
+from coterie.study.finalise import finalise
+from coterie.study.predict import MODEL, predict
 
 LABELS = {"two": ("no", "yes"), "three": ("a", "b", "c"), "number": ()}
 

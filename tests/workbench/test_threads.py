@@ -7,7 +7,7 @@ import threading
 import torch
 
 from coterie.algorithms import FedAvg
-from coterie.core.training import LocalSGD, Steps
+from coterie.contract.training import LocalSGD, Steps
 from federations import dropout, fit
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import coterie as ct
 from coterie import data
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 from coterie.run.history import History, Row
 from federations import logistic
 

@@ -41,15 +41,15 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.errors import InputError, nearest
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import POSITIVE, TEXT
-from coterie.core.schema import options
-from coterie.core.tasks import local_update, own_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.base.errors import InputError, nearest
+from coterie.base.rng import Rng
+from coterie.base.vector import move
+from coterie.compute.tasks import local_update, own_update
+from coterie.config.rules import POSITIVE, TEXT
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.training import LocalSGD
 from coterie.solvers.angles import angles, gompertz
 
 __all__ = ["FedAdp", "State"]

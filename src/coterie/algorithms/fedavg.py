@@ -31,15 +31,15 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import POSITIVE
-from coterie.core.schema import options
-from coterie.core.tasks import local_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import shift
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.tasks import local_update
+from coterie.config.rules import POSITIVE
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.training import LocalSGD
 
 __all__ = ["FedAvg", "State"]
 

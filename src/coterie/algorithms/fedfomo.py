@@ -38,18 +38,18 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import clients_named
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import TARGETS, one_of
-from coterie.core.schema import options
-from coterie.core.task import Form, task
-from coterie.core.tasks import own_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
-from coterie.core.wire import PerClient
+from coterie.base.errors import clients_named
+from coterie.base.rng import Rng
+from coterie.base.vector import move
+from coterie.compute.cohort import Cohort
+from coterie.compute.tasks import own_update
+from coterie.config.rules import TARGETS, one_of
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Form, task
+from coterie.contract.training import LocalSGD
+from coterie.contract.wire import PerClient
 
 __all__ = ["FedFomo", "State"]
 

@@ -29,17 +29,17 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import NOT_NEGATIVE, POSITIVE
-from coterie.core.schema import options
-from coterie.core.task import task
-from coterie.core.tasks import LocalUpdate
-from coterie.core.training import LocalSGD, Quadratic
-from coterie.core.vector import shift
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.cohort import Cohort
+from coterie.compute.tasks import LocalUpdate
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import task
+from coterie.contract.training import LocalSGD, Quadratic
 
 __all__ = ["FedProx", "State"]
 

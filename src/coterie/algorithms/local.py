@@ -27,13 +27,13 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.schema import options
-from coterie.core.tasks import own_update
-from coterie.core.training import LocalSGD
-from coterie.core.wire import PerClient
+from coterie.base.rng import Rng
+from coterie.compute.tasks import own_update
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.training import LocalSGD
+from coterie.contract.wire import PerClient
 
 __all__ = ["Local", "State"]
 

@@ -49,7 +49,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from coterie.core.appeal import (
+from coterie.base.rng import Rng
+from coterie.base.vector import move
+from coterie.compute.appeal import (
     KEPT,
     REQUIREMENTS,
     Requirements,
@@ -62,15 +64,13 @@ from coterie.core.appeal import (
     staying,
     with_steps,
 )
-from coterie.core.cohort import Cohort
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import COUNT, POSITIVE, SIZE, one_of
-from coterie.core.schema import options
-from coterie.core.task import Form, OneUpdate, task
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import COUNT, POSITIVE, SIZE, one_of
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Form, OneUpdate, task
+from coterie.contract.training import LocalSGD
 from coterie.solvers import appeal
 
 __all__ = ["MaxFL", "State"]

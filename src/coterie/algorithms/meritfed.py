@@ -63,19 +63,18 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.bits import aligned
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, RunError, clients_named
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
-from coterie.core.schema import options
-from coterie.core.task import Form, Number, OneGradient, Task, task
-from coterie.core.tasks import local_updates
-from coterie.core.training import RATE, LocalSGD, Schedule, rate_of
-from coterie.core.vector import move
-from coterie.core.wire import PerClient
+from coterie.base.errors import InputError, RunError, clients_named
+from coterie.base.rng import Rng
+from coterie.base.vector import aligned, move
+from coterie.compute.cohort import Cohort
+from coterie.compute.tasks import local_updates
+from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Form, Number, OneGradient, Task, task
+from coterie.contract.training import RATE, LocalSGD, Schedule, rate_of
+from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError, adam
 from coterie.solvers.mirror import duality_gap, entropic_descent, two_point_candidates, two_point_estimate
 

@@ -39,17 +39,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import NOT_NEGATIVE, POSITIVE
-from coterie.core.schema import options
-from coterie.core.task import Flag, OneUpdate, Rows, task
-from coterie.core.training import LocalSGD, Step
-from coterie.core.vector import shift, unflatten
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.vector import shift, unflatten
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Flag, OneUpdate, Rows, task
+from coterie.contract.training import LocalSGD, Step
 
 __all__ = ["MOON", "State"]
 

@@ -15,7 +15,7 @@ Symbols: weights = w on the simplex of all N clients, gap_k = F_k(x) - rho_k, ta
 
 Differences from the paper: the MaxFL paper only names the method. Our reading: w_k *= exp(rate [gap_k > 0]) for the participants,
 normalised; each takes max(1, round(tau n w_k)) local steps, w_k as a share of the participants'; updates are weighted by w_k. Absent
-clients keep what they have. Requirements are MaxFL's (`coterie/core/appeal.py`).
+clients keep what they have. Requirements are MaxFL's (`coterie/compute/appeal.py`).
 
 Steps of all participants sum to about tau n, so budgets are those of other methods; what is rounded up to one step comes on top.
 
@@ -35,7 +35,10 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.appeal import (
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.appeal import (
     KEPT,
     REQUIREMENTS,
     Requirements,
@@ -46,18 +49,15 @@ from coterie.core.appeal import (
     requirement_payload,
     with_steps,
 )
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import NOT_NEGATIVE, POSITIVE, SIZE
-from coterie.core.schema import options
-from coterie.core.task import Form, OneUpdate, task
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.vector import shift
-from coterie.core.wire import PerClient
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Form, OneUpdate, task
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import PerClient
 
 __all__ = ["MWFed", "State"]
 

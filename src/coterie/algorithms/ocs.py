@@ -37,16 +37,16 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import POSITIVE
-from coterie.core.schema import options
-from coterie.core.task import OneUpdate, Rows, Size, task
-from coterie.core.training import LocalSGD
-from coterie.core.vector import shift
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import POSITIVE
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import OneUpdate, Rows, Size, task
+from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import inclusion_probabilities
 
 __all__ = ["OCS", "State"]

@@ -36,16 +36,16 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import NOT_NEGATIVE, POSITIVE, one_of, optional
-from coterie.core.schema import options
-from coterie.core.task import Model, OneUpdate, task
-from coterie.core.training import LocalSGD
-from coterie.core.vector import shift
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE, one_of, optional
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Model, OneUpdate, task
+from coterie.contract.training import LocalSGD
 
 __all__ = ["PerFedAvg", "State"]
 

@@ -34,16 +34,16 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, RunError
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import NOT_NEGATIVE
-from coterie.core.schema import options
-from coterie.core.task import Number, OneUpdate, task
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.base.errors import InputError, RunError
+from coterie.base.rng import Rng
+from coterie.base.vector import move
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import NOT_NEGATIVE
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Number, OneUpdate, task
+from coterie.contract.training import LocalSGD
 
 __all__ = ["QFFL", "State"]
 

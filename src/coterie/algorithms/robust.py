@@ -42,16 +42,16 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.errors import InputError, RunError
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.replies import Replies
-from coterie.core.rng import Rng
-from coterie.core.rules import POSITIVE, SIZE, Rule, optional
-from coterie.core.schema import options
-from coterie.core.tasks import OwnUpdate, own_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
+from coterie.base.errors import InputError, RunError
+from coterie.base.rng import Rng
+from coterie.base.vector import move
+from coterie.compute.tasks import OwnUpdate, own_update
+from coterie.config.rules import POSITIVE, SIZE, Rule, optional
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.replies import Replies
+from coterie.contract.training import LocalSGD
 from coterie.solvers import robust
 
 __all__ = ["GeometricMedian", "Median", "MultiKrum", "State", "TrimmedMean"]

@@ -42,17 +42,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import POSITIVE
-from coterie.core.schema import options
-from coterie.core.task import OneUpdate, task
-from coterie.core.training import LocalSGD
-from coterie.core.vector import shift
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import POSITIVE
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import OneUpdate, task
+from coterie.contract.training import LocalSGD
 
 __all__ = ["Scaffold", "State"]
 

@@ -36,18 +36,18 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, clients_named
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import COUNT, NAMES, POSITIVE, optional
-from coterie.core.schema import options
-from coterie.core.task import Number, task
-from coterie.core.tasks import local_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import shift
+from coterie.base.errors import InputError, clients_named
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.cohort import Cohort
+from coterie.compute.tasks import local_update
+from coterie.config.rules import COUNT, NAMES, POSITIVE, optional
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Number, task
+from coterie.contract.training import LocalSGD
 
 __all__ = ["SelectiveLearning", "State"]
 

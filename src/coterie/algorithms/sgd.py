@@ -36,16 +36,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.errors import InputError, clients_named, nearest
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation, Need
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import BETAS, NAMES, POSITIVE, TEXT, one_of
-from coterie.core.schema import options
-from coterie.core.tasks import own_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import shift
+from coterie.base.errors import InputError, clients_named, nearest
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.tasks import own_update
+from coterie.config.rules import BETAS, NAMES, POSITIVE, TEXT, one_of
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation, Need
+from coterie.contract.method import Log, Method
+from coterie.contract.training import LocalSGD
 from coterie.solvers import adam
 
 __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]

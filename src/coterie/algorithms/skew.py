@@ -37,18 +37,18 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError
-from coterie.core.exchange import AT_ONCE
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import POSITIVE, SIZE, optional
-from coterie.core.schema import options
-from coterie.core.task import Number, Rows, task
-from coterie.core.tasks import own_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import shift
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.cohort import Cohort
+from coterie.compute.tasks import own_update
+from coterie.config.rules import POSITIVE, SIZE, optional
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.task import Number, Rows, task
+from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import without_replacement
 
 __all__ = ["Skew", "State"]

@@ -41,16 +41,16 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.errors import clients_named
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method
-from coterie.core.rng import Rng
-from coterie.core.rules import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS
-from coterie.core.schema import options
-from coterie.core.tasks import local_updates, own_update
-from coterie.core.training import LocalSGD
-from coterie.core.vector import move
-from coterie.core.wire import PerClient
+from coterie.base.errors import clients_named
+from coterie.base.rng import Rng
+from coterie.base.vector import move
+from coterie.compute.tasks import local_updates, own_update
+from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+from coterie.contract.training import LocalSGD
+from coterie.contract.wire import PerClient
 from coterie.solvers.angles import angles
 from coterie.solvers.mirror import entropic_step
 

@@ -48,16 +48,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, clients_named, require
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Method, Sampler
-from coterie.core.rng import Rng
-from coterie.core.rules import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, optional
-from coterie.core.schema import options
-from coterie.core.task import Form, Size, task
-from coterie.core.training import LocalSGD, Steps
-from coterie.core.vector import move
+from coterie.base.errors import InputError, clients_named, require
+from coterie.base.rng import Rng
+from coterie.base.vector import move
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, optional
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method, Sampler
+from coterie.contract.task import Form, Size, task
+from coterie.contract.training import LocalSGD, Steps
 from coterie.solvers.variance import exact_weights, objective, surrogate_weights
 
 __all__ = ["State", "VaRSeL"]

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
+from coterie.base.errors import InputError, RunError, require
+from coterie.base.interrupts import heeded
 from coterie.cli.site import SITE_COMMANDS
-from coterie.core.errors import InputError, RunError, require
-from coterie.core.interrupts import heeded
 
 if TYPE_CHECKING:
     from coterie.cli.progress import Progress
@@ -36,9 +36,9 @@ def _compare(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from coterie.cli.settings import override
     from coterie.run.experiment import Experiment
-    from coterie.run.folder import is_run
-    from coterie.run.seals import refuse_changed
+    from coterie.run.hashes import refuse_changed
     from coterie.run.tables import read_experiment
+    from coterie.study.layout import is_run
 
     path = Path(args.experiment)
     _say_imports(path, args.trust)
@@ -53,8 +53,8 @@ def _run(args: argparse.Namespace) -> int:
 def _say_imports(path: Path, trusted: list[str]) -> None:
     """Say which Python files an experiment will import. Raises `InputError` for one that came with a run directory."""
     from coterie.run.files import own_files
-    from coterie.run.folder import is_run
     from coterie.run.tables import read_tables
+    from coterie.study.layout import is_run
 
     own = own_files(read_tables(path))
     folder = path.resolve().parent
@@ -72,7 +72,7 @@ def _say_imports(path: Path, trusted: list[str]) -> None:
 def _fitting(tables: dict[str, Any]) -> list[dict[str, Any]]:
     """Of all methods those that run on these clients with what is known; the others are named with the reason."""
     from coterie.run.experiment import Experiment
-    from coterie.run.preparing import check_method
+    from coterie.study.preflight import check_method
 
     fitting: list[dict[str, Any]] = []
     clients = None
@@ -94,8 +94,8 @@ SAVED = "every complete round is saved; once this is mended, go on"
 
 def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     from coterie.cli.progress import Progress
-    from coterie.run.folder import choose_folder, is_run
-    from coterie.run.sweep import run_experiment
+    from coterie.study.layout import choose_folder, is_run
+    from coterie.study.sweep import run_experiment
 
     folder = choose_folder(experiment, args.resume)
     with heeded(), Progress(quiet=args.json) as progress:
@@ -132,7 +132,7 @@ def _goes_on(folder: Path, *command: str) -> str:
 
 
 def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progress) -> Experiment:
-    from coterie.run.search import tuned
+    from coterie.study.search import tuned
 
     chosen, trials = tuned(experiment, folder, resume=resume, notify=progress.tuning)
     for trial in trials:
@@ -144,7 +144,7 @@ def _tuned(experiment: Experiment, folder: Path, resume: bool, progress: Progres
 def _present(
     folder: Path, args: argparse.Namespace, html: bool, insist: bool = False, threshold: float | str | None = None
 ) -> int:
-    from coterie.core.reading import read_json
+    from coterie.base.files import read_json
     from coterie.report.answer import answer_lines
     from coterie.report.results import Results
     from coterie.report.table import render
@@ -185,11 +185,11 @@ def _present(
 
 
 def _mend(folder: Path) -> None:
-    from coterie.run.seals import intact, refuse_damaged_outcomes
+    from coterie.run.hashes import intact, refuse_damaged_outcomes
 
     refuse_damaged_outcomes(folder)
     if not intact(folder):
-        from coterie.run.collect import mend_tables
+        from coterie.study.tables import mend_tables
 
         for name in mend_tables(folder):
             sys.stderr.write(f"note: {folder / name} was damaged; it is made again from the rounds that were saved\n")
@@ -216,9 +216,8 @@ def _deploy(args: argparse.Namespace) -> int:
     for name in deployment.sites:
         kit = kits / name
         if args.keys_at_sites:
-            _say(
-                f"  site     {name}: there, coterie site request {path.name} --site {name}; here, coterie sign {path} FILE"
-            )
+            _say(f"  site     {name}: there, coterie site request {path.name} --site {name};")
+            _say(f"           here, coterie sign {path} FILE --fingerprint KEY")
         else:
             _say(f"  site     {name}: edit local/coterie.toml, coterie site check {kit}, coterie site approve {kit},")
             _say(f"           then {kit}/startup/start.sh")
@@ -230,9 +229,9 @@ def _submit(args: argparse.Namespace) -> int:
     import dataclasses
 
     from coterie.cli.progress import Progress
-    from coterie.run.folder import choose_folder, is_run
     from coterie.sites.flare.submit import submit
     from coterie.sites.plan import read_plan
+    from coterie.study.layout import choose_folder, is_run
 
     path = Path(args.plan)
     experiment = read_plan(path).experiment
@@ -322,7 +321,7 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from coterie.run.collect import verify
+    from coterie.study.tables import verify
 
     checked = verify(Path(args.folder))
     for problem in checked.problems:
@@ -335,12 +334,12 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _finalise(args: argparse.Namespace) -> int:
-    from coterie.core.state import write_atomically
+    from coterie.base.files import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
     from coterie.report.verdicts import recommended
     from coterie.run.files import safe_name
-    from coterie.run.finalise import finalise
+    from coterie.study.finalise import finalise
 
     run = Path(args.folder)
     _mend(run)
@@ -370,10 +369,10 @@ def _threshold(args: argparse.Namespace, results: Results, method: str, seed: in
 
 
 def _predict(args: argparse.Namespace) -> int:
-    from coterie.core.state import write_atomically
+    from coterie.base.files import write_atomically
     from coterie.report.results import Results, threshold_of
     from coterie.report.verdicts import recommended
-    from coterie.run.predict import is_final, predict
+    from coterie.study.predict import is_final, predict
 
     folder, method, threshold = Path(args.folder), args.method, args.threshold
     if is_final(folder):
@@ -421,7 +420,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _track(args: argparse.Namespace) -> int:
-    from coterie.workbench.track import track
+    from coterie.study.track import track
 
     runs = track(args.folder, args.to, args.at)
     _say(f"{runs} runs of {args.folder} sent to {args.to}")

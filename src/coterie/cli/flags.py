@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.core.state import write_atomically
+from coterie.base.files import write_atomically
 
 __all__ = ["add_command", "add_flags", "described", "typed"]
 

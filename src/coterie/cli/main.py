@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Sequence
 
+from coterie.base.errors import CoterieError, InputError, shortened
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
-from coterie.core.errors import CoterieError, InputError, shortened
 
 __all__ = ["main"]
 

@@ -6,9 +6,9 @@ import argparse
 from typing import Any, NoReturn
 
 from coterie import __version__
+from coterie.base.errors import InputError, nearest
 from coterie.cli.flags import add_command, add_flags
 from coterie.cli.site import add_operator_commands, add_purge, add_site_commands, add_wheels
-from coterie.core.errors import InputError, nearest
 
 __all__ = ["build_parser"]
 

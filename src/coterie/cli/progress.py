@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from coterie.run.status import Event
+from coterie.study.progress import Event
 
 if TYPE_CHECKING:
     from coterie.sites.flare.submit import Watched

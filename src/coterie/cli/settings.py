@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
+from coterie.base.errors import InputError, nearest, plain, require
+from coterie.base.files import parse_toml
 from coterie.cli.flags import typed
-from coterie.core.errors import InputError, nearest, plain, require
-from coterie.core.reading import parse_toml
 
 if TYPE_CHECKING:
     from coterie.run.keys import Key
@@ -75,8 +75,8 @@ def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
 
 def put_local(local: dict[str, Any], path: str, value: Any, own: Iterable[dict[str, Any]] = ()) -> None:
     """Write a setting of local training, and into each of the methods' `own` tables that says the same otherwise."""
-    from coterie.core.schema import options_of
-    from coterie.core.training import LocalSGD
+    from coterie.config.schema import options_of
+    from coterie.contract.training import LocalSGD
 
     name, _, inner = path.partition(".")
     keys = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
@@ -133,7 +133,7 @@ def set_key(tables: dict[str, Any], setting: str) -> None:
 
 def _of_method(name: str, field: str, value: Any) -> Any:
     """What a file says where the command line says `value` for a field of a method: there a list needs no brackets."""
-    from coterie.core.schema import options_of
+    from coterie.config.schema import options_of
 
     if isinstance(value, str) and "," in value and name in catalogue.entries():
         options = (option for option in options_of(catalogue.find(name)) if field in option.keys)

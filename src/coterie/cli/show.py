@@ -9,8 +9,8 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from coterie import catalogue
-from coterie.core.errors import InputError, nearest
-from coterie.core.schema import explanations
+from coterie.base.errors import InputError, nearest
+from coterie.config.schema import explanations
 
 if TYPE_CHECKING:
     from coterie.data import Dataset
@@ -52,12 +52,12 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _described(name: str) -> tuple[str, str, list[Field]]:
-    from coterie.core.modules import load_object
-    from coterie.core.training import LocalSGD
+    from coterie.base.modules import load_object
+    from coterie.contract.training import LocalSGD
     from coterie.data import DATASETS
     from coterie.run.entries import MethodEntry
-    from coterie.run.finetune import Tuning
     from coterie.run.keys import DECLARED, REGISTRIES, SEVERAL
+    from coterie.run.personalisation import Tuning
 
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:

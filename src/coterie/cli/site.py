@@ -63,6 +63,9 @@ def add_operator_commands(commands: Any) -> None:
     sign = add_command(commands, "sign", "sign the request of a site that has made its own key")
     sign.add_argument("plan", help="the TOML file with the [deploy] table")
     sign.add_argument("request", help="the file NAME.request.zip")
+    sign.add_argument(
+        "--fingerprint", required=True, help="SHA-256 of the site's key, as a person there says it over another channel"
+    )
     sign.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
 
     status = add_command(
@@ -117,7 +120,7 @@ def _approve(args: argparse.Namespace) -> int:
 
 
 def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
-    from coterie.core.errors import InputError
+    from coterie.base.errors import InputError
     from coterie.sites.plan import PLAN_FILE
     from coterie.sites.settings import SETTINGS_FILE
 
@@ -156,15 +159,21 @@ def _request(args: argparse.Namespace) -> int:
     from coterie.sites.flare.join import request
 
     folder = Path(args.out or f"{args.site}-key")
-    archive = request(Path(args.plan), args.site, folder)
+    archive, about = request(Path(args.plan), args.site, folder)
     _say(f"send {archive} to the operator; the key in {folder} stays here")
+    _say(
+        f"it asks for a certificate of {about.subject}; tell the operator over another channel, say by telephone, that your key is"
+    )
+    _say(about.key)
     return 0
 
 
 def _sign(args: argparse.Namespace) -> int:
     from coterie.sites.flare.join import sign
 
-    signed, fingerprint = sign(Path(args.plan), Path(args.request), None if args.kits is None else Path(args.kits))
+    kits = None if args.kits is None else Path(args.kits)
+    signed, about, fingerprint = sign(Path(args.plan), Path(args.request), args.fingerprint, kits)
+    _say(f"signed for {about.subject}, with the key {about.key}")
     _say(f"send {signed} back, and tell the site this fingerprint over another channel, say by telephone:")
     _say(fingerprint)
     return 0
@@ -216,7 +225,7 @@ def _settings_of(place: str) -> Any:
 
 def _register() -> None:
     """Make the tasks known that a site's settings may name."""
-    import coterie.core.metrics  # noqa: F401
+    import coterie.compute.metrics  # noqa: F401
     from coterie import catalogue
 
     catalogue.methods()

@@ -1,6 +1,6 @@
 """Data: named data sets, the user's own tables and tensors, and splits.
 
-Everything returns `coterie.core.clients.Clients`. Importing this needs torch and numpy only; pandas, pyarrow,
+Everything returns `coterie.base.clients.Clients`. Importing this needs torch and numpy only; pandas, pyarrow,
 scikit-learn and datasets are imported by the functions that need them.
 """
 

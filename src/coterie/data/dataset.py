@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.inputs import Held, Inputs, rows
-from coterie.core.rows import CHUNK
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.rows import CHUNK, Held, Inputs, rows
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mapped, mark_of
 from coterie.data.split_table import Split

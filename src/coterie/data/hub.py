@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.inputs import Inputs
-from coterie.core.rules import SIZE
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.rows import Inputs
+from coterie.config.rules import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mark_of

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, require
-from coterie.core.inputs import Inputs, Read
-from coterie.core.reading import found
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.base.files import found
+from coterie.base.rows import Inputs, Read
 from coterie.data.hub import DEFAULT_SPLIT
 from coterie.data.lazy import lazy, mark
 from coterie.data.split_table import Split

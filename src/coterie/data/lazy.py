@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.errors import InputError, require
-from coterie.core.inputs import Inputs, LazyInputs, Read, Source, check_plain, named
-from coterie.core.noise import Generators, forked
+from coterie.base.errors import InputError, require
+from coterie.base.rng import Generators, forked
+from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, named
 from coterie.data.tensors import from_array
 
 __all__ = ["lazy", "mapped", "mark", "mark_of"]

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.modules import load_object
-from coterie.core.reading import found
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.files import found
+from coterie.base.modules import load_object
 from coterie.data import hub
 from coterie.data.sets import (
     cifar10,

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.core.errors import cut, is_number, nearest, require
-from coterie.core.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, one_of, optional
-from coterie.core.schema import Flag, build, options, options_of
+from coterie.base.errors import cut, is_number, nearest, require
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, one_of, optional
+from coterie.config.schema import Flag, build, options, options_of
 from coterie.data import splits
 from coterie.data.splits import DEFAULT_PARTS, Index, generator, numbered
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.core.errors import InputError, cut, require
+from coterie.base.errors import InputError, cut, require
 
 __all__ = [
     "DEFAULT_PARTS",

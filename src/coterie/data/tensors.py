@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.inputs import Held, Inputs, LazyInputs, check_plain, named, rows, take
-from coterie.core.rows import Part, Rows
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, named, rows, take
 from coterie.data.split_table import Dealt, ReadColumn, Split
 from coterie.data.splits import numbered, stratified
 

@@ -7,16 +7,15 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients
-from coterie.core.engine import Engine
-from coterie.core.envelopes import Answer, Ask
-from coterie.core.errors import InputError, require
-from coterie.core.loss import RowLoss
-from coterie.core.rules import POSITIVE, SIZE, one_of, optional
-from coterie.core.schema import Flag, options
-from coterie.core.shard import Shard
-from coterie.core.workspace import Workspace
-from coterie.engines.spec import EngineSpec
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.base.loss import RowLoss
+from coterie.compute.shard import Shard
+from coterie.compute.workspace import Workspace
+from coterie.config.rules import POSITIVE, SIZE, one_of, optional
+from coterie.config.schema import Flag, options
+from coterie.contract.engine import Engine, EngineSpec
+from coterie.contract.wire import Answer, Ask
 from coterie.engines.workers import Workers
 
 __all__ = ["InProcess", "InProcessEngine"]

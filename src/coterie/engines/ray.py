@@ -15,20 +15,18 @@ from typing import Annotated, Any
 from torch import Tensor, nn
 
 import coterie
-from coterie.core.clients import Clients
-from coterie.core.engine import Engine
-from coterie.core.envelopes import Answer, Ask, ClientCost, Saved, answer_in
-from coterie.core.errors import InputError, require
-from coterie.core.loss import RowLoss
-from coterie.core.memory import of_clients
-from coterie.core.rules import POSITIVE, SIZE, TEXT, one_of, optional
-from coterie.core.schema import Flag, options
-from coterie.core.shard import Shard
-from coterie.core.wire import PerClient, nbytes
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.base.loss import RowLoss
+from coterie.compute.shard import Shard
+from coterie.compute.workspace import Workspace
+from coterie.config.rules import POSITIVE, SIZE, TEXT, one_of, optional
+from coterie.config.schema import Flag, options
+from coterie.contract.engine import Engine, EngineSpec
+from coterie.contract.memory import of_clients
+from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, Saved, answer_in, nbytes
 from coterie.engines.ray_actor import pack, packed_bytes, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of
-from coterie.engines.spec import EngineSpec
 
 __all__ = ["Ray", "RayEngine"]
 

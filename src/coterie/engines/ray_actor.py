@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import coterie
-from coterie.core.envelopes import Ask, Context, Refusal, Saved
-from coterie.core.errors import InputError, RunError
-from coterie.core.metrics import register
-from coterie.core.modules import ModuleSource, import_source
-from coterie.core.shard import Shard
-from coterie.core.task import adopt_task
-from coterie.core.wire import put_together, take_apart, wire_type
-from coterie.core.workspace import Workspace
+from coterie.base.errors import InputError, RunError
+from coterie.base.modules import ModuleSource, import_source
+from coterie.compute.metrics import register
+from coterie.compute.shard import Shard
+from coterie.compute.workspace import Workspace
+from coterie.contract.task import adopt_task
+from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart, wire_type
 
 __all__ = ["Actor", "Packed", "Parcel", "pack", "packed_bytes", "unpack"]
 

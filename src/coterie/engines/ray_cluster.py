@@ -12,15 +12,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients
-from coterie.core.envelopes import Context
-from coterie.core.errors import InputError, RunError, require
-from coterie.core.loss import RowLoss
-from coterie.core.memory import MEMORY_LOST
-from coterie.core.metrics import OWN
-from coterie.core.modules import source_of, user_modules
-from coterie.core.task import Task
-from coterie.core.wire import wire_types
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, RunError, require
+from coterie.base.loss import RowLoss
+from coterie.base.modules import source_of, user_modules
+from coterie.compute.metrics import OWN
+from coterie.contract.memory import MEMORY_LOST
+from coterie.contract.task import Task
+from coterie.contract.wire import Context, wire_types
 from coterie.engines.ray_actor import Actor, Parcel
 
 __all__ = ["STARTING", "Host", "cluster", "result_of"]

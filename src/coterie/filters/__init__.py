@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coterie.core.schema import Registry
+from coterie.config.schema import Registry
 
 __all__ = ["FILTERS"]
 
@@ -20,6 +20,6 @@ FILTERS = Registry(
         file.stem.replace("_", "-"): f"coterie.filters.{file.stem}:{_class_name(file)}"
         for file in sorted(Path(__file__).parent.glob("[a-z]*.py"))
     },
-    base="coterie.core.filters:Filter",
+    base="coterie.contract.filters:Filter",
 )
 """What `[[filters]] name = ...` can name; a file of this folder is known by being here."""

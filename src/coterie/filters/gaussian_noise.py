@@ -20,12 +20,12 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor
 
-from coterie.core.checks import VECTORS
-from coterie.core.filters import Filter, Passage
-from coterie.core.rng import normal
-from coterie.core.rules import POSITIVE
-from coterie.core.schema import options
-from coterie.core.wire import wire_type
+from coterie.base.rng import normal
+from coterie.config.rules import POSITIVE
+from coterie.config.schema import options
+from coterie.contract.filters import Filter, Passage
+from coterie.contract.replies import VECTORS
+from coterie.contract.wire import wire_type
 
 __all__ = ["GaussianNoise"]
 

@@ -20,10 +20,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from coterie.core.filters import Filter, Passage
-from coterie.core.rules import SHARE
-from coterie.core.schema import options
-from coterie.core.wire import wire_type
+from coterie.config.rules import SHARE
+from coterie.config.schema import options
+from coterie.contract.filters import Filter, Passage
+from coterie.contract.wire import wire_type
 
 __all__ = ["TopK"]
 

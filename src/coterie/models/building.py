@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
@@ -11,13 +12,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, require
-from coterie.core.inputs import Inputs, sample, take
-from coterie.core.loss import IGNORED, is_multi_hot
-from coterie.core.noise import forked
-from coterie.core.rng import Rng
-from coterie.core.vector import freeze_statistics
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.base.loss import IGNORED, is_multi_hot
+from coterie.base.rng import Rng, forked
+from coterie.base.rows import Inputs, sample, take
+from coterie.base.vector import freeze_statistics
 
 __all__ = ["ModelSpec", "build_model", "build_shape", "freeze", "outputs_of"]
 
@@ -145,15 +145,28 @@ def _forward(module: nn.Module, inputs: Inputs) -> None:
         module(named)
 
 
+def _takes_shapes(build: Callable[..., Any]) -> bool:
+    """Return False for a class or function of a model that is called without arguments."""
+    try:
+        signature = inspect.signature(build)
+    except ValueError:
+        return True
+    for arguments, shapes in (((0, 0), True), ((), False)):
+        with suppress(TypeError):
+            signature.bind(*arguments)
+            return shapes
+    return True
+
+
 def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
-    """The module that a `ModelSpec` or a function makes for inputs of `shape` and this many outputs."""
+    """The module that a `ModelSpec`, or a class or function of (shape, outputs) or of nothing, makes for inputs of `shape`."""
     build = getattr(model, "build", model)
     if isinstance(model, type) and build is not model:
         raise InputError(f"the model is the class {model.__name__}; call it, say {model.__name__}()")
     if not callable(build):
         raise InputError(f"model must be an nn.Module, or build one from (shape, outputs); got {type(model).__name__}")
     try:
-        module = build(shape, outputs)
+        module = build(shape, outputs) if _takes_shapes(build) else build()
     except InputError:
         raise
     except Exception as error:

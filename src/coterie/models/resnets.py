@@ -6,8 +6,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
-from coterie.core.rules import one_of
-from coterie.core.schema import options
+from coterie.config.rules import one_of
+from coterie.config.schema import options
 from coterie.models.specs import images
 
 __all__ = ["ResNet8", "ResNet9", "ResNet18"]

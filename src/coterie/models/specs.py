@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import require
-from coterie.core.rules import BELOW_ONE, SIZE, Rule, list_of
-from coterie.core.schema import options
+from coterie.base.errors import require
+from coterie.config.rules import BELOW_ONE, SIZE, Rule, list_of
+from coterie.config.schema import options
 
 __all__ = ["CNN", "MLP", "CharLSTM", "Logistic", "Mean", "TwoNN", "images"]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coterie.core.metric_names import BOUNDS
-from coterie.core.outcomes import CONSTANT, Influence, RowError
+from coterie.base.metric_names import BOUNDS
+from coterie.compute.outcomes import CONSTANT, Influence, RowError
 from coterie.report.outcomes import Outcomes, own_error
 from coterie.report.statistics import (
     FEWEST_OF_A_CLASS,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from coterie.core.errors import InputError
-from coterie.core.outcomes import Influence, mean_influence
+from coterie.base.errors import InputError
+from coterie.compute.outcomes import Influence, mean_influence
 from coterie.report.results import THRESHOLD, Results
 from coterie.report.statistics import Difference
 from coterie.report.text import number, printable

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError
-from coterie.core.reading import json_rows
+from coterie.base.errors import InputError
+from coterie.base.files import json_rows
 from coterie.run.files import unescaped
 
 __all__ = ["Columns", "csv_columns", "number_or_nan", "summary_rows"]

@@ -8,8 +8,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError
-from coterie.core.state import write_atomically
+from coterie.base.errors import InputError
+from coterie.base.files import write_atomically
 from coterie.report import figures, words
 from coterie.report.diagnosis import table as table_of_tests
 from coterie.report.drawings import forest, network

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.outcomes import Rows
+from coterie.compute.outcomes import Rows
 
 __all__ = ["GRID", "Reliability", "Roc", "reliability", "roc"]
 

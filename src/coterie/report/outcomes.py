@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.core.outcomes import CONSTANT, Influence, RowError, Rows, paired_influences, row_error
-from coterie.core.reading import json_rows, opened_tensors
+from coterie.base.files import json_rows, opened_tensors
+from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, paired_influences, row_error
 from coterie.run.files import PAIRED
 
 __all__ = ["Outcomes", "own_error"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.reading import found, json_rows, read_json, read_toml
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.files import found, json_rows, read_json, read_toml
 from coterie.report.comparisons import Comparisons
 from coterie.report.files import summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of

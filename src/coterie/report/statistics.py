@@ -6,7 +6,7 @@ A comparison has two sources of chance, and is judged by the worse of the two (`
   repetition for evidence. Nadeau and Bengio ("Inference for the generalization error", Machine Learning 52, 2003,
   section 3.3) correct the variance of the mean of J differences from `s^2 / J` to `(1/J + n_test / n_train) s^2`; where
   all seeds have the same test rows the plain variance holds.
-- *rows*: other patients would have given another difference. `core/outcomes.py` says how large the error over them is.
+- *rows*: other patients would have given another difference. `compute/outcomes.py` says how large the error over them is.
 
 `judge` then decides over the comparisons of one client: Benjamini and Hochberg (1995) at 5 %, and a smallest effect.
 """
@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.core.errors import require
-from coterie.core.outcomes import LEVEL, RowError, student
+from coterie.base.errors import require
+from coterie.compute.outcomes import LEVEL, RowError, student
 
 __all__ = [
     "FEWEST_OF_A_CLASS",

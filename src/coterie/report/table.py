@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coterie.core.errors import require
+from coterie.base.errors import require
 from coterie.report.grids import BUDGET, MANY, Cell, Grid, budget, grid
 from coterie.report.results import Results
 from coterie.report.text import listing, wrapped

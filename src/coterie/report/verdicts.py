@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from coterie.core.errors import nearest, require
+from coterie.base.errors import nearest, require
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS, Difference
 from coterie.report.text import count, listing, printable

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coterie.core.clients import Clients
-from coterie.core.errors import cut, require
-from coterie.core.training import LocalSGD
+from coterie.base.clients import Clients
+from coterie.base.errors import cut, require
+from coterie.contract.training import LocalSGD
 from coterie.run.history import Run
 from coterie.run.settings import RunSettings
 

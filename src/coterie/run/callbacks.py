@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from coterie.core.errors import cut, require
-from coterie.core.hooks import Kind
-from coterie.core.rules import NOT_NEGATIVE, SIZE, TEXT
-from coterie.core.schema import Registry, options
+from coterie.base.errors import cut, require
+from coterie.config.hooks import Kind
+from coterie.config.rules import NOT_NEGATIVE, SIZE, TEXT
+from coterie.config.schema import Registry, options
 from coterie.run.files import higher_is_better
 from coterie.run.history import History
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from coterie.core.engine import Engine
-from coterie.core.errors import InputError, plain, require
-from coterie.core.identity import identity
-from coterie.core.session import Session
-from coterie.core.state import Checkpoint, naming, read_checkpoint, write_checkpoint
-from coterie.core.vector import add_tensors, still
+from coterie.base.errors import InputError, plain, require
+from coterie.base.files import Checkpoint, naming, read_checkpoint, write_checkpoint
+from coterie.base.identity import identity
+from coterie.base.vector import add_tensors, still
+from coterie.contract.engine import Engine
+from coterie.contract.exchange import Session
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from coterie.core.errors import is_number, require
-from coterie.core.rules import COUNT, SIZE, Rule, one_of, optional
-from coterie.core.schema import Flag, options
-from coterie.run.finetune import Tuning
+from coterie.base.errors import is_number, require
+from coterie.config.rules import COUNT, SIZE, Rule, one_of, optional
+from coterie.config.schema import Flag, options
+from coterie.run.personalisation import Tuning
 from coterie.run.settings import PATTERNS, ROUNDS, RunSettings
 
 __all__ = ["MethodEntry", "ModelTable", "ReportTable", "RunTable"]

@@ -9,13 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.federation import Federation, QuorumError
-from coterie.core.metrics import baselines, evaluate
-from coterie.core.wire import PerClient
-from coterie.run.files import SummaryRow
+from coterie.base.errors import InputError, cut
+from coterie.base.metric_names import short_names
+from coterie.base.modules import load_object
+from coterie.compute.metrics import baselines, evaluate, find_metrics, register
+from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.wire import PerClient
+from coterie.run.files import SUMMARY, SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Divergence", "Evaluator", "served"]
+__all__ = ["Divergence", "Evaluator", "add_metrics", "served"]
 
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
@@ -158,3 +161,22 @@ def served(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerCl
     if not any(n in models for n in names):
         return models["*"]
     return PerClient(torch.stack([models[n if n in models else "*"] for n in names]))
+
+
+def add_metrics(metrics: Iterable[str]) -> None:
+    """Register the metrics that come from files of the user.
+
+    Raises:
+        InputError: A metric is unknown, is not a function, or has the name of a column of summary.json.
+    """
+    for metric in metrics:
+        (name,) = short_names([metric])
+        if name in (*SUMMARY, "loss"):
+            raise InputError(f"{name!r} is a column of summary.json; give the metric another name")
+        if ".py:" in metric:
+            function = load_object(metric)
+            if not callable(function):
+                raise InputError(f"{metric} must be a function (outputs, labels, kind); got {cut(function)}")
+            register(name, function)
+        else:
+            find_metrics([metric])

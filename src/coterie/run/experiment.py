@@ -13,30 +13,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from coterie import catalogue
-from coterie.core.errors import InputError, cut, nearest, placed, require
-from coterie.core.filters import Filter, filters_of
-from coterie.core.hooks import check_hooks
-from coterie.core.method import Method, as_method
-from coterie.core.modules import load_object
-from coterie.core.schema import (
+from coterie.base.errors import InputError, cut, nearest, placed, require
+from coterie.base.modules import load_object
+from coterie.config.hooks import check_hooks
+from coterie.config.schema import (
     Registry,
     build,
     options_of,
     spell,
 )
-from coterie.core.training import LocalSGD
+from coterie.contract.engine import EngineSpec
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.method import Method, as_method
+from coterie.contract.training import LocalSGD
 from coterie.engines import ENGINES
-from coterie.engines.spec import EngineSpec
 from coterie.filters import FILTERS
 from coterie.models import MODELS
 from coterie.run.callbacks import CALLBACKS, Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
 from coterie.run.files import own_objects
-from coterie.run.finetune import Tuning
 from coterie.run.grid import apply, check_grid, names_of, settings_of
+from coterie.run.personalisation import Tuning
 
 if TYPE_CHECKING:
-    from coterie.core.clients import Clients
+    from coterie.base.clients import Clients
 
 __all__ = [
     "Experiment",

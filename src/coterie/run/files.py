@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.core.errors import InputError, require
-from coterie.core.metric_names import DEFAULT_METRICS, LOSSES
-from coterie.core.reading import read_json
-from coterie.core.state import write_atomically
-from coterie.run.seals import sealed
+from coterie.base.errors import InputError, require
+from coterie.base.files import read_json, write_atomically
+from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
+from coterie.run.hashes import sealed
 
 __all__ = [
     "FILES",
@@ -97,7 +96,7 @@ HISTORY = ("method", "seed", "round", "client", "split", "metric", "value")
 WEIGHTS = ("method", "seed", "round", "target", "client", "weight")
 TIMING = ("method", "seed", "round", "seconds", "own")
 ASKS = ("method", "seed", "round", "ask", "task")
-"""Columns of the CSV files; those of asks.csv are followed by the fields of `core.federation.ClientCost`."""
+"""Columns of the CSV files; those of asks.csv are followed by the fields of `contract.federation.ClientCost`."""
 
 
 WRITER: Mapping[str, Any] = {"format": 2, "coterie": __version__}

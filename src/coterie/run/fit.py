@@ -15,28 +15,28 @@ import torch
 from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers, with_lies
-from coterie.core.clients import Clients
-from coterie.core.engine import Engine
-from coterie.core.errors import InputError, cut, require
-from coterie.core.filters import Filter, filters_of
-from coterie.core.hooks import adopted
-from coterie.core.interrupts import heeded
-from coterie.core.method import Method, as_attack, as_method, validation_kept
-from coterie.core.schema import build
-from coterie.core.training import LocalSGD
-from coterie.core.vector import aliases, copied
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, cut, require
+from coterie.base.interrupts import heeded
+from coterie.base.metric_names import short_names
+from coterie.base.vector import aliases, copied
+from coterie.config.hooks import adopted
+from coterie.config.schema import build
+from coterie.contract.engine import Engine, EngineSpec
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.method import Method, as_attack, as_method, validation_kept
+from coterie.contract.training import LocalSGD
 from coterie.data.registry import clients_of, load
 from coterie.engines.inprocess import InProcess
-from coterie.engines.spec import EngineSpec
 from coterie.models import MODELS, ModelSpec, build_model, freeze
 from coterie.run.arguments import check_types
 from coterie.run.callbacks import keeps_validation
+from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import find_method, method_table, model_of
-from coterie.run.finetune import Tuning, finetune
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
-from coterie.run.models import load_model_file
-from coterie.run.own_metrics import add_metrics, short_names
+from coterie.run.model_files import load_model_file
+from coterie.run.personalisation import Tuning, finetune
 from coterie.run.settings import RunSettings
 
 __all__ = ["fit", "one_thread", "personalise", "start_from"]
@@ -229,7 +229,7 @@ def _opened(engine: EngineSpec, clients: Clients, module: nn.Module, settings: R
         if callable(close := getattr(opened, "close", None)):
             close()  # what it started would outlive this call
         raise InputError(
-            f"{type(engine).__name__}.open must return an engine, of a class derived from coterie.core.engine.Engine; "
+            f"{type(engine).__name__}.open must return an engine, of a class derived from coterie.contract.engine.Engine; "
             f"got {cut(opened)}"
         )
     return opened

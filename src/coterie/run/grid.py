@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coterie.core.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest, require
 from coterie.run.entries import MethodEntry
 
 __all__ = ["apply", "check_grid", "names_of", "settings_of"]

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.inputs import Inputs
-from coterie.core.loss import Kind, Loss
-from coterie.core.method import Log
-from coterie.core.reading import opened_tensors
-from coterie.core.rows import LabelScale
-from coterie.core.session import AskRecord
-from coterie.core.state import write_atomically
-from coterie.core.vector import Layout, copied, export
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.files import opened_tensors, write_atomically
+from coterie.base.loss import Kind, Loss
+from coterie.base.rows import Inputs, LabelScale
+from coterie.base.vector import Layout, copied, export
+from coterie.contract.exchange import AskRecord
+from coterie.contract.method import Log
 from coterie.data import apply_recipe
-from coterie.run.answers import Answers, Prediction
 from coterie.run.files import METRICS, WRITER, require_format
 from coterie.run.plots import Curves, draw
+from coterie.run.predictions import Answers, Prediction
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,9 @@ from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 from coterie.attacks import ATTACKS
-from coterie.core.errors import InputError
-from coterie.core.schema import Option, Registry, explanations, options_of
-from coterie.core.training import LocalSGD
+from coterie.base.errors import InputError
+from coterie.config.schema import Option, Registry, explanations, options_of
+from coterie.contract.training import LocalSGD
 from coterie.data.split_table import KINDS_OF, Split
 from coterie.data.tables.settings import FileSettings, TableSettings
 from coterie.engines import ENGINES

@@ -15,14 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.core.capacity import check_free_memory, free_bytes
-from coterie.core.engine import Engine
-from coterie.core.errors import InputError, RunError, cut, require
-from coterie.core.federation import Federation
-from coterie.core.filters import Filter, filters_of
-from coterie.core.method import Log, Method, Sampler, as_log, as_method, as_models, as_sampler
-from coterie.core.rng import Rng
-from coterie.core.state import state_type
+from coterie.base.errors import InputError, RunError, cut, require
+from coterie.base.files import state_type
+from coterie.base.rng import Rng
+from coterie.compute.appeal import measure_appeal, staying
+from coterie.compute.capacity import check_free_memory, free_bytes
+from coterie.contract.engine import Engine
+from coterie.contract.federation import Federation
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.method import Log, Method, Sampler, as_log, as_method, as_models, as_sampler
+from coterie.contract.training import LocalSGD
 from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles, fingerprints
 from coterie.run.evaluation import Divergence, Evaluator
@@ -66,8 +68,10 @@ class _Loop:
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
         self.own_participation = self.method.participation == "own"
-        if settings.appeal is not None:
-            settings.appeal.check(self.method)
+        if settings.appeal is not None and settings.appeal.leave and self.method.participation != "run":
+            raise InputError(
+                f"run.appeal.leave decides who may be drawn, but {self.own} chooses its clients itself; leave out one of the two"
+            )
         self.sampler = Sampler() if self.method.sampler is None else as_sampler(self.method.sampler)
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
@@ -207,7 +211,9 @@ class _Loop:
         log, appeal = self.method.measure(state, view), self.settings.appeal
         log = as_log(log, f"{self.own}.measure", self.engine.clients)
         if appeal is not None and "gm_appeal" not in log:
-            log = {**appeal.measure(self._model(state), self.engine.x, view, self.method), **log}
+            warm = self._warm_up()
+            measured = measure_appeal(self._model(state), self.engine.x, view, warm, warmup_steps=appeal.warmup_steps)
+            log = {**measured, **log}
         self.record.add(view.round, log)
 
     def _pool(self, state: Any, number: int) -> tuple[tuple[str, ...], Log]:
@@ -215,10 +221,16 @@ class _Loop:
         appeal, everyone = self.settings.appeal, self.engine.clients
         if appeal is None or not appeal.leave:
             return everyone, {}
-        pool = appeal.pool(
-            self._model(state), self.engine.x, self.training.view(everyone, number, self.attempt), self.method
-        )
+        x, view = self._model(state), self.training.view(everyone, number, self.attempt)
+        pool = everyone
+        if number > appeal.mandatory_rounds:
+            pool = staying(x, self.engine.x, view, self._warm_up(), warmup_steps=appeal.warmup_steps)
         return pool, {"pool": len(pool), "skipped": float(not pool)}
+
+    def _warm_up(self) -> LocalSGD:
+        """Local training of the models with which clients compare: that of the method."""
+        local: LocalSGD = getattr(self.method, "local", None) or LocalSGD()
+        return local
 
     def _draw(self, number: int, pool: tuple[str, ...]) -> tuple[str, ...]:
         m = min(self.per_round, len(pool))

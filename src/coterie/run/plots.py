@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import InputError, require
+from coterie.base.errors import InputError, require
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,23 +4,44 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coterie.core.clients import Clients
-from coterie.core.errors import cut, require
-from coterie.core.hooks import adopted
-from coterie.core.loss import RowLoss
-from coterie.core.metric_names import LOSSES
-from coterie.core.metrics import DEFAULT_METRICS, find_metrics
-from coterie.core.modules import load_object
-from coterie.core.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of, optional
-from coterie.core.schema import Flag, InFiles, options
-from coterie.run.appeal import Appeal
+from coterie.base.clients import Clients
+from coterie.base.errors import cut, require
+from coterie.base.loss import RowLoss
+from coterie.base.metric_names import LOSSES, short_names
+from coterie.base.modules import load_object
+from coterie.compute.metrics import DEFAULT_METRICS, find_metrics
+from coterie.config.hooks import adopted
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of, optional
+from coterie.config.schema import Flag, InFiles, options
 from coterie.run.callbacks import Callback
-from coterie.run.own_metrics import short_names
 
-__all__ = ["MOST_ROUNDS", "PATTERNS", "ROUNDS", "RunSettings"]
+__all__ = ["MOST_ROUNDS", "PATTERNS", "ROUNDS", "Appeal", "RunSettings"]
 
 MOST_ROUNDS = 1_000_000
 ROUNDS = Rule(lambda v: COUNT.test(v) and v <= MOST_ROUNDS, f"an int >= 0, at most {MOST_ROUNDS:,}")
+
+
+@options
+class Appeal:
+    """Settings of `[run] appeal`, for methods with one model for all clients.
+
+    A run is then seen as MaxFL sees it: it measures how far the model appeals to clients, and clients to which it does not may leave.
+    Learning rate and batch size of the warm-up are those of each method's local training.
+
+    Source: Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning", 2022, Section 3 ("Appeal-based Flexible Client
+    Participation") and Section 5.
+
+    Attributes:
+        warmup_steps: local steps from the initial model to a client's own, with which it compares.
+        leave: only clients to which the model appeals are drawn (F_k(x) < rho_k on training rows), anew in every round; a round in
+            which none stays is skipped.
+        mandatory_rounds: rounds in which all clients may be drawn, with `leave` (10 of 200 in Tables 1 and 2).
+    """
+
+    warmup_steps: Annotated[int, SIZE] = 100
+    leave: bool = False
+    mandatory_rounds: Annotated[int, COUNT] = 10
+
 
 _LOSS = Rule(
     lambda v: callable(v) or v in LOSSES or (isinstance(v, str) and ".py:" in v),
@@ -54,7 +75,8 @@ class RunSettings:
         evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
         metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own.
         loss: auto (from model and labels), binary, classes, classes-last or squared; FILE.py:FUNCTION, or in Python a function, of
-            (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs.
+            (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs; or one of torch's, such as
+            nn.CrossEntropyLoss().
         merge_validation: train on validation rows too where a method does not need them.
         max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
         appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`

@@ -12,16 +12,16 @@ from typing import Any
 from torch import nn
 
 from coterie import catalogue
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, cut, nearest, require
-from coterie.core.identity import code_hash, identity
-from coterie.core.reading import found
-from coterie.core.schema import Registry, build, spell
-from coterie.core.training import LocalSGD
-from coterie.core.vector import add_tensors
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.files import found
+from coterie.base.identity import code_hash, identity
+from coterie.base.vector import add_tensors
+from coterie.config.schema import Registry, build, spell
+from coterie.contract.engine import EngineSpec
+from coterie.contract.training import LocalSGD
 from coterie.data import DATASETS
 from coterie.engines import ENGINES
-from coterie.engines.spec import EngineSpec
 from coterie.filters import FILTERS
 from coterie.models import MODELS
 from coterie.run.callbacks import CALLBACKS, Callback

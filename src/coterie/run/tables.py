@@ -8,9 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coterie.core.errors import require
-from coterie.core.reading import read_toml
-from coterie.core.state import write_atomically
+from coterie.base.errors import require
+from coterie.base.files import read_toml, write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files, own_objects
 

@@ -1,6 +1,6 @@
 """Samplers: which rows a client trains on, for any method (`LocalSGD(sampler=...)`), and the methods that are FedAvg with one."""
 
-from coterie.core.training import SAMPLERS
+from coterie.contract.training import SAMPLERS
 from coterie.samplers.isfedavg import GradientNormSampler
 from coterie.samplers.isfl import LipschitzSampler
 from coterie.samplers.pj_is import ClassShareSampler

@@ -40,14 +40,14 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.federation import Federation
-from coterie.core.method import Log
-from coterie.core.rules import SHARE, Rule, one_of
-from coterie.core.schema import options
-from coterie.core.task import Flag, Model, task
-from coterie.core.wire import PerClient, wire_type
+from coterie.base.errors import InputError, nearest, require
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import SHARE, Rule, one_of
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log
+from coterie.contract.task import Flag, Model, task
+from coterie.contract.wire import PerClient, wire_type
 from coterie.samplers.weighted import (
     Counts,
     Kept,

@@ -34,13 +34,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.federation import Federation
-from coterie.core.method import Log
-from coterie.core.rules import SHARE
-from coterie.core.schema import options
-from coterie.core.task import task
-from coterie.core.wire import wire_type
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import SHARE
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log
+from coterie.contract.task import task
+from coterie.contract.wire import wire_type
 from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised
 
 __all__ = ["ClassShareSampler", "PjIS"]

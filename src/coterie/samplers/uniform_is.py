@@ -31,10 +31,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from coterie.core.cohort import Cohort
-from coterie.core.rules import SHARE
-from coterie.core.schema import options
-from coterie.core.wire import wire_type
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import SHARE
+from coterie.config.schema import options
+from coterie.contract.wire import wire_type
 from coterie.samplers.weighted import Preset, Weighted, number_of_classes
 
 __all__ = ["UniformClassSampler", "UniformIS"]

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg, State
-from coterie.core.cohort import Cohort
-from coterie.core.errors import require
-from coterie.core.federation import Federation
-from coterie.core.method import Log, Sampler
-from coterie.core.rng import Rng
-from coterie.core.schema import options
-from coterie.core.task import Form, task
+from coterie.base.errors import require
+from coterie.base.rng import Rng
+from coterie.compute.cohort import Cohort
+from coterie.config.schema import options
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Sampler
+from coterie.contract.task import Form, task
 from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["Counts", "Kept", "Preset", "Weighted", "class_counts", "kept_shares", "normalised", "number_of_classes"]

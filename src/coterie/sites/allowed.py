@@ -15,13 +15,13 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.appeal import with_steps
-from coterie.core.errors import InputError
-from coterie.core.filters import Filter
-from coterie.core.metrics import baselines, evaluate
-from coterie.core.task import Task
-from coterie.core.training import LocalSGD, Schedule
-from coterie.core.wire import PerClient
+from coterie.base.errors import InputError
+from coterie.compute.appeal import with_steps
+from coterie.compute.metrics import baselines, evaluate
+from coterie.contract.filters import Filter
+from coterie.contract.task import Task
+from coterie.contract.training import LocalSGD, Schedule
+from coterie.contract.wire import PerClient
 from coterie.sites.paired import note_outcomes
 from coterie.sites.settings import short
 

@@ -9,21 +9,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import require
-from coterie.core.filters import Filter, filters_of
-from coterie.core.method import as_method
-from coterie.core.state import write_atomically
-from coterie.core.training import LocalSGD
+from coterie.base.errors import require
+from coterie.base.files import write_atomically
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.method import as_method
+from coterie.contract.training import LocalSGD
 from coterie.filters import FILTERS
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
-from coterie.run.preparing import metric_names
 from coterie.sites.allowed import Allowed, tasks_of
 from coterie.sites.minima import STATISTICS
 from coterie.sites.paired import comparisons
 from coterie.sites.plan import Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, short
 from coterie.sites.tables import left_out, table_options
+from coterie.study.preflight import metric_names
 
 __all__ = ["Approved", "approve", "approved_file", "fits", "in_words", "plan_hash", "read_approved"]
 

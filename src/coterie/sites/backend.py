@@ -11,25 +11,25 @@ from typing import Any, cast
 
 from torch import nn
 
-from coterie.core.clients import Clients
-from coterie.core.federation import Federation, QuorumError
-from coterie.core.method import as_method
+from coterie.base.clients import Clients
+from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.method import as_method
 from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import served
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
-from coterie.run.preparing import initial, run_settings
 from coterie.sites.paired import DECIDING, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
+from coterie.study.preflight import initial, run_settings
 
 __all__ = ["Sites"]
 
 
 class Sites:
-    """The backend over an engine whose clients are sites; methods as of `run.sweep.Backend`."""
+    """The backend over an engine whose clients are sites; methods as of `study.sweep.Backend`."""
 
     def __init__(self, engine: Remote) -> None:
         self.engine = engine

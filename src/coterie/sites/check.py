@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import catalogue
-from coterie.core.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest, require
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read
 from coterie.data.tables.settings import EVERY_FILE
@@ -48,7 +48,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     if site is None or settings_file is None:
         raise InputError(f"{place} is a plan: say which site with --site NAME and its settings with --settings FILE")
     require(site in plan.deployment.sites, f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
-    import coterie.core.metrics  # noqa: F401 - the settings may name its tasks
+    import coterie.compute.metrics  # noqa: F401 - the settings may name its tasks
 
     catalogue.methods()  # and those of all methods
 

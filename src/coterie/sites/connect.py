@@ -7,7 +7,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 
 __all__ = ["connect"]
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.core.errors import InputError
+from coterie.base.errors import InputError
 
 __all__ = ["Log", "Verified", "entries", "verified"]
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients
+from coterie.base.clients import Clients
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.recipe import TableCohort, describe
 from coterie.data.tables.settings import MANY_CLASSES
@@ -27,7 +27,7 @@ from coterie.sites.tables import described_as, left_out
 __all__ = ["classes_withheld", "described", "moments_fit", "parts_withheld", "summed", "table_withheld"]
 
 STATISTICS = 3
-"""Numbers about each column that a site gives for each seed: count, sum and sum of squares."""
+"""Numbers about each column that a site gives for each seed: count, mean and sum of squares about it."""
 OF_ALL_ROWS = ("accuracy", "top5")
 """Metrics that rest on all rows of a part; any other may rest on those of a single class."""
 

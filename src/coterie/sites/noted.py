@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from coterie.core.clients import Clients
-from coterie.core.outcomes import CONSTANT, Rows, paired_influences, resampled_error, student
-from coterie.core.state import write_atomically
-from coterie.core.wire import decode, encode
-from coterie.core.workspace import Workspace
-from coterie.run.outcomes import of_rows
+from coterie.base.clients import Clients
+from coterie.base.files import write_atomically
+from coterie.compute.outcomes import CONSTANT, Rows, paired_influences, resampled_error, student
+from coterie.compute.workspace import Workspace
+from coterie.contract.wire import decode, encode
 from coterie.sites.allowed import RefusedError
+from coterie.study.row_outcomes import of_rows
 
 __all__ = ["Noted"]
 

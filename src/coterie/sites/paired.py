@@ -12,8 +12,8 @@ from typing import Annotated, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from coterie.core.outcomes import CONSTANT
-from coterie.core.task import Flag, Form, task
+from coterie.compute.outcomes import CONSTANT
+from coterie.contract.task import Flag, Form, task
 from coterie.run.experiment import Experiment
 
 __all__ = ["DECIDING", "comparisons", "note_outcomes", "paired_errors"]

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.rules import POSITIVE, SIZE, TEXT, Rule, list_of
-from coterie.core.schema import build, options
+from coterie.base.errors import InputError, nearest, require
+from coterie.config.rules import POSITIVE, SIZE, TEXT, Rule, list_of
+from coterie.config.schema import build, options
 from coterie.engines.inprocess import InProcess
 from coterie.filters import FILTERS
 from coterie.models import MODELS

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from coterie.core.errors import InputError, require
+from coterie.base.errors import InputError, require
 
 __all__ = ["leftovers", "purge"]
 

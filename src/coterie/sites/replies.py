@@ -13,11 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.checks import VECTORS
-from coterie.core.envelopes import Answer, Ask, Packed, answer_in
-from coterie.core.errors import InputError, plain, require
-from coterie.core.vector import Layout
-from coterie.core.wire import decode
+from coterie.base.errors import InputError, plain, require
+from coterie.base.vector import Layout
+from coterie.contract.replies import VECTORS
+from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
 from coterie.data.tables.recipe import MANY_CATEGORIES
 from coterie.sites.tables import Facts
 

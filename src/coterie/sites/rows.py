@@ -21,14 +21,13 @@ from typing import Any
 import torch
 
 from coterie import catalogue
-from coterie.core.clients import Clients
-from coterie.core.envelopes import Answer, Ask, Block, Context
-from coterie.core.method import as_method, validation_kept
-from coterie.core.noise import forked
-from coterie.core.shard import Shard
-from coterie.core.state import write_atomically
-from coterie.core.wire import PerClient, decode, encode, to_json
-from coterie.core.workspace import Workspace
+from coterie.base.clients import Clients
+from coterie.base.files import write_atomically
+from coterie.base.rng import forked
+from coterie.compute.shard import Shard
+from coterie.compute.workspace import Workspace
+from coterie.contract.method import as_method, validation_kept
+from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import encoded_client
 from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe
@@ -232,8 +231,8 @@ class SiteRows:
             raise RefusedError("the model was not sent yet")
         allowed = self._allowed(self.pair)
         allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
-        request = self._spend(str(message.get("run")), ask, self.approved.budget_of_a_round)
-        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), request))
+        self._spend(str(message.get("run")), ask, self.approved.budget_of_a_round)
+        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), self._about_models(ask)))
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._noted(message))}
         self._undo(message)
@@ -255,7 +254,7 @@ class SiteRows:
         if ask.function is describe:
             if given != described_as(self.options):
                 raise RefusedError("the approved plan has another label or other categories")
-        elif set(given) - {"schema", "centre"} or not set(json.loads(given["schema"])) <= summed(table, self.options):
+        elif set(given) - {"schema"} or not set(json.loads(given["schema"])) <= summed(table, self.options):
             raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")
         reply = ask.function(TableCohort({self.name: table}), **given)._asdict()
         if ask.function is describe:
@@ -283,13 +282,12 @@ class SiteRows:
         """Where what a run leaves is kept."""
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
-    def _spend(self, run: str, ask: Ask, most: int) -> str:
+    def _spend(self, run: str, ask: Ask, most: int) -> None:
         """Count a request against the budget, and against the `most` that this round of the method may have.
 
-        The same one again costs nothing if it carries the same payload to the same model. Returns the hash of task, payload and model.
+        The same one again costs nothing if it carries the same payload to the same model.
         """
-        values = {f"payload/{k}": v for k, v in ask.payload.items()}
-        hashed = hashlib.sha256(encode({"task": ask.task, "prepared": self._prepared, **values})).hexdigest()
+        hashed = self._hash(ask, ask.payload)
         request, budget = (run, self.pair, ask.context.round, ask.context.ask, hashed), self.approved.budget
         if request not in self._asked:
             if len(self._asked) >= budget:
@@ -299,7 +297,18 @@ class SiteRows:
             self._of_round[request[1:3]] += 1
         self._asked.add(request)
         self.about |= {"pair": self.pair, "payload": hashed}
-        return hashed
+
+    def _hash(self, ask: Ask, payload: Mapping[str, Any]) -> str:
+        """The hash of task, payload and prepared model."""
+        values = {f"payload/{k}": v for k, v in payload.items()}
+        return hashlib.sha256(encode({"task": ask.task, "prepared": self._prepared, **values})).hexdigest()
+
+    def _about_models(self, ask: Ask) -> tuple[str, ...]:
+        """The hash of the request about each model x[t] of a payload, as if it came alone; one hash where x is one model."""
+        x = ask.payload.get("x")
+        if not isinstance(x, torch.Tensor) or x.ndim < 2:
+            return (self._hash(ask, ask.payload),)
+        return tuple(self._hash(ask, {**ask.payload, "x": model.contiguous()}) for model in x)
 
     def _speakable(self, answer: Answer, ask: Ask, clients: Clients) -> Answer:
         """An answer without what too few rows stand behind; sentences of errors stay here, since they may quote values."""
@@ -406,7 +415,7 @@ def _answered(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
 
 def main(descriptor: str, settings: str) -> None:
     """Serve the rows of a site at the other end of a pipe until it is closed; the settings are JSON."""
-    import coterie.core.metrics  # noqa: F401 - it registers its tasks
+    import coterie.compute.metrics  # noqa: F401 - it registers its tasks
 
     catalogue.methods()  # and these theirs
 

@@ -1,8 +1,9 @@
 """Noise under a site's key: who lacks the key can neither compute it nor, by asking for the same again, average it away.
 
-The noise of a reply is a function of the key, of the request (method, seed, round, task, payload, model and recipe) and of the reply
-itself. So a repeated request has the same bytes, and a reply that differs in one bit, or a request, has noise of its own. Neither the
-name of a run nor the number of an ask, which the server chooses, enters it.
+The noise of what a site says about one model is a function of the key, of the request about that model (method, seed, round, task,
+payload, model and recipe) and of the plain reply. So a repeated request has the same bytes, also for copies of a model in one request
+or beside other models, and a reply that differs in one bit, or a request, has noise of its own. Neither the name of a run nor the
+number of an ask, which the server chooses, enters it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.filters import Filter, Passage
+from coterie.contract.filters import Filter, Passage
 from coterie.filters.gaussian_noise import GaussianNoise
+from coterie.sites.allowed import RefusedError
 
 __all__ = ["under_key"]
 
 
-def under_key(filters: Iterable[Filter], key: bytes, request: str) -> tuple[Filter, ...]:
-    """The same filters, whose secret noise is that of this key and request."""
+def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
+    """Return the same filters, whose secret noise is that of this key and, for each model that is asked about, of its own request."""
     return tuple(
-        _SecretNoise(one.sigma, key=key, request=request) if isinstance(one, GaussianNoise) and one.secret else one
+        _SecretNoise(one.sigma, key=key, requests=requests) if isinstance(one, GaussianNoise) and one.secret else one
         for one in filters
     )
 
@@ -34,12 +36,22 @@ def under_key(filters: Iterable[Filter], key: bytes, request: str) -> tuple[Filt
 @dataclass(frozen=True)
 class _SecretNoise(GaussianNoise):
     key: bytes = b""
-    request: str = ""
+    requests: tuple[str, ...] = ()
 
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
-        """Rows [1, ..., d] of the site with noise of its own."""
+        """Rows [1, ..., d] of the site with noise of its own; [1, T, d] for T models: each with the noise of its model."""
+        if len(self.requests) == 1:
+            return self._noisy(rows, self.requests[0], passage)
+        if rows.ndim < 3 or rows.shape[1] != len(self.requests):
+            raise RefusedError(
+                f"a reply about {len(self.requests)} models must say something of each, or noise cannot hide it"
+            )
+        each = [self._noisy(rows[:, t], request, passage) for t, request in enumerate(self.requests)]
+        return torch.stack(each, dim=1)
+
+    def _noisy(self, rows: Tensor, request: str, passage: Passage) -> Tensor:
         plain = rows.detach().cpu().contiguous()
-        about = repr((self.request, passage.context.round, passage.task, passage.field, passage.position)).encode()
+        about = repr((request, passage.context.round, passage.task, passage.field, passage.position)).encode()
         stream = hmac.new(self.key, b"noise" + about + plain.numpy().tobytes(), hashlib.sha256).digest()
         noise = torch.from_numpy(_normal(stream, plain.numel())).reshape(plain.shape)
         return (plain.double() + self.sigma * noise).to(rows)

@@ -1,7 +1,8 @@
 """The server half of an engine whose clients are sites elsewhere, whatever carries the messages.
 
-An ask is one message to each client, all at once, and one reply each; encoded by `core.wire`, so nothing is pickled. Every message has
-a serial number that its reply repeats: a reply to another message is dropped, and a site refuses a message older than one it has seen.
+An ask is one message to each client, all at once, and one reply each; encoded by `contract.wire`, so nothing is pickled.
+Every message has a serial number that its reply repeats: a reply to another message is dropped, and a site refuses a message
+older than one it has seen.
 """
 
 from __future__ import annotations
@@ -17,18 +18,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from coterie.core.clients import joint_fingerprint
-from coterie.core.engine import Engine
-from coterie.core.envelopes import Answer, Ask, ClientCost
-from coterie.core.errors import InputError, RunError, plain, require
-from coterie.core.federation import Federation
-from coterie.core.loss import Loss, RowLoss
-from coterie.core.replies import Replies
-from coterie.core.shard import Shard
-from coterie.core.task import Task
-from coterie.core.vector import Layout
-from coterie.core.wire import encode
-from coterie.core.workspace import Workspace
+from coterie.base.clients import joint_fingerprint
+from coterie.base.errors import InputError, RunError, plain, require
+from coterie.base.loss import Loss, RowLoss
+from coterie.base.vector import Layout
+from coterie.compute.shard import Shard
+from coterie.compute.workspace import Workspace
+from coterie.contract.engine import Engine
+from coterie.contract.federation import Federation
+from coterie.contract.replies import Replies
+from coterie.contract.task import Task
+from coterie.contract.wire import Answer, Ask, ClientCost, encode
 from coterie.data.tables.folder import agree, server_rows
 from coterie.data.tables.recipe import Recipe
 from coterie.data.tables.settings import TableSettings

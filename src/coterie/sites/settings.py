@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-from coterie.core.errors import nearest, require
-from coterie.core.reading import read_toml
-from coterie.core.rules import SIZE, TEXT, Rule, list_of
-from coterie.core.schema import build, options
-from coterie.core.task import known_tasks
+from coterie.base.errors import nearest, require
+from coterie.base.files import read_toml
+from coterie.config.rules import SIZE, TEXT, Rule, list_of
+from coterie.config.schema import build, options
+from coterie.contract.task import known_tasks
 
 __all__ = ["SETTINGS_FILE", "SiteSettings", "matches", "read_settings", "short"]
 

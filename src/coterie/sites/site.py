@@ -17,10 +17,9 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from coterie.core.envelopes import Ask, Context
-from coterie.core.errors import InputError
-from coterie.core.memory import MEMORY_LOST
-from coterie.core.wire import decode, encode, header
+from coterie.base.errors import InputError
+from coterie.contract.memory import MEMORY_LOST
+from coterie.contract.wire import Ask, Context, decode, encode, header
 from coterie.sites.approval import approved_file, read_approved
 from coterie.sites.log import Log
 from coterie.sites.settings import SiteSettings, read_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from coterie.core.errors import require
+from coterie.base.errors import require
 from coterie.run.files import hash_of
 
 __all__ = ["SOFTWARE", "add_software", "wheels_in"]

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.rows import Part
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.rows import Part
 from coterie.data.sets.heart_disease import OPTIONS as HEART_DISEASE
 from coterie.data.split_table import Split
 from coterie.data.tables.columns import Table

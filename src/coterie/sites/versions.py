@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from coterie import __version__
-from coterie.core.errors import require
+from coterie.base.errors import require
 
 __all__ = ["VERSIONS_FILE", "compared", "versions"]
 

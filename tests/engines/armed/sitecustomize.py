@@ -45,7 +45,7 @@ def main_module() -> str:
 
 if ARM and PROCESSES[ARM["where"]] in main_module():
     if ARM["where"] == "cohort":
-        from coterie.core.task import Task
+        from coterie.contract.task import Task
 
         Task.__call__ = counting(Task.__call__, lambda task, *_: task.name)
     elif ARM["where"] == "worker":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.core.clients import Clients
+from coterie.base.clients import Clients
 from coterie.data.sets.cifar10 import DEFAULT_SPLIT, ImageSet, load_images
 
 __all__ = ["CLASSES", "DEFAULT_SPLIT", "cifar100"]

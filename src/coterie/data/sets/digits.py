@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError
 from coterie.data.split_table import Split
 from coterie.data.tensors import split_over
 

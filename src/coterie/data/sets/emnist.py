@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.clients import Clients
+from coterie.base.clients import Clients
 from coterie.data.sets.fashion_mnist import Images, over_idx, read_pair
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split

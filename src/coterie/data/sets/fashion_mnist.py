@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, require
-from coterie.core.rows import Part
-from coterie.core.rules import COUNT, SIZE
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.base.rows import Part
+from coterie.config.rules import COUNT, SIZE
 from coterie.data.split_table import Split
 from coterie.data.tensors import split_over
 

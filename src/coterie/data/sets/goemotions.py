@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.rules import COUNT, SIZE
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
 from coterie.data.splits import generator, numbered

@@ -27,8 +27,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.core.clients import Clients
-from coterie.core.errors import require
+from coterie.base.clients import Clients
+from coterie.base.errors import require
 from coterie.data.tables.folder import from_folder
 
 __all__ = ["CLASSES", "FOLDER", "OPTIONS", "export", "heart_disease"]

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients
-from coterie.core.errors import is_number, require
-from coterie.core.rng import Rng
-from coterie.core.rows import Part, Rows
-from coterie.core.rules import COUNT
+from coterie.base.clients import Clients
+from coterie.base.errors import is_number, require
+from coterie.base.rng import Rng
+from coterie.base.rows import Part, Rows
+from coterie.config.rules import COUNT
 from coterie.data.split_table import Split
 from coterie.data.splits import generator, numbered
 

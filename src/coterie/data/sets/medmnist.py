@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, require
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors, split_over

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, require
-from coterie.core.rules import SIZE
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.config.rules import SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors

@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.loss import IGNORED
-from coterie.core.rules import SIZE
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.loss import IGNORED
+from coterie.config.rules import SIZE
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors

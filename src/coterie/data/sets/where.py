@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from coterie.core.errors import InputError
-from coterie.core.reading import found
+from coterie.base.errors import InputError
+from coterie.base.files import found
 
 __all__ = ["find_folder"]
 

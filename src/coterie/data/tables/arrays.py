@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.clients import Clients
-from coterie.core.errors import InputError, require
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
 from coterie.data.tables.read import read_arrays
 from coterie.data.tensors import from_tensors
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coterie.core.errors import InputError
-from coterie.core.reading import found
+from coterie.base.errors import InputError
+from coterie.base.files import found
 from coterie.data.split_table import Split
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.describe import draft_recipe

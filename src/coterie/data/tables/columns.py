@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.errors import nearest, require
+from coterie.base.errors import nearest, require
 from coterie.data.tables.numbers import UNKNOWN, Comma, number, problem, thousands_dots, written
 from coterie.data.tables.spelling import fold, legible, spell
 

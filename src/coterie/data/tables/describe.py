@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-from coterie.core.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest, require
 from coterie.data.tables.numbers import complaint, with_signs
 from coterie.data.tables.recipe import (
     ENOUGH_TO_TELL,

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import InputError, require
+from coterie.base.errors import InputError, require
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.numbers import complaint, with_signs
 from coterie.data.tables.recipe import RARE, ColumnRecipe, LabelRecipe, Recipe, example

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coterie.core.clients import Client, Clients
-from coterie.core.errors import InputError, nearest, require
-from coterie.core.reading import found
-from coterie.core.rows import Part
-from coterie.core.schema import build
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.files import found
+from coterie.base.rows import Part
+from coterie.config.schema import build
 from coterie.data.split_table import Split
 from coterie.data.tables.arrays import from_array_files, is_array_file
 from coterie.data.tables.columns import Column, Reading, Table

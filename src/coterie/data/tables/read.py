@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import InputError, require
-from coterie.core.reading import found
+from coterie.base.errors import InputError, require
+from coterie.base.files import found
 from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
 from coterie.data.tables.numbers import Comma
 from coterie.data.tables.spelling import legible, listing

@@ -1,12 +1,12 @@
 """One recipe for the tables of all clients, from statistics that a real federation may share.
 
-A recipe says which columns become which features. It is fitted in three exchanges, each a function of a cohort that
+A recipe says which columns become which features. It is fitted in two exchanges, each a function of a cohort that
 answers with one entry per client, so that the same lines serve files in one folder and hospitals on a network:
 
 1. `describe`: names and kinds of the columns, the categories of texts, the values of the label.
-2. `moments`: per column of numbers, and of a label to regress on, the count, sum and sum of squares over TRAINING rows, missing
-   values not counted.
-3. `moments` again, about the pooled mean, so that a column such as a year does not lose its variance to rounding.
+2. `moments`: per column of numbers, and of a label to regress on, the count, the mean and the sum of squares about that mean over
+   TRAINING rows, missing values not counted. They are joined as Chan, Golub and LeVeque (1983) do, so that a column such as a year
+   does not lose its variance to rounding.
 
 `encode.encode` turns any table into inputs with the recipe alone: a missing number becomes the pooled mean (0 after scaling),
 a missing or unknown category is all zeros. A label to regress on is stored as (label - mean) / scale, so that no result depends on
@@ -28,9 +28,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.errors import require
-from coterie.core.task import Form, task
-from coterie.core.vector import Layout
+from coterie.base.errors import require
+from coterie.base.vector import Layout
+from coterie.contract.task import Form, task
 from coterie.data.tables.columns import Column, Table
 from coterie.data.tables.spelling import fold, names_rows, spell
 
@@ -166,7 +166,7 @@ class Moments(NamedTuple):
     """Reply of `moments`, float64 [n, c] each for n clients and c columns; missing values are not counted."""
 
     counts: Annotated[Tensor, "other", Form(_columns, within=(0.0, 1e15))]
-    totals: Annotated[Tensor, "other", Form(_columns)]
+    means: Annotated[Tensor, "other", Form(_columns)]
     squares: Annotated[Tensor, "other", Form(_columns, within=(0.0, 1e300))]
 
 
@@ -239,19 +239,23 @@ def example(column: Column) -> list[Any]:
 
 
 @task
-def moments(cohort: TableCohort, *, schema: str, centre: Tensor | None = None) -> Moments:
-    """Count, sum and sum of squares of the columns in `schema` (JSON list) over training rows, about `centre` [c]."""
+def moments(cohort: TableCohort, *, schema: str) -> Moments:
+    """Count, mean, and sum of squares about that mean, of the columns in `schema` (JSON list) over training rows.
+
+    The answer depends on nothing that a server may choose but the columns: about a centre of the server's choice, sums of squares
+    would tell rows.
+    """
     names = json.loads(schema)
-    about = np.zeros(len(names)) if centre is None else centre.numpy()
     out = np.zeros((3, len(cohort.tables), len(names)))
     for i, table in enumerate(cohort.tables):
         for j, name in enumerate(names):
             numbers = table.columns[name].numbers
-            if numbers is not None:
-                values = numbers[table.parts["train"]]
-                values = values[~np.isnan(values)] - about[j]
-                with np.errstate(over="ignore"):  # too large numbers are refused by name in `_scale`
-                    out[:, i, j] = len(values), values.sum(), (values**2).sum()
+            values = np.zeros(0) if numbers is None else numbers[table.parts["train"]]
+            values = values[~np.isnan(values)]
+            if len(values):
+                with np.errstate(over="ignore", invalid="ignore"):  # too large numbers are refused by name in `_scale`
+                    mean = values.mean()
+                    out[:, i, j] = len(values), mean, ((values - mean) ** 2).sum()
     return Moments(*(torch.from_numpy(a) for a in out))
 
 
@@ -263,12 +267,12 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     """
     numbers = [c for c in draft["columns"] if c["kind"] == "number"]
     label, names = draft["label"], [c["name"] for c in numbers]
-    schema = json.dumps([*names, label["column"]] if label["task"] == "regression" else names)
-    first = ask(moments, schema=schema)
-    count = first.counts.sum(0)
-    mean = first.totals.sum(0) / count.clamp(min=1)
-    second = ask(moments, schema=schema, centre=mean)
-    variance = second.squares.sum(0) / count.clamp(min=1)
+    schema = [*names, label["column"]] if label["task"] == "regression" else names
+    told = ask(moments, schema=json.dumps(schema))
+    count = told.counts.sum(0)
+    mean = (told.counts * told.means).sum(0) / count.clamp(min=1)
+    squares = told.squares + told.counts * (told.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
+    variance = squares.sum(0) / count.clamp(min=1)
     for j, column in enumerate(numbers):
         column["mean"], column["scale"] = _scale(f"column {column['name']!r}", float(mean[j]), float(variance[j]))
     if label["task"] == "regression":
@@ -280,7 +284,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
     columns = [c for c in draft["columns"] if c["name"] not in empty]
     notes = [f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"] if empty else []
-    notes += _mostly_missing(numbers, first.counts, draft)
+    notes += _mostly_missing(numbers, told.counts, draft)
     require(bool(columns), f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
     features = [
         name
@@ -294,7 +298,7 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
         "features": features,
         "missing": draft["missing"],
         "rename": draft["rename"],
-        "notes": [*_other_units(json.loads(schema), mean, second, draft), *draft["notes"], *notes],
+        "notes": [*_other_units(schema, told, draft), *draft["notes"], *notes],
     }
 
 
@@ -325,15 +329,15 @@ def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) ->
     return notes
 
 
-def _other_units(names: Sequence[str], centre: Tensor, about: Moments, draft: Draft) -> list[str]:
+def _other_units(names: Sequence[str], about: Moments, draft: Draft) -> list[str]:
     """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
     or whose mean is many deviations away.
 
-    `about`: moments of the columns `names` about `centre`, the pooled mean of each.
+    `about`: moments of the columns `names`.
     """
     counts = about.counts
-    shift = about.totals / counts
-    own = torch.stack([centre + shift, (about.squares / counts - shift**2).clamp(min=0).sqrt()])  # NaN without a row
+    absent = torch.where(counts > 0, 0.0, torch.nan)
+    own = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
     # The median client: pooled moments of others in two units would be those of neither.
     usual = own.nanmedian(dim=1, keepdim=True).values
     factors, spreads = (own / usual).unbind()

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from coterie.core.errors import InputError, is_number, nearest, require
-from coterie.core.rules import one_of
-from coterie.core.schema import Flag, options
+from coterie.base.errors import InputError, is_number, nearest, require
+from coterie.config.rules import one_of
+from coterie.config.schema import Flag, options
 from coterie.data.tables.columns import Missing, Reading, Table
 from coterie.data.tables.numbers import number
 from coterie.data.tables.spelling import alike, legible, quoted, spell

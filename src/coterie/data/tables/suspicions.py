@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.core.clients import Client
-from coterie.core.rows import Part
+from coterie.base.clients import Client
+from coterie.base.rows import Part
 from coterie.data.tables.columns import Table
 from coterie.data.tables.recipe import Recipe
 from coterie.data.tables.spelling import listing, names_rows, spell

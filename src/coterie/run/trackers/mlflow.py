@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coterie.core.errors import InputError, plain
-from coterie.core.rules import TEXT, optional
-from coterie.core.schema import options
+from coterie.base.errors import InputError, plain
+from coterie.config.rules import TEXT, optional
+from coterie.config.schema import options
 from coterie.run.trackers.tracker import Sink, Tracker
 
 __all__ = ["MLflow"]

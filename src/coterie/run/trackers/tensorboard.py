@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from coterie.core.errors import InputError
-from coterie.core.rules import TEXT
-from coterie.core.schema import options
+from coterie.base.errors import InputError
+from coterie.config.rules import TEXT
+from coterie.config.schema import options
 from coterie.run.files import safe_name
 from coterie.run.trackers.tracker import Sink, Tracker
 

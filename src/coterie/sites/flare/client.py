@@ -12,7 +12,7 @@ from typing import Any
 
 from nvflare.collab import CollabCallError, collab
 
-import coterie.core.metrics  # noqa: F401 - settings may name its tasks
+import coterie.compute.metrics  # noqa: F401 - settings may name its tasks
 from coterie import catalogue
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.site import Site

@@ -13,11 +13,21 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, nearest, require
-from coterie.sites.flare.kits import AUTHORITY, PROJECT, fingerprint_of, furnish, harden, need_flare, organisation_of
+from coterie.base.errors import InputError, nearest, require
+from coterie.sites.flare.authority import (
+    AUTHORITY,
+    Request,
+    certificate_of,
+    fingerprint_of,
+    note_key,
+    printed,
+    read_request,
+)
+from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organisation_of
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.software import add_software, wheels_in
 
@@ -28,38 +38,73 @@ LARGEST = 1 << 16
 _FINGERPRINT = re.compile(r"(SHA256:)?([0-9A-F]{2}:){31}[0-9A-F]{2}", re.IGNORECASE)
 
 
-def request(plan_file: Path, site: str, folder: Path) -> Path:
-    """Make the key of `site` in `folder`; returns the file to send to the operator. Raises `InputError` for a site not in the plan."""
+def request(plan_file: Path, site: str, folder: Path) -> tuple[Path, Request]:
+    """Make the key of `site` in `folder`.
+
+    Returns:
+        The file to send to the operator, and what it says: the site tells its key's SHA-256 over another channel.
+
+    Raises:
+        InputError: the site is not in the plan, or the folder exists.
+    """
     deployment = read_plan(plan_file).deployment
-    require(site in deployment.sites, f"the plan has no site {site!r}; {nearest(site, deployment.sites)}")
-    require(not folder.exists(), f"{folder} exists already; it may hold a key: move it away first")
+    if site not in deployment.sites:
+        raise InputError(f"the plan has no site {site!r}; {nearest(site, deployment.sites)}")
+    if folder.exists():
+        raise InputError(f"{folder} exists already; it may hold a key: move it away first")
     with tempfile.TemporaryDirectory() as temporary:
         participant = Path(temporary) / "site.yml"
         about = {"name": site, "type": "client", "org": organisation_of(site)}
         participant.write_text(json.dumps({"name": PROJECT, "participants": [about]}), encoding="utf-8")  # JSON is YAML
         _nvflare("cert", "request", "-p", str(participant), "--out", str(folder))
-    return folder / f"{site}.request.zip"
+    archive = folder / f"{site}.request.zip"
+    return archive, read_request(archive)
 
 
-def sign(plan_file: Path, request_zip: Path, kits: Path | None = None) -> tuple[Path, str]:
-    """Sign a site's request with the authority of the kits; returns the file to send back, and the fingerprint to tell by telephone.
+def sign(plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None = None) -> tuple[Path, Request, str]:
+    """Sign a site's request with the authority of the kits.
 
-    Raises `InputError` for a request of a site that is not in the plan, or kits without authority.
+    Args:
+        plan_file: the plan.
+        request_zip: what the site has sent.
+        fingerprint: SHA-256 of the site's public key, as a person there says it over another channel.
+        kits: folder of the kits; None: as the plan says.
+
+    Returns:
+        The file to send back, what the request says, and the authority's fingerprint, to be told by telephone.
+
+    Raises:
+        InputError: the request is none of a site of the plan, has another key than `fingerprint` or one that another party has, or the
+            kits have no authority.
     """
     deployment = read_plan(plan_file).deployment
     authority = (kits or plan_file.parent / deployment.kits) / AUTHORITY
-    require((authority / "rootCA.key").is_file(), f"{authority} has no rootCA.key; make the kits with: coterie deploy")
-    require(request_zip.is_file(), f"there is no file {request_zip}; it is what coterie site request makes")
-    site = request_zip.name.removesuffix(".request.zip")
-    require(site in deployment.sites, f"the plan has no site {site!r}; {nearest(site, deployment.sites)}")
-    signed = request_zip.with_name(f"{site}.signed.zip")
-    require(not signed.exists(), f"{signed} exists already; remove it to sign again")
+    if not (authority / "rootCA.key").is_file():
+        raise InputError(f"{authority} has no rootCA.key; make the kits with: coterie deploy")
     with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "request.zip"  # what is checked is what is signed
+        if request_zip.is_file():
+            shutil.copy(request_zip, copy)
+        else:
+            raise InputError(f"there is no file {request_zip}; it is what coterie site request makes")
+        asked = read_request(copy)
+        asked.check(deployment.sites, organisation_of(asked.site))
+        if request_zip.name != f"{asked.site}.request.zip":
+            raise InputError(f"{request_zip} is a request of {asked.site!r}, not of the site that its name says")
+        if asked.key != _spelled(fingerprint):
+            raise InputError(
+                f"the public key in {request_zip} has another SHA-256 than --fingerprint; ask the site again, by telephone: "
+                "this may be somebody else's request"
+            )
+        signed = request_zip.with_name(f"{asked.site}.signed.zip")
+        if signed.exists():
+            raise InputError(f"{signed} exists already; remove it to sign again")
+        note_key(authority, asked.site, asked.key)
         profile = Path(temporary) / "profile.yml"
         profile.write_text(json.dumps(_profile(deployment)), encoding="utf-8")
-        given = ("-c", str(authority), "--profile", str(profile), "--out", str(signed))
-        _nvflare("cert", "approve", str(request_zip), *given)
-    return signed, fingerprint_of(authority / "rootCA.pem")
+        where = ("-c", str(authority), "--profile", str(profile), "--out", str(signed))
+        _nvflare("cert", "approve", str(copy), *where)
+    return signed, asked, fingerprint_of(authority / "rootCA.pem")
 
 
 def join(
@@ -83,13 +128,10 @@ def join(
     need_flare()
     _check_key(signed_zip, requested)
     require(not kit.exists(), f"{kit} exists already; give a new folder with --kit")
-    require(
-        bool(_FINGERPRINT.fullmatch(fingerprint)),
-        "the fingerprint must be 32 pairs of hexadecimal digits with colons between",
-    )
-    plain = fingerprint.upper().removeprefix("SHA256:")
+    heard = _spelled(fingerprint)
+    _check_authority(signed_zip, heard)
     with tempfile.TemporaryDirectory() as temporary:
-        given = ("--request-dir", str(requested), "--fingerprint", f"SHA256:{plain}", "-w", temporary)
+        given = ("--request-dir", str(requested), "--fingerprint", heard, "-w", temporary)
         _nvflare("package", str(signed_zip), *given)
         startup = next((p.parent for p in Path(temporary).rglob("startup")), None)
         if startup is None:
@@ -118,6 +160,54 @@ def _check_key(signed_zip: Path, requested: Path) -> None:
     require(
         signed == asked, f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key"
     )
+
+
+def _check_authority(signed_zip: Path, heard: str) -> None:
+    """Raise `InputError` unless the file's authority is the one whose fingerprint was heard, valid, and has signed the certificate."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509 import BasicConstraints, ExtensionNotFound
+
+    try:
+        with zipfile.ZipFile(signed_zip) as archive:
+            names = ["rootCA.pem", next(name for name in archive.namelist() if name.endswith(".crt"))]
+            authority, signed = (certificate_of(archive.open(name).read(LARGEST)) for name in names)
+        is_authority = authority.extensions.get_extension_for_class(BasicConstraints).value.ca
+        signed.verify_directly_issued_by(authority)
+    except (
+        OSError,
+        KeyError,
+        StopIteration,
+        TypeError,
+        ValueError,
+        ExtensionNotFound,
+        InvalidSignature,
+        zipfile.BadZipFile,
+    ) as error:
+        raise InputError(
+            f"{signed_zip} was not signed by the authority that it holds; ask the operator to sign again"
+        ) from error
+    if printed(authority.fingerprint(hashes.SHA256())) != heard:
+        raise InputError(
+            f"{signed_zip} comes from another authority than the one that you heard of; ask the operator again, by telephone"
+        )
+    if not is_authority:
+        raise InputError(
+            f"{signed_zip} was signed with a certificate that is not an authority's; ask the operator to sign again"
+        )
+    now = datetime.now(UTC)
+    for certificate in (authority, signed):
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise InputError(
+                f"a certificate of {signed_zip} is not valid now; compare this machine's clock, or ask the operator to sign again"
+            )
+
+
+def _spelled(fingerprint: str) -> str:
+    """Return a fingerprint that a person has typed as it is printed."""
+    if not _FINGERPRINT.fullmatch(fingerprint):
+        raise InputError("the fingerprint must be 32 pairs of hexadecimal digits with colons between")
+    return "SHA256:" + fingerprint.upper().removeprefix("SHA256:")
 
 
 def _profile(deployment: Deployment) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, require
+from coterie.base.errors import InputError, require
+from coterie.sites.flare.authority import AUTHORITY, certificate_of, key_fingerprint, make_authority, note_key
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.software import add_software, wheels_in
@@ -20,10 +21,8 @@ from coterie.sites.tables import table_options
 from coterie.sites.versions import VERSIONS_FILE, versions
 
 __all__ = [
-    "AUTHORITY",
     "CLASSES",
     "PROJECT",
-    "fingerprint_of",
     "furnish",
     "harden",
     "need_flare",
@@ -41,8 +40,6 @@ CLASSES = (
 """What a job of ours builds at the sites; a kit allows these and nothing that travels with a job."""
 
 PROJECT = "coterie"
-AUTHORITY = "ca"
-"""Folder of the kits with the key that signs sites: it stays with the operator."""
 
 
 def provision(
@@ -76,7 +73,13 @@ def provision(
             raise InputError(f"FLARE could not provision {plan_file}: {' '.join(last) or 'no reason given'}")
         shutil.copytree(provisioned, kits)
         shutil.copy(project, kits / "project.yml")
-        make_authority(Path(temporary) / "coterie" / "state" / "cert.json", kits / AUTHORITY)
+        make_authority(Path(temporary) / "coterie" / "state" / "cert.json", kits / AUTHORITY, PROJECT)
+    for name, file in ((deployment.server, "server.crt"), *((n, "client.crt") for n in (deployment.admin, *sites))):
+        note_key(
+            kits / AUTHORITY,
+            name,
+            key_fingerprint(certificate_of((kits / name / "startup" / file).read_bytes()).public_key()),
+        )
     for name in (deployment.server, *sites):
         harden(kits / name)
         add_software(kits / name, wheels)
@@ -128,26 +131,6 @@ fi
 def remember_interpreter(kit: Path) -> None:
     """Let the kit's start script use this interpreter."""
     (kit / "local" / "python").write_text(f"{sys.executable}\n", encoding="utf-8")
-
-
-def make_authority(state: Path, folder: Path) -> None:
-    """Keep the authority that has signed the kits, so that more sites can be signed later."""
-    kept = json.loads(state.read_text(encoding="utf-8"))
-    folder.mkdir(mode=0o700)
-    for name, key in (("rootCA.pem", "root_cert"), ("rootCA.key", "root_pri_key")):
-        (folder / name).write_text(kept[key], encoding="utf-8")
-        (folder / name).chmod(0o600)
-    about = {"project": PROJECT, "provision_version": "00", "rootCA_fingerprint": fingerprint_of(folder / "rootCA.pem")}
-    (folder / "ca.json").write_text(json.dumps(about), encoding="utf-8")
-
-
-def fingerprint_of(certificate: Path) -> str:
-    """SHA-256 of a certificate, as FLARE and openssl print it."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-
-    digest: bytes = x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256())
-    return "SHA256:" + digest.hex(":").upper()
 
 
 def _keep_jobs(kit: Path) -> None:

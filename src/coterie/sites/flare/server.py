@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from nvflare.collab import collab
 
-from coterie.core.errors import CoterieError, InputError
-from coterie.core.state import write_atomically
+from coterie.base.errors import CoterieError, InputError
+from coterie.base.files import write_atomically
 from coterie.run.experiment import Experiment
-from coterie.run.status import Event
-from coterie.run.sweep import run_experiment
 from coterie.sites.backend import Sites
 from coterie.sites.flare.client import FlareLink
 from coterie.sites.server import Remote, Status
+from coterie.study.progress import Event
+from coterie.study.sweep import run_experiment
 
 __all__ = ["Coordinator"]
 

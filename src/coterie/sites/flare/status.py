@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coterie.run.status import Event
 from coterie.sites.flare.submit import open_session
 from coterie.sites.plan import Deployment, read_plan
 from coterie.sites.settings import short
+from coterie.study.progress import Event
 
 __all__ = ["status"]
 

@@ -16,12 +16,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import InputError, RunError, require
-from coterie.core.state import write_atomically
-from coterie.run.status import Event
+from coterie.base.errors import InputError, RunError, require
+from coterie.base.files import write_atomically
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.plan import Deployment, read_plan
+from coterie.study.progress import Event
 
 __all__ = ["Watched", "open_session", "submit"]
 

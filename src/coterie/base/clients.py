@@ -1,0 +1,393 @@
+"""Clients: the partners and what they have in common, as every engine, method and report reads them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.identity import code_hash
+from coterie.base.loss import is_multi_hot
+from coterie.base.rng import Rng
+from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, named, rows, sample
+
+__all__ = ["Client", "Clients", "Transform", "joint_fingerprint"]
+
+Transform = Callable[[Any, Rng], Any]
+"""(inputs of one row, rng) -> inputs of one row: a tensor [...], or a dict of tensors."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """One partner: a unique `name` and its rows. A part that it does not have is None.
+
+    `test_numbers` says which rows of the partner's own source the test rows are, so that a patient has the same number in
+    the split of every seed; None where the source does not number its rows.
+
+    Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is
+    not finite.
+    """
+
+    name: str
+    train: Part
+    validation: Part | None = None
+    test: Part | None = None
+    test_numbers: Array | None = None
+
+    def __post_init__(self) -> None:
+        require(bool(self.name), "a client needs a name that is not empty")
+        require(
+            len(self.name) <= 200,
+            f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200",
+        )
+        for part_name, part in self.parts():
+            where = f"client {self.name!r}, {part_name} rows"
+            tensors = part.tensors()
+            for key, value in tensors.items():
+                check_plain(value, f"{where}: {key}")
+            counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
+            counts = {"inputs": rows(part.inputs)} if isinstance(part.inputs, LazyInputs) else counts
+            require(
+                all(n == len(part) for n in counts.values()),
+                f"{where}: inputs have {counts} rows but there are {len(part)} labels; give one label per row",
+            )
+            for key, value in tensors.items():
+                if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+                    raise InputError(f"{where}: {key} contain NaN or Inf; impute or drop those rows first")
+        require(len(self.train) > 0, f"client {self.name!r} has no training rows; remove it or give it rows")
+
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """The parts that this client has, by name."""
+        for name in ("train", "validation", "test"):
+            part = getattr(self, name)
+            if part is not None:
+                yield name, part
+
+    def part(self, name: str) -> Part:
+        """The part `name`; an error that says which client lacks it."""
+        part = getattr(self, name, None)
+        if not isinstance(part, Part):
+            raise InputError(f"client {self.name!r} has no {name} rows")
+        return part
+
+
+def _shapes(part: Part) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(v.shape[1:]) for k, v in named(sample(part.inputs)).items()}
+
+
+def _labels_of(part: Part) -> str:
+    kind = "numbers" if part.labels.is_floating_point() else "classes"
+    return f"[rows{''.join(f', {n}' for n in part.labels.shape[1:])}] ({kind})"
+
+
+def _check_alike(part: Part, usual: Part, who: str, others: str) -> None:
+    """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual shape."""
+    for what, form in (("inputs", _shapes), ("labels", _labels_of)):
+        mine, theirs = form(part), form(usual)
+        require(mine == theirs, f"{who} has {what} of shape {mine}{others} of {theirs}")
+
+
+class Clients(Sequence[Client]):
+    """A sequence of clients, sorted by name, with what they have in common.
+
+    Attributes:
+        names: of the clients, sorted.
+        train, validation, test: the rows of all clients (`Rows`); None where no client has that part.
+        name: of the data set, as a user would type it.
+        classes: names of the classes in the order of their numbers; empty where they have no names.
+        recipe: how raw rows become inputs (`preprocess.json`), or None.
+        notes: sentences about how the data was handled, for the report.
+        server: rows held by the server (client `server` of the federation), or None.
+        unseen: clients that never train and are only evaluated, or None.
+        test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
+        draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
+            data, see `with_draw`), or None. The same rng must give the same rows.
+        transform: function (inputs, rng) -> inputs that changes each row whenever training reads it (see `with_transform`), or None.
+
+    Raises `InputError` for no clients, names that repeat, a client called `server`, or inputs of different shapes.
+
+    >>> part = Part(torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    >>> Clients([Client("b", part), Client("a", part)]).names
+    ('a', 'b')
+    """
+
+    test_numbers: Mapping[str, Array] = MappingProxyType({})
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        *,
+        name: str = "own",
+        classes: Sequence[str] = (),
+        recipe: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
+        server: Part | None = None,
+        unseen: Clients | None = None,
+    ) -> None:
+        require(len(clients) > 0, "there are no clients; give at least one")
+        ordered = sorted(clients, key=lambda c: c.name)
+        first = ordered[0]
+        for client in ordered:
+            for kind, part in client.parts():
+                _check_alike(
+                    part, first.train, f"client {client.name!r}", f" in its {kind} rows, client {first.name!r}"
+                )
+        train = Rows.concatenate([c.train for c in ordered])
+        if train is None:
+            raise InputError("no client has a training row")
+        self.train = train
+        self.validation = Rows.concatenate([c.validation for c in ordered])
+        self.test = Rows.concatenate([c.test for c in ordered])
+        self._describe([c.name for c in ordered], name, classes, recipe, notes, server, unseen)
+        self.test_numbers = MappingProxyType({c.name: c.test_numbers for c in ordered if c.test_numbers is not None})
+
+    @classmethod
+    def indexed(
+        cls,
+        names: Sequence[str],
+        train: Rows,
+        validation: Rows | None = None,
+        test: Rows | None = None,
+        *,
+        name: str = "own",
+        classes: Sequence[str] = (),
+        recipe: Mapping[str, Any] | None = None,
+        notes: Sequence[str] = (),
+        server: Part | None = None,
+        unseen: Clients | None = None,
+    ) -> Clients:
+        """Clients that share one data set in memory: `Rows.indexed` per part, in the order of `names` (sorted)."""
+        require(list(names) == sorted(names), "names of indexed clients must be sorted; pad their numbers with zeros")
+        empty = [n for n, size in zip(names, train.sizes, strict=True) if size == 0]
+        require(not empty, f"clients without training rows: {', '.join(empty[:5])}; drop them or choose another split")
+        self = cls.__new__(cls)
+        self.train, self.validation, self.test = train, validation, test
+        self._describe(names, name, classes, recipe, notes, server, unseen)
+        return self
+
+    @classmethod
+    def of_server(cls, part: Part, transform: Transform | None = None) -> Clients:
+        """The rows of the server as a client of the reserved name `server`; they train and validate."""
+        self = cls.__new__(cls)
+        self.train = self.validation = Rows.concatenate([part])  # type: ignore[assignment]
+        self.test = None
+        self._describe(["server"], "server", (), None, (), None, None, reserved=True)
+        self.transform = transform
+        return self
+
+    def _describe(
+        self,
+        names: Sequence[str],
+        name: str,
+        classes: Sequence[str],
+        recipe: Mapping[str, Any] | None,
+        notes: Sequence[str],
+        server: Part | None,
+        unseen: Clients | None,
+        *,
+        reserved: bool = False,
+    ) -> None:
+        self.names = tuple(names)
+        require(not isinstance(classes, str), f"classes must be a list of names; got {classes!r}")
+        self.name, self.classes, self.recipe = name, tuple(classes), recipe
+        self.notes, self.server, self.unseen = tuple(notes), server, unseen
+        usual = Part(self.train.inputs, self.train.labels)
+        if server is not None:
+            _check_alike(Client("server", server).train, usual, "the server", ", its clients")
+        if unseen is not None:
+            _check_alike(unseen.train.part(0), usual, f"unseen client {unseen.names[0]!r}", ", the others")
+        self.draw: Callable[[str, int, Rng], Part] | None = None
+        self.transform: Transform | None = None
+        self._number = {n: i for i, n in enumerate((*self.names, *(unseen.names if unseen else ())))}
+        if len(self._number) < len(self.names) + (len(unseen) if unseen else 0):
+            repeated = sorted(
+                n for n, count in Counter([*self.names, *(unseen.names if unseen else ())]).items() if count > 1
+            )
+            raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
+        require(
+            reserved or "server" not in self._number,
+            "a client is called 'server', the name of the server's own rows; rename it",
+        )
+        require("*" not in self._number, "a client is called '*', which stands for the model of all clients; rename it")
+
+    @property
+    def label_scale(self) -> LabelScale:
+        """How the labels are stored, as the recipe says."""
+        label = {} if self.recipe is None else self.recipe["label"]
+        return LabelScale(label.get("mean", 0.0), label.get("scale", 1.0))
+
+    def number(self, name: str) -> int:
+        """Position of the client `name`; an `InputError` with the nearest spelling if there is none."""
+        if name not in self._number or self._number[name] >= len(self.names):
+            raise InputError(f"there is no client {name!r}; {nearest(name, self.names)}")
+        return self._number[name]
+
+    @overload
+    def __getitem__(self, key: int | str) -> Client: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[Client]: ...
+    def __getitem__(self, key: int | str | slice) -> Client | Sequence[Client]:
+        if isinstance(key, slice):
+            return [self[i] for i in range(*key.indices(len(self)))]
+        i = self.number(key) if isinstance(key, str) else range(len(self))[key]
+        validation, test = (
+            rows.part(i) if rows is not None and rows.sizes[i] else None for rows in (self.validation, self.test)
+        )
+        return Client(self.names[i], self.train.part(i), validation, test, self.test_numbers.get(self.names[i]))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} clients of {self.name!r}, {int(self.train.sizes.sum())} training rows>"
+
+    def folded(self, keep: Collection[str] = ()) -> Clients:
+        """The same clients with validation rows added to the training rows, except for the clients of `keep`."""
+        validation = self.validation
+        if validation is None or set(keep) >= set(self.names):
+            return self
+        shared = validation.inputs is self.train.inputs and validation.labels is self.train.labels
+        inputs, labels, shift = self.train.inputs, self.train.labels, 0
+        if not shared:
+            both = Rows.concatenate([Part(r.inputs, r.labels) for r in (self.train, validation)])
+            if both is None:
+                return self
+            inputs, labels, shift = both.inputs, both.labels, len(self.train.labels)
+        train, rest = [], []
+        for i, name in enumerate(self.names):
+            mine, held = self.train.numbers(i), validation.numbers(i) + shift
+            train.append(mine if name in keep else np.concatenate([mine, held]))
+            rest.append(held if name in keep else held[:0])
+        clients = copy(self)
+        clients.train = Rows.indexed(inputs, labels, train)
+        clients.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
+        return clients
+
+    def subset(self, names: Sequence[str]) -> Clients:
+        """Some of the clients (sorted) with copies of their rows and nobody else's: without server rows and unseen clients."""
+        numbers = [self.number(n) for n in names]
+        clients = copy(self)
+        for kind in ("train", "validation", "test"):
+            rows: Rows | None = getattr(self, kind)
+            setattr(clients, kind, None if rows is None else rows.subset(numbers))
+        clients.names, clients.server, clients.unseen = tuple(names), None, None
+        clients._number = {n: i for i, n in enumerate(names)}
+        return clients
+
+    def pooled(self) -> Part:
+        """All training rows as one part."""
+        everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
+        return Part(self.train.inputs, self.train.labels).select(torch.from_numpy(everything))
+
+    def to(self, device: torch.device) -> Clients:
+        """The same clients with all rows on `device`; tensors that parts share are moved once."""
+        return self.changed(lambda tensor, name: tensor.to(device))
+
+    def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Clients:
+        """The same clients with other tensors of rows; one that parts share stays shared.
+
+        Args:
+            change: function (tensor [rows, ...], its name) -> tensor. The name is that among a dict of inputs, "inputs" for inputs that
+                are one tensor, and None for labels.
+        """
+        changed: dict[tuple[int, str | None], Tensor] = {}
+
+        def new(tensor: Tensor, name: str | None) -> Tensor:
+            key = id(tensor), name
+            if key not in changed:
+                changed[key] = change(tensor, name)
+            return changed[key]
+
+        other = copy(self)
+        for kind in ("train", "validation", "test"):
+            rows: Rows | None = getattr(self, kind)
+            if rows is not None:
+                setattr(other, kind, Rows(*Part(rows.inputs, rows.labels).changed(new), rows.offsets, rows.index))
+        other.server = None if self.server is None else self.server.changed(new)
+        other.unseen = None if self.unseen is None else self.unseen.changed(change)
+        return other
+
+    def with_server(self, part: Part | None) -> Clients:
+        """The same clients beside a server that holds these rows."""
+        clients = copy(self)
+        clients.server = part
+        return clients
+
+    def with_draw(self, draw: Callable[[str, int, Rng], Part]) -> Clients:
+        """The same clients, of whose distributions `draw` gives fresh rows."""
+        clients = copy(self)
+        clients.draw = draw
+        return clients
+
+    def with_transform(self, transform: Transform) -> Clients:
+        """The same clients, whose rows `transform` changes at random whenever training reads them (augmentation).
+
+        Args:
+            transform: function (inputs, rng) -> inputs of the same shape, of one row as the model takes it. Randomness comes from
+                rng, say from `rng.generator()`, a torch generator: it is named by seed, round, client and place in the training, so
+                that results depend neither on workers nor on where a run was resumed. The global generators of torch, numpy and
+                Python are seeded from the same name. Rows are evaluated as they are.
+        """
+        clients = copy(self)
+        clients.transform = transform
+        return clients
+
+    @property
+    def multi_hot(self) -> bool:
+        """Whether all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
+        return all(is_multi_hot(held.labels) for _, held in self.groups())
+
+    def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:
+        """The rows of each part of these clients, of unseen ones and of the server, with the names to which they belong."""
+        for group in (self, self.unseen):
+            for part in ("train", "validation", "test") if group is not None else ():
+                held: Rows | None = getattr(group, part)
+                if group is not None and held is not None:
+                    yield group.names, held
+        if self.server is not None:
+            yield ("server",), Rows(*self.server, np.array([0, len(self.server)]))
+
+    def sizes(self, part: str) -> dict[str, int]:
+        """Rows of each client, unseen ones behind the others."""
+        sizes: dict[str, int] = {}
+        for group in (self, self.unseen):
+            if group is not None:
+                rows: Rows | None = getattr(group, part)
+                counts = [0] * len(group) if rows is None else rows.sizes.tolist()
+                sizes.update(zip(group.names, counts, strict=True))
+        return sizes
+
+    def fingerprints(self) -> dict[str, str]:
+        """A short hash of the rows of each client, unseen ones behind the others; of unread inputs as `Rows.evidence` says."""
+        fingerprints: dict[str, str] = {}
+        for group in [self] if self.unseen is None else [self, self.unseen]:
+            held = {kind: getattr(group, kind) for kind in ("train", "validation", "test")}
+            evidence = [(kind, rows.evidence()) for kind, rows in held.items() if rows is not None]
+            for i, name in enumerate(group.names):
+                digest = hashlib.blake2b(digest_size=16)
+                for kind, of_client in evidence:
+                    for key, value in of_client(i).items():
+                        digest.update(f"{kind}/{key}{tuple(value.shape)}{value.dtype}".encode())
+                        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                fingerprints[name] = digest.hexdigest()
+        return fingerprints
+
+    def fingerprint(self) -> str:
+        """A short hash of rows and names: a checkpoint refuses to go on with other data."""
+        changed = {} if self.transform is None else {"transform": code_hash(self.transform)}
+        return joint_fingerprint({**self.fingerprints(), **changed})
+
+
+def joint_fingerprint(fingerprints: Mapping[str, str]) -> str:
+    """The fingerprint of all clients from that of each, so that it can be made where no row is."""
+    text = "\n".join(f"{name} {mark}" for name, mark in fingerprints.items())
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

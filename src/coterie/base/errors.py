@@ -1,0 +1,131 @@
+"""The errors that a user sees: each is one sentence that names the place and the cure."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = [
+    "CoterieError",
+    "InputError",
+    "RunError",
+    "cut",
+    "is_number",
+    "nearest",
+    "placed",
+    "plain",
+    "require",
+    "shortened",
+]
+
+
+class CoterieError(Exception):
+    """Base of all errors that coterie raises on purpose."""
+
+
+class InputError(CoterieError, ValueError):
+    """Bad input of any kind, found before work starts. The command ends with exit status 2."""
+
+
+class RunError(CoterieError, RuntimeError):
+    """A run that cannot go on; what was saved stays. The command ends with exit status 1."""
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """A half-sentence that helps to spell `word`.
+
+    >>> nearest("fedagv", ["fedavg", "local"])
+    "did you mean 'fedavg'? (allowed: fedavg, local)"
+    """
+    allowed = sorted(allowed)
+    if word in allowed:  # sentences are written before it is known whether they are needed, and comparing takes time
+        return ""
+    word = word[:100]  # the time to compare grows with the square of the length
+    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    known = f"allowed: {', '.join(allowed)}"
+    return f"did you mean {close[0]!r}? ({known})" if close else known
+
+
+def plain(text: str, most: int = 300) -> str:
+    """A text of another party as one line that any terminal and file can take: at most `most` characters, none of them for control.
+
+    >>> plain("a" + chr(27) + "[2J" + chr(10) + "b")
+    'a [2J b'
+    """
+    shown = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
+    shown = shown.strip() if shown != text else text
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """A sentence of at most `most` characters: the place stands in front and the cure at the end, so the middle is left out.
+
+    >>> shortened("field 'x' of client c is wrong in a long way; mend it", 30)
+    "field 'x' of ... way; mend it"
+    """
+    half = (most - 5) // 2
+    return text if len(text) <= most else f"{text[:half].rstrip()} ... {text[-half:].lstrip()}"
+
+
+def cut(value: Any) -> str:
+    """`value` as the text of an error, in at most 100 characters."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise `InputError(sentence)` unless `condition` holds."""
+    if not condition:
+        raise InputError(sentence)
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Let what is refused inside begin with a place; without one nothing changes.
+
+    >>> with placed("a.toml, [engine]"):
+    ...     require(False, "say a name")
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: a.toml, [engine]: say a name
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}" if where else str(error)) from error
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite int or float (a bool is neither)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:
+    """The clients that a field (`schema.NAMES`, `schema.TARGETS`) names, or that fit a pattern such as "near-*", sorted.
+
+    All of them for the word `everybody`.
+
+    Raises `InputError` for one that does not exist.
+
+    >>> from types import SimpleNamespace
+    >>> clients_named(SimpleNamespace(targets=("b", "a")), "targets", ("a", "b", "c"))
+    ('a', 'b')
+    >>> clients_named(SimpleNamespace(internal="king-*"), "internal", ("fool-x", "king-a", "king-b"))
+    ('king-a', 'king-b')
+    """
+    given = getattr(owner, field)
+    chosen = (given,) if isinstance(given, str) else tuple(given)
+    if chosen == (everybody,):
+        return everyone
+    named: set[str] = set()
+    for name in sorted(set(chosen)):
+        fit = [name] if name in everyone else fnmatch.filter(everyone, name)
+        if not fit:
+            raise InputError(
+                f"{type(owner).__name__}.{field} names {name!r}, which is not a client; {nearest(name, everyone)}"
+            )
+        named.update(fit)
+    return tuple(sorted(named))

@@ -1,0 +1,281 @@
+"""Files: doors for those from outside, bounded in size and depth, with one sentence for every defect; states as files.
+
+A state's tensors are safetensors and the rest is JSON in their metadata. A file is renamed into place, so nobody
+reads half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_type_hints
+
+from coterie.base.errors import InputError, cut, plain, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "Checkpoint",
+    "found",
+    "json_rows",
+    "load_state",
+    "naming",
+    "opened_tensors",
+    "parse_json",
+    "parse_toml",
+    "read_checkpoint",
+    "read_json",
+    "read_text",
+    "read_toml",
+    "save_state",
+    "write_atomically",
+    "write_checkpoint",
+]
+
+T = TypeVar("T")
+
+LARGEST = 16 * 2**20
+"""Bytes that a file of settings may have."""
+LARGEST_RESULTS = 2**30
+"""Bytes that a JSON file of results may have."""
+AGAIN = "restore it or repeat the run"
+"""The cure for a file of a run directory."""
+DEEPEST = 32
+"""Tables and lists within each other."""
+
+
+def found(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists) -> bool:
+    """Whether what a user named is there, as `kind` asks it.
+
+    Raises `InputError` where the system cannot even look: the name is too long, or a folder above it may not be read.
+    """
+    try:
+        return kind(Path(path))
+    except OSError as error:
+        raise InputError(f"{cut(os.fspath(path))} cannot be looked for: {error.strerror}; check the path") from error
+
+
+def parse_toml(text: str, place: str) -> dict[str, Any]:
+    """The tables of a TOML text. Raises `InputError` if it is not valid TOML, or too deep."""
+    too_deep = f"{place}: more than {DEEPEST} tables and lists lie within each other; write it with fewer"
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError as error:
+        raise InputError(too_deep) from error
+    except ValueError as error:  # also an int of more digits than Python reads
+        raise InputError(f"{place} is not valid TOML: {plain(str(error), 120)}") from error
+    require(not _is_deep(tables), too_deep)
+    return tables
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file; errors as of `parse_toml` and `read_text`."""
+    return parse_toml(read_text(path), str(path))
+
+
+def parse_json(text: str, place: str, kind: type[T], cure: str = AGAIN) -> T:
+    """The value of a JSON text. Raises `InputError` if it is not valid JSON, too deep, or of another kind than `kind`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also an int of more digits than Python reads
+        raise InputError(f"{place} cannot be read ({plain(str(error), 100)}); {cure}") from error
+    require(not _is_deep(value), f"{place} has more than {DEEPEST} values within each other; {cure}")
+    require(isinstance(value, kind), f"{place} holds a {type(value).__name__} and not a {kind.__name__}; {cure}")
+    return cast("T", value)
+
+
+def read_json(path: Path, kind: type[T], cure: str = AGAIN) -> T:
+    """The value of a JSON file; errors as of `parse_json` and `read_text`."""
+    return parse_json(read_text(path, LARGEST_RESULTS), str(path), kind, cure)
+
+
+def json_rows(path: Path, keys: Mapping[str, type[Any]]) -> list[dict[str, Any]]:
+    """The rows of a JSON file that is a list of objects with these keys; errors as of `read_json`, and one that names a bad row."""
+    rows = read_json(path, list)
+    for number, row in enumerate(rows):
+        bad = [k for k, kind in keys.items() if not isinstance(row, dict) or not isinstance(row.get(k), kind)]
+        require(not bad, f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; {AGAIN}")
+    return rows
+
+
+@contextmanager
+def opened_tensors(path: Path, framework: str, cure: str = AGAIN) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """An open safetensors file, and what coterie wrote about it (empty if nothing).
+
+    Whatever is wrong with the file, and comes out while the block reads it, is an `InputError` with this cure.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework=framework) as file:
+            about = parse_json((file.metadata() or {}).get("coterie", "{}"), str(path), dict, cure)
+            yield file, about
+    except InputError:
+        raise
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"{path} cannot be read ({plain(str(error), 100)}); {cure}") from error
+
+
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """A text file of at most `largest` bytes. Raises `InputError` if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(largest + 1)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    require(len(raw) <= largest, f"{path} has more than {largest:,} bytes; a file of settings has a few thousand")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not a text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from error
+
+
+def _is_deep(value: Any) -> bool:
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _inside(outer)]
+    return bool(level)
+
+
+def _inside(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+SEAL = "seal"
+
+
+def write_atomically(path: Path, write: Callable[[Path], object], *, durable: bool = False) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it: readers see the old file or the new one, never half of one.
+
+    With `durable` the file and its folder are on the disk before this returns.
+    """
+    temporary = path.with_name(f".{path.name}.tmp{os.getpid()}")
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            write(temporary)
+            if durable:
+                _sync(temporary)
+            os.replace(temporary, path)
+            if durable:
+                _sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let what the disk refuses be an `OSError` that names `path`: of a full disk Python names no file, and safetensors has its own."""
+    try:
+        yield
+    except Exception as error:
+        said = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+        number = int(said[1]) if said else getattr(error, "errno", None)
+        if not isinstance(number, int):
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def _sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+class Checkpoint(NamedTuple):
+    """One complete round: values of the state, client memory, and what the run loop needs (`meta`)."""
+
+    values: dict[str, Any]
+    memory: dict[str, Tensor]
+    meta: dict[str, Any]
+
+
+def write_checkpoint(
+    path: Path,
+    state: tuple[Any, ...],
+    memory: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    *,
+    durable: bool = False,
+) -> None:
+    """Save a state (a NamedTuple of tensors, numbers, strings, None and tuples of these) with memory and meta as one file.
+
+    It holds a hash of all that is in it. With `durable` it is on the disk before this returns.
+    """
+    from safetensors.torch import save_file
+    from torch import Tensor
+
+    if not hasattr(state, "_asdict"):
+        raise InputError(
+            f"a state must be a NamedTuple to be saved, not a {type(state).__name__}; declare one in the method"
+        )
+    values = state._asdict()
+    tensors = {f"state/{k}": v.detach().cpu().contiguous().clone() for k, v in values.items() if isinstance(v, Tensor)}
+    rest = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
+    tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
+    about = {"rest": rest, "fields": list(values), "meta": dict(meta)}
+    given = {**{f"state/{k}": v for k, v in values.items()}, **{f"memory/{k}": v for k, v in memory.items()}}
+    if away := [name for name in tensors if given[name].device.type != "cpu"]:
+        about["on_device"] = away
+    text = json.dumps({**about, SEAL: _seal(about, tensors)})
+    write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}), durable=durable)
+
+
+def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
+    """Undo `write_checkpoint`; what lay on a device such as a GPU is put on `device`.
+
+    Raises `InputError` for a file that is none, or that was damaged.
+    """
+    with opened_tensors(path, "pt", "delete it and start again") as (file, header):
+        tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
+    if header.pop(SEAL, None) != _seal(header, tensors):
+        raise InputError(f"{path} is damaged, or of another version of coterie; delete it and start again")
+    tensors.update({name: tensors[name].to(device) for name in header.get("on_device", ())})
+    state = {k.removeprefix("state/"): v for k, v in tensors.items() if k.startswith("state/")}
+    values = {k: state[k] if k in state else _tuples(header["rest"][k]) for k in header["fields"]}
+    memory = {k.removeprefix("memory/"): v for k, v in tensors.items() if k.startswith("memory/")}
+    return Checkpoint(values, memory, header["meta"])
+
+
+def _seal(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """A hash of a checkpoint's JSON and of its tensors [any shape], on the CPU."""
+    import torch
+
+    # As it is read back: JSON has lists for tuples, and texts for the keys of a dict.
+    digest = hashlib.blake2b(json.dumps(json.loads(json.dumps(about)), sort_keys=True).encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)  # numpy has no bfloat16
+    return digest.hexdigest()
+
+
+def save_state(path: Path, state: tuple[Any, ...]) -> None:
+    """Save a state alone."""
+    write_checkpoint(path, state, {}, {})
+
+
+def load_state(path: Path, state_type: type[Any]) -> Any:
+    """The state that `save_state` wrote, as a `state_type`."""
+    return state_type(**read_checkpoint(path).values)
+
+
+def state_type(method: Any) -> type[Any] | None:
+    """The NamedTuple that `method.init` declares to return, if it does."""
+    declared = get_type_hints(method.init).get("return")
+    return declared if isinstance(declared, type) and hasattr(declared, "_fields") else None
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value

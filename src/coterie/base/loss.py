@@ -1,0 +1,229 @@
+"""Losses: per row, and how `loss="auto"` reads a model and its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.base.errors import InputError, nearest
+from coterie.base.metric_names import LOSSES
+
+__all__ = ["IGNORED", "Kind", "Loss", "RowLoss", "are_probabilities", "choose_loss", "is_multi_hot", "probabilities"]
+
+Kind = Literal["binary", "classes", "multilabel", "regression", "own"]
+RowLoss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, labels) -> loss of each row [rows]. Its attribute `kind`, if it has one, says how metrics read the outputs (`Kind`)."""
+
+IGNORED = -100
+"""The label of positions (pixels, tokens) that no loss and no metric counts, as in torch."""
+
+
+class Loss:
+    """A loss per row with the `kind` of task that it stands for.
+
+    Attributes:
+        kind: `binary` (one logit per label), `multilabel` (one logit for each of several classes, labels [rows, C]), `classes` (C
+            logits), `regression` (squared error) or `own` (no metric can be read).
+        own: the user's loss, or None.
+        last: the C logits lie in the last dimension, not in dimension 1.
+    """
+
+    def __init__(self, kind: Kind, own: RowLoss | None = None, *, last: bool = False) -> None:
+        self.kind, self.own, self.last = kind, own, last
+
+    def ordered(self, outputs: Tensor) -> Tensor:
+        """Outputs with their C logits in dimension 1."""
+        return outputs.movedim(-1, 1) if self.last else outputs
+
+    def rows(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each row [rows]; further dimensions (pixels, positions) are averaged, without those whose label is `IGNORED`."""
+        if self.own is not None:
+            per_row = self.own(outputs, labels)
+            if per_row.shape != labels.shape[:1]:
+                raise InputError(
+                    f"the loss returned shape {tuple(per_row.shape)}; it must return one number per row: ({labels.shape[0]},)"
+                )
+            return per_row
+        if self.kind == "classes":
+            values = F.cross_entropy(self.ordered(outputs), labels.long(), reduction="none", ignore_index=IGNORED)
+            if values.ndim == 1:
+                return values
+            counted = (labels != IGNORED).flatten(1).sum(1)
+            return values.flatten(1).mean(1) * (labels[0].numel() / counted.clamp(min=1))
+        if self.kind == "regression":
+            values = F.mse_loss(_squeeze(outputs, labels), labels.to(outputs.dtype), reduction="none")
+        else:
+            values = F.binary_cross_entropy_with_logits(
+                _squeeze(outputs, labels), labels.to(outputs.dtype), reduction="none"
+            )
+        return values if values.ndim == 1 else values.flatten(1).mean(1)
+
+    def mean(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Mean loss over rows, a scalar."""
+        # Whether a label is ignored is not asked of a GPU, which would have to wait in every step.
+        ragged = labels.ndim > 1 and (labels.is_cuda or bool((labels == IGNORED).any()))
+        if self.own is None and self.kind == "classes" and not ragged:
+            return F.cross_entropy(self.ordered(outputs), labels if labels.dtype == torch.int64 else labels.long())
+        if self.own is None and self.kind in ("binary", "multilabel"):
+            return F.binary_cross_entropy_with_logits(_squeeze(outputs, labels), labels.to(outputs.dtype))
+        return self.rows(outputs, labels).mean()
+
+
+class TorchLoss:
+    """A loss module of torch as a loss per row: a copy whose `reduction` is "none", so that the caller's stays as it is.
+
+    Further dimensions (pixels, positions) are averaged, without those whose label the module ignores. Raises `InputError` for a module
+    whose mean over rows is another than the mean of its rows, or that takes probabilities.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        name = type(module).__name__
+        if isinstance(module, nn.BCELoss):
+            raise InputError(
+                "BCELoss takes probabilities, and metrics read logits: take BCEWithLogitsLoss, and no Sigmoid"
+            )
+        if getattr(module, "weight", None) is not None:
+            raise InputError(
+                f"{name}(weight=...) divides by the weights of a batch, so clients could not be averaged; leave weight out, or give "
+                "a function (outputs, labels) -> loss of each row"
+            )
+        self.kind: Kind = next(kind for known, kind in _KINDS.items() if isinstance(module, known))
+        copy: Any = deepcopy(module)
+        copy.reduction = "none"
+        self.module: Any = copy
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Loss of each row [rows]."""
+        if any(buffer.device != outputs.device for buffer in self.module.buffers()):
+            self.module.to(outputs.device)
+        if self.kind != "classes":
+            outputs, labels = _squeeze(outputs, labels), labels.to(outputs.dtype)
+        values: Tensor = self.module(outputs, labels)
+        if values.ndim == 1:
+            return values
+        counted = (labels != getattr(self.module, "ignore_index", IGNORED)).flatten(1).sum(1)
+        return values.flatten(1).sum(1) / counted.clamp(min=1)
+
+
+_KINDS: dict[type[nn.Module], Kind] = {
+    nn.CrossEntropyLoss: "classes",
+    nn.NLLLoss: "classes",
+    nn.BCEWithLogitsLoss: "binary",
+    nn.BCELoss: "binary",
+    nn.MSELoss: "regression",
+    nn.L1Loss: "regression",
+    nn.SmoothL1Loss: "regression",
+    nn.HuberLoss: "regression",
+}
+_FUNCTIONS: dict[Any, type[nn.Module]] = {
+    F.cross_entropy: nn.CrossEntropyLoss,
+    F.nll_loss: nn.NLLLoss,
+    F.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
+    F.binary_cross_entropy: nn.BCELoss,
+    F.mse_loss: nn.MSELoss,
+    F.l1_loss: nn.L1Loss,
+    F.smooth_l1_loss: nn.SmoothL1Loss,
+    F.huber_loss: nn.HuberLoss,
+}
+
+
+def _squeeze(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.squeeze(1) if outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1 else outputs
+
+
+def is_multi_hot(labels: Tensor) -> bool:
+    """Whether labels [rows, C] say 0 or 1 for each of C > 1 classes."""
+    return labels.ndim == 2 and labels.shape[1] > 1 and bool(((labels == 0) | (labels == 1)).all())
+
+
+def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
+    """The loss that `loss` names (`LOSSES`), checked against some outputs and labels.
+
+    `"auto"`: float labels: squared error; one logit per label: binary cross-entropy; C logits in dimension 1, or in the last where
+    that fits alone: cross-entropy. A loss module or function of torch is taken per row (`TorchLoss`).
+
+    Raises `InputError` if outputs and labels do not fit, or fit in two ways.
+    """
+    loss = next((module() for function, module in _FUNCTIONS.items() if loss is function), loss)
+    if isinstance(loss, nn.Module) and isinstance(loss, tuple(_KINDS)):
+        per_row = TorchLoss(loss)
+        return Loss("multilabel" if per_row.kind == "binary" and is_multi_hot(labels) else per_row.kind, per_row)
+    if callable(loss):
+        return Loss(_kind_of_own(loss, outputs, labels), loss)
+    if loss not in LOSSES:
+        raise InputError(f"loss must be a name or a callable (outputs, labels) -> [rows]; {nearest(str(loss), LOSSES)}")
+    shapes = f"outputs of shape {tuple(outputs.shape)} for labels of shape {tuple(labels.shape)}"
+    one_logit = outputs.shape == labels.shape or (outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1)
+    first = outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
+    last = outputs.ndim == labels.ndim + 1 and outputs.ndim > 2 and outputs.shape[:-1] == labels.shape
+    if loss == "squared" or (loss == "auto" and labels.is_floating_point()):
+        if not one_logit:
+            raise InputError(f"the model gives {shapes}; for regression they must agree")
+        return Loss("regression")
+    if one_logit and loss in ("auto", "binary"):
+        several = outputs.shape == labels.shape and labels.ndim == 2 and labels.shape[1] > 1
+        return Loss("multilabel" if several else "binary")
+    if loss == "auto" and first and last:
+        raise InputError(
+            f'the model gives {shapes}: dimension 1 or the last may hold the classes; say loss="classes" or "classes-last"'
+        )
+    if first and loss in ("auto", "classes"):
+        return Loss("classes")
+    if last and loss in ("auto", "classes-last"):
+        return Loss("classes", last=True)
+    raise InputError(
+        f"the model gives {shapes}; classification needs one logit, or C logits in dimension 1 or in the last"
+    )
+
+
+def _kind_of_own(loss: RowLoss, outputs: Tensor, labels: Tensor) -> Kind:
+    """How metrics read the outputs under a loss of the user's own.
+
+    Of one output per label that is a whole number nobody knows whether it is a logit or a probability, so there the loss must say it.
+    Raises `InputError` if it does not, since all metrics but the loss would be missing without a word.
+    """
+    kind: Kind | None = getattr(loss, "kind", None)
+    if kind is not None:
+        if kind not in get_args(Kind):
+            raise InputError(f"the loss has a kind {kind!r}; {nearest(str(kind), get_args(Kind))}")
+        return kind
+    if labels.is_floating_point():
+        return "regression" if outputs.numel() == labels.numel() == len(labels) else "own"
+    if outputs.ndim == labels.ndim + 1 and outputs.shape[1] > 1 and outputs.shape[2:] == labels.shape[1:]:
+        return "classes"
+    if outputs.numel() == labels.numel():
+        raise InputError(
+            'the loss does not say how metrics read the outputs: give the function kind = "binary" (one logit for two classes), '
+            'or "own" (no metric but the loss)'
+        )
+    return "own"
+
+
+def are_probabilities(kind: Kind, outputs: Sequence[Tensor]) -> bool:
+    """Return True if outputs can only be probabilities, where a loss on classes takes logits.
+
+    Args:
+        kind: of the loss.
+        outputs: of the same rows at several scales of the inputs, with C outputs in dimension 1. Logits leave [0, 1] when inputs grow;
+            a logit that is the same for all rows says nothing.
+    """
+    rows = torch.cat(list(outputs))
+    if not bool(((rows >= 0) & (rows <= 1)).all()):
+        return False
+    if kind == "classes":
+        return rows.shape[1] > 1 and bool(((rows.sum(1) - 1).abs() < 1e-3).all())
+    return len(outputs) > 1 and bool((rows != rows[:1]).any())
+
+
+def probabilities(kind: Kind, outputs: Tensor) -> Tensor:
+    """Class probabilities [rows, C, ...] of outputs; for one logit C = 2. Own losses are read as C logits in dimension 1."""
+    if kind == "binary":
+        logit = outputs.squeeze(1) if outputs.ndim > 1 and outputs.shape[1] == 1 else outputs
+        positive = torch.sigmoid(logit)
+        return torch.stack([1 - positive, positive], dim=1)
+    return torch.sigmoid(outputs) if kind == "multilabel" else torch.softmax(outputs, dim=1)

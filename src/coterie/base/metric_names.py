@@ -1,0 +1,29 @@
+"""Names of losses, and of the metrics of a run that asks for none, and what metrics can be; whoever reads results needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+__all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES", "short_names"]
+
+DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "r2")
+"""Those that a task does not have are undefined."""
+
+LOSSES = ("auto", "binary", "classes", "classes-last", "squared")
+"""Losses by name: binary cross-entropy of each output, cross-entropy with C logits in dimension 1 or in the last, squared error."""
+
+BOUNDS = dict.fromkeys(
+    ("accuracy", "balanced_accuracy", "auc", "top5", "sensitivity", "specificity", "ppv", "npv", "f1", "ece"),
+    (0.0, 1.0),
+) | {"mae": (0.0, inf), "rmse": (0.0, inf), "brier": (0.0, 2.0), "r2": (-inf, 1.0)}
+"""The lowest and the highest value of each metric."""
+
+
+def short_names(metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of metrics without the file of the user's own ones.
+
+    >>> short_names(["accuracy", "own.py:margin"])
+    ('accuracy', 'margin')
+    """
+    return tuple(metric.rpartition(":")[2] for metric in metrics)

@@ -1,0 +1,249 @@
+"""Randomness by name, never by order.
+
+A stream is named by (seed, round, client, purpose, ...). Its numbers are hashes of counters, so any of them can be
+had without the others: batches do not depend on who else was asked, in which order, how often, or in which process.
+
+What draws numbers in a model's `forward` or in a transform is seeded by name too, and put back behind it: the global
+generators of torch (of the CPU, and of the device where the model is), numpy and Python, which nothing else in
+coterie touches, and the generators that the modules of a model hold as attributes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+__all__ = ["Generator", "Generators", "Rng", "batches", "forked", "generators_of", "normal", "seed_noise"]
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = 0xBF58476D1CE4E5B9
+_SECOND = 0x94D049BB133111EB
+
+
+@lru_cache(maxsize=65536)
+def _name_key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _mix(key: int, counter: int) -> int:
+    # The finaliser of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+    z = (key + _GOLDEN * (counter + 1)) & _MASK
+    z = ((z ^ (z >> 30)) * _FIRST) & _MASK
+    z = ((z ^ (z >> 27)) * _SECOND) & _MASK
+    return z ^ (z >> 31)
+
+
+_GOLDEN_64, _FIRST_64, _SECOND_64 = np.array([_GOLDEN, _FIRST, _SECOND], np.uint64)
+_30, _27, _31 = np.array([30, 27, 31], np.uint64)
+
+
+def _mix_first(key: int, count: int) -> NDArray[np.uint64]:
+    """`_mix` of the counters 0..count-1."""
+    z = np.arange(1, count + 1, dtype=np.uint64)
+    z *= _GOLDEN_64
+    z += np.uint64(key)
+    shifted = z >> _30
+    z ^= shifted
+    z *= _FIRST_64
+    z ^= np.right_shift(z, _27, out=shifted)
+    z *= _SECOND_64
+    z ^= np.right_shift(z, _31, out=shifted)
+    return z
+
+
+@dataclass(frozen=True)
+class Rng:
+    """A stream of random numbers with a name.
+
+    >>> a = Rng.named(0, "client", "hungary")
+    >>> a == Rng.named(0, "client", "hungary"), a == Rng.named(0, "client", "cleveland")
+    (True, False)
+    >>> a.permutation(5).tolist(), a.child("epoch", 1).permutation(5).tolist()
+    ([1, 4, 2, 0, 3], [2, 3, 0, 4, 1])
+    """
+
+    key: int
+
+    @classmethod
+    def named(cls, seed: int, *names: str | int) -> Rng:
+        """The stream of `seed` with these names; ints are counters, strings are hashed with blake2b."""
+        return cls(_mix(0, seed & _MASK)).child(*names)
+
+    def child(self, *names: str | int) -> Rng:
+        """A stream of its own below this one."""
+        key = self.key
+        for name in names:
+            key = _mix(key, _name_key(name) if isinstance(name, str) else name & _MASK)
+        return Rng(key)
+
+    def integers(self, count: int) -> NDArray[np.uint64]:
+        """The first `count` 64-bit numbers of the stream; a longer draw begins with the shorter one."""
+        return _mix_first(self.key, count)
+
+    def uniform(self, count: int) -> NDArray[np.float64]:
+        """The first `count` numbers in [0, 1), float64."""
+        return (self.integers(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def permutation(self, count: int, first: int | None = None) -> NDArray[np.int64]:
+        """The numbers 0..count-1 in random order, int64; with `first`, only that many of them."""
+        hashes = self.integers(count)
+        if first is None or first >= count:
+            return hashes.argsort(kind="stable")
+        chosen = hashes.argpartition(first)[:first]
+        return chosen[hashes[chosen].argsort(kind="stable")]
+
+    def seed(self) -> int:
+        """A seed for a library's own generator, in [0, 2**63)."""
+        return self.key >> 1
+
+    def generator(self) -> torch.Generator:
+        """A torch generator of this name, on the CPU."""
+        return torch.Generator().manual_seed(self.seed())
+
+
+def batches(
+    rng: Rng,
+    count: int,
+    batch_size: int | None,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    smallest: int = 1,
+) -> Iterator[NDArray[np.int64]]:
+    """Row numbers of the batches of one local training.
+
+    An epoch is an argsort of hashes of the row numbers. `steps` walks through as many epochs as it needs. A short last batch is kept
+    unless it has fewer rows than `smallest`.
+
+    Args:
+        rng: stream of (seed, round, client, purpose).
+        count: rows of the client.
+        batch_size: rows per batch; None means all rows.
+        steps: number of batches; exclusive with `epochs`.
+        epochs: number of passes.
+        smallest: smallest batch that the model can train on (2 with batch norm).
+
+    >>> [b.tolist() for b in batches(Rng.named(0, "a"), 5, 2, steps=4)]
+    [[1, 4], [0, 2], [3], [1, 3]]
+    """
+    size = count if batch_size is None else min(batch_size, count)
+    left = steps if steps is not None else -1
+    epoch = 0
+    while left != 0 and (epochs is None or epoch < epochs):
+        wanted = left * size if left > 0 else count
+        order = rng.child(epoch).permutation(count, wanted)
+        for low in range(0, len(order), size):
+            batch = order[low : low + size]
+            if len(batch) < smallest:
+                continue
+            yield batch
+            left -= 1
+            if left == 0:
+                return
+        epoch += 1
+
+
+def normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:
+    """N(0, I) in the form of `like`, a row from each stream."""
+    drawn = [
+        torch.randn(row.shape, generator=rng.generator(), dtype=row.dtype) for row, rng in zip(like, rngs, strict=True)
+    ]
+    return torch.stack(drawn).to(like.device)
+
+
+Generator = torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+
+_GLOBAL: tuple[Generator, ...] = (torch.default_generator, np.random.mtrand._rand, random._inst)
+
+
+class Generators(NamedTuple):
+    """Where the global generators, and some more, stand."""
+
+    states: tuple[tuple[Generator, Any], ...]
+
+    @classmethod
+    def now(cls, more: tuple[Generator, ...] = ()) -> Generators:
+        """As they stand."""
+        return cls(tuple((generator, _state(generator)) for generator in (*_GLOBAL, *more)))
+
+    def restore(self) -> None:
+        """Let them stand there again."""
+        for generator, state in self.states:
+            _set_state(generator, state)
+
+    def moved(self) -> bool:
+        """Whether anything was drawn since."""
+        return not all(_same(state, _state(generator)) for generator, state in self.states)
+
+
+def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ...]:
+    """The generators, beside the global ones of a CPU, that a model on this device can draw from: the device's, and those it holds."""
+    held = [v for module in model.modules() for v in vars(module).values() if isinstance(v, Generator)]
+    seeded = {id(v): v for v in held if not isinstance(v, random.SystemRandom)}
+    if device.type != "cuda":
+        return tuple(seeded.values())
+    number = torch.cuda.current_device() if device.index is None else device.index
+    return (torch.cuda.default_generators[number], *seeded.values())
+
+
+def seed_noise(seed: int, more: tuple[Generator, ...] = ()) -> None:
+    """Seed the global generators, and some more each in its own way; only within `forked`."""
+    for generator in _GLOBAL:
+        _seed(generator, seed)
+    for number, generator in enumerate(more, 1):
+        _seed(generator, seed + number)
+
+
+@contextmanager
+def forked(seed: int | None = None, more: tuple[Generator, ...] = ()) -> Iterator[None]:
+    """Within it the generators are of this `seed` (None: go on as they are); behind it they stand where they stood."""
+    before = Generators.now(more)
+    try:
+        if seed is not None:
+            seed_noise(seed, more)
+        yield
+    finally:
+        before.restore()
+
+
+def _state(generator: Generator) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state(legacy=False)
+
+
+def _set_state(generator: Generator, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def _seed(generator: Generator, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:
+        generator.seed(seed if isinstance(generator, random.Random) else seed % 2**32)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return all(_same(value, b[key]) for key, value in a.items())
+    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray | torch.Tensor) else bool(a == b)

@@ -1,0 +1,270 @@
+"""Models as vectors: trainable parameters first, float buffers behind them.
+
+A vector is `[parameters d | float buffers b]`. Frozen parameters are not in it, integer counters are not averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.base.errors import InputError, plain, require
+
+__all__ = [
+    "ALIGNMENT",
+    "Layout",
+    "Sum",
+    "add_tensors",
+    "aliases",
+    "aligned",
+    "average",
+    "copied",
+    "dot",
+    "flatten",
+    "freeze_statistics",
+    "is_aligned",
+    "keeps_statistics",
+    "move",
+    "shift",
+    "still",
+    "unflatten",
+]
+
+# A BLAS may choose its way through a product, and so the order of its sums, by where its operands begin. Intel's library promises the
+# same bits only for arrays that begin at a multiple of 64 bytes (oneMKL, "Reproducibility Conditions"). A client's rows and models are
+# views into memory that others share, so where they begin depends on who the others are. Such a view is copied before a product; a copy
+# of one operand costs a small part of the product. On the machine that this was last measured on (torch 2.13 with AVX-512, offsets of 0
+# to 8 numbers, 490 shapes of products, norms and sums) no bit differed, so only other machines show what is lost without it.
+ALIGNMENT = 64
+"""Bytes of a cache line and of the widest vector unit."""
+
+
+def is_aligned(values: Tensor) -> bool:
+    """Whether a tensor begins at a multiple of `ALIGNMENT` bytes."""
+    return values.data_ptr() % ALIGNMENT == 0
+
+
+def aligned(values: Tensor) -> Tensor:
+    """`values` with the same numbers, contiguous and aligned; a copy unless they are already."""
+    values = values.contiguous()
+    return values if is_aligned(values) else values.clone()
+
+
+FROZEN = "frozen_statistics"
+"""The attribute of a module whose statistics are frozen: copies have it, too."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tensors of a model lie in its vector.
+
+    Attributes:
+        parameters: name and shape of each trainable parameter, in order.
+        buffers: name and shape of each float buffer, in order, without those with Inf (masks) and those of frozen batch norm.
+        dtype: of the vector.
+    """
+
+    parameters: tuple[tuple[str, torch.Size], ...]
+    buffers: tuple[tuple[str, torch.Size], ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Layout:
+        """The layout of `model`. Raises `InputError` if nothing is trainable, dtypes are mixed, or a tensor has no values yet."""
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
+            if nn.parameter.is_lazy(value):
+                raise InputError(f"{name!r} of the model is not made yet (a lazy layer); call the model once on a row")
+            dense = not value.is_nested and value.layout == torch.strided
+            if value.is_meta or not dense or (value.requires_grad and value.is_complex()):
+                raise InputError(
+                    f"{name!r} of the model is {value.dtype}, {value.layout}, on {value.device}; train dense real numbers"
+                )
+        trainable = [(k, v) for k, v in model.named_parameters() if v.requires_grad]
+        require(bool(trainable), "the model has no trainable parameter; unfreeze at least one")
+        still = {id(b) for m in model.modules() if keeps_statistics(m) for b in m.buffers(recurse=False)}
+        floats = [(k, v) for k, v in model.named_buffers() if id(v) not in still and _averages(v)]
+        dtypes = {v.dtype for _, v in (*trainable, *floats)}
+        if len(dtypes) > 1:
+            raise InputError(
+                f"the model mixes {', '.join(sorted(map(str, dtypes)))}; give all trainable tensors one dtype"
+            )
+        shapes = [tuple((k, v.shape) for k, v in group) for group in (trainable, floats)]
+        return cls(shapes[0], shapes[1], dtypes.pop())
+
+    @cached_property
+    def dim(self) -> int:
+        """Number d of trainable parameters."""
+        return sum(shape.numel() for _, shape in self.parameters)
+
+    @cached_property
+    def size(self) -> int:
+        """Length d + b of a vector."""
+        return self.dim + sum(shape.numel() for _, shape in self.buffers)
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether `module` is batch norm whose statistics neither move nor travel: they, or all of its parameters, are frozen."""
+    if not isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return False
+    parameters = list(module.parameters(recurse=False))
+    return FROZEN in vars(module) or (bool(parameters) and not any(p.requires_grad for p in parameters))
+
+
+def freeze_statistics(module: nn.Module) -> None:
+    """Let batch norm keep its statistics, whatever its parameters do, if it has any."""
+    setattr(module, FROZEN, True)
+
+
+def _averages(buffer: Tensor) -> bool:
+    """Whether a buffer is a statistic that can be averaged: a mask with -inf is none, nor are numbers of 8 bits."""
+    return buffer.is_floating_point() and buffer.dtype.itemsize > 1 and bool(torch.isfinite(buffer).all())
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a model with tensors of its own. Raises `InputError` if it holds what cannot be copied."""
+    try:
+        return deepcopy(model)
+    except Exception as error:
+        computed = any(isinstance(v, Tensor) and not v.is_leaf for m in model.modules() for v in vars(m).values())
+        why = (
+            "it holds a computed tensor, as torch.nn.utils.weight_norm and pruning do; compute it in forward, or use "
+            "torch.nn.utils.parametrizations"
+        )
+        raise InputError(f"the model cannot be copied: {why if computed else plain(str(error), 150)}") from error
+
+
+def flatten(model: nn.Module, layout: Layout) -> Tensor:
+    """The vector [d + b] of a model, a copy."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return torch.cat([state[k].detach().reshape(-1) for k, _ in (*layout.parameters, *layout.buffers)])
+
+
+def unflatten(x: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """The named tensors of a vector [d + b], as views."""
+    require(x.shape == (layout.size,), f"a model vector has shape ({layout.size},), got {tuple(x.shape)}")
+    named = {}
+    low = 0
+    for name, shape in (*layout.parameters, *layout.buffers):
+        named[name] = x[low : low + shape.numel()].view(shape)
+        low += shape.numel()
+    return named
+
+
+def dot(a: Tensor, b: Tensor, dim: int | None = None) -> Tensor:
+    """Inner product over the parameters only: the first `dim` entries of the last dimension (all if None)."""
+    return (a[..., :dim] * b[..., :dim]).sum(-1)
+
+
+class Sum:
+    """A weighted sum of vectors, added one after the other.
+
+    There is one order of summation, and it has nothing to do with how many vectors come at a time: a sum of vectors that come in
+    blocks has the bits of a sum over all of them. Numbers of 16 bits are added up in 32.
+    """
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._dtype = torch.float32
+
+    def add(self, weights: Tensor, vectors: Tensor) -> None:
+        """Add `weights[k] * vectors[k]` for each of the vectors [n, ...]; weights [n]."""
+        if self._total is None:
+            self._dtype = vectors.dtype
+            self._total = vectors.new_zeros(vectors.shape[1:], dtype=torch.promote_types(self._dtype, torch.float32))
+        for weight, vector in zip(weights.tolist(), vectors, strict=True):
+            self._total.add_(vector, alpha=weight)
+
+    def divided_by(self, number: float) -> Tensor:
+        """The sum divided by a number, [...]. Raises `ValueError` if nothing was added."""
+        if self._total is None:
+            raise ValueError("there is no vector to add")
+        return (self._total / number).to(self._dtype)
+
+
+def average(weights: Tensor, vectors: Tensor) -> Tensor:
+    """The weighted mean of vectors [n, ...], n > 0: their `Sum`, divided once by the sum of the weights [n].
+
+    >>> average(torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 0], [0, 1]])).tolist()
+    [0.25, 0.75]
+    """
+    total = Sum()
+    total.add(weights, vectors)
+    return total.divided_by(float(weights.double().sum()))
+
+
+def shift(x: Tensor, mean: Tensor, lr: float = 1.0, dim: int | None = None) -> Tensor:
+    """A model x [d + b] moved by a mean update [d + b]: parameters by `lr` times it, buffers, which are statistics, by all of it.
+
+    >>> shift(torch.zeros(3), torch.tensor([2.0, 4, 7]), lr=0.5, dim=2).tolist()
+    [1.0, 2.0, 7.0]
+    """
+    return _shifted(x, mean.clone(), lr, dim)
+
+
+def _shifted(x: Tensor, step: Tensor, lr: float, dim: int | None) -> Tensor:
+    """`shift` in place of the mean update: fresh memory for each term took as long as the sum."""
+    step[:dim].mul_(lr)
+    return step.add_(x)
+
+
+def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int | None = None) -> Tensor:
+    """A model moved by updates with any weights: parameters by `lr * weights @ updates`, buffers to their weighted mean.
+
+    For methods that hold all updates: a product takes half the time of an `average`, and less where vectors are short.
+    Buffers are statistics, so they follow `weights / weights.sum()` without a learning rate; they stay if the weights sum to 0.
+
+    Args:
+        x: model [d + b].
+        weights: coefficient of each update [n].
+        updates: `x_k - x` [n, d + b]; updates are added.
+        lr: server learning rate.
+        dim: d; None if there are no buffers.
+
+    >>> move(torch.zeros(3), torch.tensor([1.0, 3.0]), torch.tensor([[1.0, 0, 4], [0, 1, 8]]), lr=0.5, dim=2).tolist()
+    [0.5, 1.5, 7.0]
+    """
+    step = weights.to(updates) @ updates
+    if dim is not None and dim < x.shape[-1]:
+        total = float(weights.sum())
+        step[dim:].copy_(step[dim:] / total if total != 0 else torch.zeros_like(step[dim:]))
+    return _shifted(x, step, lr, dim)
+
+
+def aliases(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Pairs of names, in a state dict, of one tensor."""
+    first: dict[int, str] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        known = first.setdefault(id(value), name)
+        if known != name:
+            yield known, name
+
+
+def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = False) -> Mapping[str, Tensor]:
+    """A state dict: the vector's tensors under each of their names, and unless `trained_only` what is frozen or counted."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    moved = {id(own[name]): value for name, value in unflatten(x, layout).items()}
+    state = model.state_dict(keep_vars=True)  # the tensors themselves, by which names of one tensor are known
+    kept = {k: v for k, v in state.items() if id(v) in moved or not trained_only}
+    return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in kept.items()}
+
+
+def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
+    """What a state dict holds and a vector does not, by name: all that is frozen or counted."""
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    moved = {id(own[name]) for name, _ in (*layout.parameters, *layout.buffers)}
+    return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moved}
+
+
+def add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
+    """Let a hash know names, shapes, types and numbers of tensors; without those that have no numbers or cannot be trained with."""
+    for name, value in sorted(state.items()):
+        known = isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and not (value.is_meta or value.is_nested)
+        if known and value.layout == torch.strided and not value.is_quantized:
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

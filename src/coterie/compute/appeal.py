@@ -1,0 +1,245 @@
+"""What a client requires of a model, and how far a model appeals to clients: shared by the methods that weigh clients by it.
+
+A client requires the loss of the model xhat_k that it would get by some local steps of its own from the initial model (Cho et al.,
+"Maximizing Global Model Appeal in Federated Learning", Eq. 1 and Section 5), or a loss that its user names. It is computed when the
+client is first asked, always as of round 0, so it does not matter when that is; the client keeps four numbers and no weights.
+MaxFL weighs clients by it, MW-Fed compares with it, and any method may log its metrics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, RunError, is_number, nearest
+from coterie.base.vector import Layout
+from coterie.compute.cohort import Cohort
+from coterie.compute.metrics import accuracy
+from coterie.config.rules import Rule
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log
+from coterie.contract.task import Form, task
+from coterie.contract.training import LocalSGD, Steps
+from coterie.contract.wire import PerClient
+from coterie.solvers import NotFiniteError, appeal
+
+__all__ = [
+    "KEPT",
+    "REQUIREMENTS",
+    "Requirements",
+    "as_pairs",
+    "check_names",
+    "measure_appeal",
+    "requirement",
+    "requirement_payload",
+    "solved",
+    "staying",
+    "with_steps",
+]  # fmt: skip
+
+KEPT = "appeal"
+"""Name in client memory of a client's requirement, and of how its own model does."""
+_TUNED = 5
+"""Local steps from x after which appeal is measured once more (Table 3)."""
+_CHUNK = 32
+"""Clients whose own models are held at once."""
+_MEASURED = (
+    "gap", "slack", "train_loss", "appeal_train", "test_loss", "test_accuracy", "gm_appeal", "preferred_accuracy",
+    "best_of_two", "gm_appeal_tuned", "preferred_accuracy_tuned", "best_of_two_tuned",
+)  # fmt: skip
+
+
+Requirements = str | tuple[tuple[str, float], ...] | Mapping[str, float]
+"""Rows of the loss that a client requires, "train" or "validation", or requirements of the user's own by client."""
+
+
+def _are_requirements(value: Any) -> bool:
+    pairs = tuple(value.items()) if isinstance(value, Mapping) else value
+    return pairs in ("train", "validation") or (
+        isinstance(pairs, tuple) and bool(pairs)
+        and all(isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) and is_number(p[1]) for p in pairs)
+        and len(dict(pairs)) == len(pairs)
+    )  # fmt: skip
+
+
+REQUIREMENTS = Rule(_are_requirements, '"train", "validation", or a table of a loss by client')
+
+
+def as_pairs(owner: Any) -> None:
+    """Let a table in the field `requirements` of a frozen dataclass be pairs, which are a value."""
+    if isinstance(owner.requirements, Mapping):
+        object.__setattr__(owner, "requirements", tuple(owner.requirements.items()))
+
+
+def check_names(owner: Any, everyone: tuple[str, ...]) -> None:
+    """Raise `InputError` for a requirement of a client that does not exist."""
+    for name in _by_client(owner.requirements):
+        if name not in everyone:
+            method = type(owner).__name__
+            raise InputError(f"{method}.requirements names {name!r}, which is not a client; {nearest(name, everyone)}")
+
+
+def _by_client(requirements: Requirements) -> dict[str, float]:
+    return {} if isinstance(requirements, str) else dict(requirements)
+
+
+def requirement_payload(
+    requirements: Requirements, clients: tuple[str, ...], start: Tensor, ready: Collection[str], warm: LocalSGD
+) -> dict[str, Any]:
+    """What a task sends so that `requirement` can be computed; the initial model `start` only if somebody is not `ready`.
+
+    Who keeps its requirement is known to the federation: `federation.holders(KEPT)`. A client that failed may have lost it, so let it
+    count no longer: `federation.discard(KEPT, replies.failed)`.
+    """
+    given = [_by_client(requirements).get(n, math.nan) for n in clients]
+    return {
+        "start": None if set(clients) <= set(ready) else start,
+        "required": PerClient(torch.tensor(given, dtype=torch.float64)),
+        "rows": requirements if isinstance(requirements, str) else "train",
+        "warm": warm,
+    }
+
+
+def _as_measured(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    return (len(_MEASURED),)
+
+
+class Gaps(NamedTuple):
+    """F_k(x) - rho_k [n], by which a client says whether it stays: below 0."""
+
+    gap: Annotated[Tensor, "stay", Form()]
+
+
+class Measured(NamedTuple):
+    """The quantities `_MEASURED` [n, m] and which of them are defined [n, m]."""
+
+    values: Annotated[Tensor, "other", Form(_as_measured)]
+    defined: Annotated[Tensor, "other", Form(_as_measured, torch.bool)]
+
+
+@task
+def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Gaps:
+    """Whom the model appeals to: F_k(x) on all training rows, minus rho_k."""
+    return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
+
+
+@task
+def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm: LocalSGD, rows: str) -> Measured:
+    """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
+    rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
+    blocks = []
+    for some in _chunks(range(len(cohort.names))):
+        part = cohort.only(some).unbilled()  # looking is not part of the method's work
+        need, own = rho[some], solo[some]
+        tuned = part.train(x, with_steps(warm, _TUNED), purpose="tuned")
+        train, (test, right) = part.loss(x), _on_test(part, x)
+        columns = [train - need, (need - train).clamp(min=0), train, (train < own[:, 1]).double(), test, right]
+        columns += [*_preferences(test, right, own), *_preferences(*_on_test(part, tuned), own)]
+        blocks.append(torch.stack(columns, dim=1))
+    table = torch.cat(blocks)
+    return Measured(table.nan_to_num(0.0), ~table.isnan())
+
+
+def _preferences(test: Tensor, right: Tensor, own: Tensor) -> list[Tensor]:
+    """Whether a model appeals on test rows, and the accuracy of the preferred and of the better of the two models, [n] each."""
+    appeals = test < own[:, 2]
+    either = torch.where(appeals, right, own[:, 3]), torch.maximum(right, own[:, 3])
+    return [torch.where(test.isnan(), test, appeals.double()), *either]
+
+
+def _on_test(cohort: Cohort, x: Tensor) -> tuple[Tensor, Tensor]:
+    evaluated = cohort.evaluate(x, {"accuracy": accuracy}, part="test")
+    return evaluated["loss"], evaluated["accuracy"]
+
+
+def requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Tensor:
+    """rho_k [n]: the user's where there is one, else that of the warm-up."""
+    return torch.where(required.isnan(), _solo(cohort, start, warm, rows)[:, 0], required)
+
+
+def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Tensor:
+    """rho_k, training loss, test loss and test accuracy of xhat_k [n, 4], computed once; NaN where there are no rows."""
+    kept, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
+    new = torch.nonzero(rounds < 0).flatten().tolist()
+    if new and start is None:
+        raise RuntimeError("the requirement is lost (a process ended?); it is computed anew when next asked")
+    for some in _chunks(new):
+        part = replace(cohort.only(some), round=0)
+        own = part.train(start, warm, purpose="warmup")  # type: ignore[arg-type]
+        train, held = part.loss(own), [i for i in range(len(some)) if rows != "train" and part.has(i, rows)]
+        rho = train.clone()
+        if held:
+            rho[held] = part.only(held).loss(own[held], part=rows)
+        kept[some] = torch.stack([rho, train, *_on_test(part, own)], dim=1)
+    if new:
+        cohort.keep(KEPT, kept)
+    return kept
+
+
+def _chunks(positions: Any) -> Iterator[list[int]]:
+    for low in range(0, len(positions), _CHUNK):
+        yield list(positions[low : low + _CHUNK])
+
+
+def with_steps(local: LocalSGD, count: int) -> LocalSGD:
+    """The same batch size and learning rate; a sampler belongs to the training proper."""
+    return replace(local, steps=Steps(count), sampler=None)
+
+
+def solved(function: Callable[..., Tensor], gap: Tensor, surrogate: str) -> Tensor:
+    """`function` of the gaps, with an error that names the surrogate's cure where it overflows."""
+    try:
+        return function(gap, surrogate=surrogate)
+    except NotFiniteError as error:
+        raise RunError(f'MaxFL.surrogate = "{surrogate}" cannot weigh these gaps ({error}); "sigmoid" can') from error
+
+
+def staying(
+    x: Tensor, start: Tensor, federation: Federation, local: LocalSGD, *, warmup_steps: int = 100,
+    requirements: Requirements = "train",
+) -> tuple[str, ...]:  # fmt: skip
+    """Clients to whom the model x [d + b] appeals in this round. Arguments as for `measure_appeal`."""
+    everyone, warm = federation.everyone, with_steps(local, warmup_steps)
+    payload = requirement_payload(requirements, everyone, start, federation.holders(KEPT), warm)
+    replies = federation.ask(everyone, gaps, x=x, **payload)
+    federation.discard(KEPT, replies.failed)
+    return tuple(name for name, gap in zip(replies.clients, replies.gap.tolist(), strict=True) if gap < 0)
+
+
+def measure_appeal(
+    x: Tensor, start: Tensor, federation: Federation, local: LocalSGD, *, warmup_steps: int = 100,
+    requirements: Requirements = "train", surrogate: str = "sigmoid",
+) -> Log:  # fmt: skip
+    """How much a model appeals to seen and to unseen clients; any method may log it.
+
+    Args:
+        x: model [d + b].
+        start: the initial model, from which each client's own xhat_k is trained.
+        federation: whose `everyone` and `unseen` are asked.
+        local: batch size and learning rate of the warm-up and of the tuning.
+        warmup_steps: local steps to xhat_k.
+        requirements: "train" or "validation" rows of rho_k, or requirements of the user's own by client.
+        surrogate: h of the objective.
+
+    Returns:
+        Means over clients: `gm_appeal` (share with test loss(x) < test loss(xhat_k)), `appeal_train`, `preferred_accuracy` (of x if it
+        appeals, else of xhat_k), `best_of_two`, these with `_tuned` after 5 local steps from x, `slack` = max(rho_k - F_k(x), 0),
+        `train_loss`, `test_loss`, `test_accuracy`, and `objective_everyone`; for unseen clients the same with `_unseen` behind.
+    """
+    log: Log = {}
+    for names, suffix in ((federation.everyone, ""), (federation.unseen, "_unseen")):
+        if not names:
+            continue
+        payload = requirement_payload(requirements, names, start, (), with_steps(local, warmup_steps))
+        replies = federation.ask(names, measured, x=x, **payload)
+        for column, values, defined in zip(_MEASURED, replies.values.T, replies.defined.T, strict=True):
+            if column == "gap":
+                log[f"objective_everyone{suffix}"] = float(solved(appeal.objective, values, surrogate))
+            elif bool(defined.any()):
+                log[column + suffix] = float(values[defined].mean())
+    return log

@@ -1,0 +1,378 @@
+"""Cohorts: the clients that live in this process, with their rows, the model and their memory.
+
+A cohort of n clients is a client whose vectors have a leading dimension. Its primitives (`train`, `gradient`, `loss`, `losses`,
+`evaluate`) hide how the work is done; a client's answer never depends on who else is in the cohort, because matrix products are
+done per client and only gathers and elementwise work are flat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from math import nan
+from operator import itemgetter
+from typing import Any, TypedDict, Unpack, cast
+
+import torch
+from torch import Tensor
+
+from coterie.base.clients import Clients
+from coterie.base.errors import require
+from coterie.base.loss import Kind
+from coterie.base.rng import Rng
+from coterie.base.rows import Inputs, take
+from coterie.base.vector import Layout
+from coterie.compute import layers, local_training, own_rows
+from coterie.compute.local_training import of_client
+from coterie.compute.own_rows import count_of, part_of, row_chunks, size_of
+from coterie.compute.workspace import Workspace
+from coterie.contract.memory import ClientState, MemoryView
+from coterie.contract.method import Sampler
+from coterie.contract.training import GradientRule, LocalSGD, Penalty
+
+__all__ = ["Cohort"]
+
+
+class TrainOptions(TypedDict, total=False):
+    """The options of `Cohort.train` that `Cohort.updates` takes, too."""
+
+    penalty: Penalty | None
+    correction: Tensor | None
+    sampler: Sampler | None
+    gradient_rule: GradientRule | None
+    purpose: str
+    steps: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients that a task is run for.
+
+    Attributes:
+        names: of the n clients, sorted.
+        workspace: model and loss of this process.
+        clients: where the rows are; `index` are the positions of the cohort's clients in it.
+        memory: what these clients keep between rounds.
+        seed, round: of the run; they name the randomness.
+        spent: rows through gradients and through forward passes, counted as work is done.
+    """
+
+    names: tuple[str, ...]
+    workspace: Workspace
+    clients: Clients
+    index: tuple[int, ...]
+    memory: MemoryView
+    seed: int
+    round: int
+    spent: dict[str, int]
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of model vectors."""
+        return self.workspace.layout
+
+    @property
+    def sizes(self) -> Tensor:
+        """Training rows of each client, float64 [n]."""
+        return torch.tensor([size_of(self, i, "train") for i in range(len(self.names))], dtype=torch.float64)
+
+    def state(self, key: str, default: Tensor) -> ClientState:
+        """What the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.
+
+        The server counts a value when it accepts a reply of the task that used or wrote it (`replies.forgot`).
+
+        Args:
+            key: name of the state; without `/`.
+            default: value of a client that keeps nothing, without client dimension.
+        """
+        return self.memory.state(key, default)
+
+    def keep(self, key: str, values: Tensor) -> None:
+        """Let the clients keep `values` [n, ...] under `key` for later rounds; they count only if the task ends well."""
+        self.memory.put(key, values)
+
+    def rng(self, client: int, purpose: str) -> Rng:
+        """The stream of (seed, round, client, purpose) for the client at position `client`."""
+        return self._streams.child(self.names[client], purpose)
+
+    @cached_property
+    def _streams(self) -> Rng:
+        return Rng.named(self.seed, self.round)
+
+    # ---- local training
+
+    def train(
+        self,
+        x: Tensor,
+        local: LocalSGD,
+        *,
+        penalty: Penalty | None = None,
+        correction: Tensor | None = None,
+        sampler: Sampler | None = None,
+        gradient_rule: GradientRule | None = None,
+        purpose: str = "train",
+        steps: Sequence[int] | None = None,
+        relative: bool = False,
+    ) -> Tensor:
+        """Local models after local training from x.
+
+        Args:
+            x: model [d + b], or one per client [n, d + b].
+            local: settings; its learning rate is that of the present round.
+            penalty: added to the loss of every step: `Quadratic` or a function of the `Step`.
+            correction: added to every step's gradient, [d] or [n, d].
+            sampler: chooses the rows of every step; `local.sampler` if None.
+            gradient_rule: replaces the plain gradient of a step.
+            purpose: name of the random stream, so that the same purpose draws the same batches.
+            steps: number of batches of each client [n], in place of `local.steps`.
+            relative: return updates, models minus x.
+
+        Returns:
+            [n, d + b].
+        """
+        return local_training.train(
+            self,
+            x,
+            local,
+            penalty=penalty,
+            correction=correction,
+            sampler=sampler,
+            gradient_rule=gradient_rule,
+            purpose=purpose,
+            steps=steps,
+            relative=relative,
+        )
+
+    def updates(self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]) -> Tensor:
+        """Updates of local training: what `train` gives with these options, minus x, [n, d + b].
+
+        A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
+        """
+        return self.train(x, local, relative=True, **options)
+
+    def unbilled(self) -> Cohort:
+        """The same clients, for work that is not counted: looking at a model is not part of a method's work."""
+        return replace(self, spent=dict(self.spent))
+
+    def note(self, key: str, values: Tensor, *of: Any) -> None:
+        """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `noted`.
+
+        Args:
+            key: of the notes.
+            values: of each client; they must not change any more.
+            of: all that they were computed from beside the clients: tensors, numbers, settings.
+        """
+        self.memory.note(key, values, (self.seed, *of))
+
+    def noted(self, key: str, compute: Callable[[Cohort], Tensor], *of: Any) -> Tensor:
+        """What an earlier task of this round computed from the same, [n, ...]; computed now for clients that have no such note.
+
+        Args:
+            key: of the notes.
+            compute: gives the same numbers for a cohort of some of these clients, [k, ...].
+            of: as for `note`.
+        """
+        known = self.memory.noted(key, (self.seed, *of))
+        missing = [i for i, value in enumerate(known) if value is None]
+        if len(missing) == len(known):
+            return compute(self)
+        if missing:
+            some = self.only(missing)
+            some = replace(some, memory=self.memory.part(some.names))
+            for i, value in zip(missing, compute(some), strict=True):
+                known[i] = value
+        return torch.stack(cast("list[Tensor]", known))
+
+    def steps(self, local: LocalSGD) -> Tensor:
+        """Number of batches that each client's training with these settings has, int64 [n]."""
+        return local_training.count_batches(self, local)
+
+    # ---- gradients and losses at given models
+
+    def gradient(
+        self,
+        x: Tensor,
+        *,
+        part: str = "train",
+        batch_size: int | None = None,
+        purpose: str = "round",
+        mode: str = "eval",
+    ) -> Tensor:
+        """Gradient of the mean loss at x, per client.
+
+        Args:
+            x: model [d + b], or one per client [n, d + b].
+            part: `train`, `validation` or `test`; or `fresh`: rows that are drawn for this batch where the data can (`Clients.draw`).
+            batch_size: rows of a random batch; None: all rows.
+            purpose: name of the random batch: the same purpose gives the same batch in every ask of a round.
+            mode: `eval`, or `train` for layers that behave differently in training.
+
+        Returns:
+            [n, d + b], 0 on the buffers.
+        """
+        return self._gradient(x, part, batch_size, purpose, mode, None)
+
+    def gradients(
+        self,
+        x: Tensor,
+        *,
+        parts: int,
+        part: str = "train",
+        batch_size: int | None = None,
+        purpose: str = "round",
+        mode: str = "eval",
+    ) -> Tensor:
+        """Gradients of the mean losses of `parts` disjoint shares of the batch that `gradient` takes; sizes differ by at most one.
+
+        Args:
+            x: as for `gradient`, like all that follows but `parts`.
+            parts: number of shares, >= 1 and at most the rows of a batch.
+            part: of the client's rows.
+            batch_size: rows of all shares together; None: all rows.
+            purpose: name of the random batch.
+            mode: `eval` or `train`.
+
+        Returns:
+            [n, parts, d + b], 0 on the buffers.
+        """
+        for i, name in enumerate(self.names):
+            rows_here = count_of(self, i, part, batch_size)
+            require(1 <= parts <= rows_here, f"client {name!r}: a batch of {rows_here} rows cannot have {parts} parts")
+        shares = [slice(k, None, parts) if parts > 1 else None for k in range(parts)]
+        return torch.stack([self._gradient(x, part, batch_size, purpose, mode, share) for share in shares], dim=1)
+
+    def _gradient(
+        self, x: Tensor, part: str, batch_size: int | None, purpose: str, mode: str, share: slice | None
+    ) -> Tensor:
+        result = torch.empty(len(self.names), self.layout.size, dtype=self.layout.dtype, device=self.workspace.device)
+        if self.layout.size > self.layout.dim:
+            result[:, self.layout.dim :] = 0
+        kernel = self.workspace.batched
+        x = x if kernel is None else x.to(self.workspace.x)
+        begun = -1
+        with layers.training(self.workspace) if mode == "train" else contextlib.nullcontext():
+            for i, inputs, labels in row_chunks(self, x, part, batch_size, purpose, mode, share, load=kernel is None):
+                count, head = count_of(self, i, part, batch_size), result[i, : self.layout.dim]
+                weight = len(labels) / (count if share is None else len(range(count)[share]))
+                if kernel is None:
+                    grad = self.workspace.flat_gradient(inputs, labels)
+                else:
+                    inputs = cast("Tensor", inputs)  # a kernel is found for no other inputs
+                    grad = kernel.gradient(of_client(x, i), inputs, labels, out=head if i > begun else None)
+                grad = grad if weight == 1 else grad.mul_(weight)
+                if grad is not head:
+                    head.copy_(grad) if i > begun else head.add_(grad)
+                begun = i
+                self.spent["row_gradients"] += len(labels)
+        return result
+
+    def sample_gradients(self, xs: Tensor, *, part: str = "train") -> Iterator[tuple[int, int, Tensor, Tensor]]:
+        """Gradient of each row at each of several models, in eval mode.
+
+        Args:
+            xs: models [q, d + b]. Some rows come at each model in turn, so that models can be compared in little memory.
+            part: `train`, `validation` or `test`.
+
+        Yields:
+            Position of the client, number of the model, labels [r] of some of the client's rows, and their gradients [r, d].
+        """
+        few = max(1, own_rows.BLOCK // (2 * self.layout.dim))
+        for i, inputs, labels in row_chunks(self, xs[0], part, None, "round", "eval"):
+            for low in range(0, len(labels), few):
+                some = take(inputs, slice(low, low + few))
+                own = labels[low : low + few]
+                for number, x in enumerate(xs):
+                    self.workspace.load(x)
+                    self.spent["row_gradients"] += len(own)
+                    yield i, number, own, self.workspace.row_gradients(some, own)
+
+    @torch.no_grad()
+    def loss(self, x: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round") -> Tensor:
+        """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
+        result = torch.zeros(len(self.names), dtype=torch.float64)
+        for i, inputs, labels in row_chunks(self, x, part, batch_size, purpose, "eval"):
+            result[i] += self._loss_of(inputs, labels) / count_of(self, i, part, batch_size)
+        return result
+
+    def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        self.spent["row_losses"] += len(labels)
+        return self.workspace.loss.rows(self.workspace.model(inputs), labels).double().sum().cpu()
+
+    @torch.no_grad()
+    def losses(
+        self, xs: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round"
+    ) -> Tensor:
+        """Mean losses of many candidate models, float64 [n, q]: candidates [q, d + b], or [n, q, d + b] for each client its own."""
+        result = torch.zeros(len(self.names), xs.shape[-2], dtype=torch.float64)
+        if xs.ndim == 2 and len(self.names) > 1:  # so that each candidate is loaded once
+            for q, x in enumerate(xs):
+                result[:, q] = self.loss(x, part=part, batch_size=batch_size, purpose=purpose)
+            return result
+        for i, inputs, labels in row_chunks(self, xs, part, batch_size, purpose, "eval", load=False):
+            for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
+                self.workspace.load(x)
+                result[i, q] += self._loss_of(inputs, labels) / count_of(self, i, part, batch_size)
+        return result
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor, *, part: str = "test") -> Iterator[tuple[Tensor, Tensor]]:
+        """Outputs and labels of all rows of each client in turn, [rows, ...]; every client must have some."""
+        for _, chunks in groupby(row_chunks(self, x, part, None, "round", "eval"), itemgetter(0)):
+            pairs = [(self.workspace.model(inputs), labels) for _, inputs, labels in chunks]
+            outputs, labels = (torch.cat(several) for several in zip(*pairs, strict=True))
+            self.spent["row_losses"] += len(labels)
+            yield outputs, labels
+
+    def evaluate(
+        self, x: Tensor, metrics: Mapping[str, Callable[[Tensor, Tensor, Kind], float | None]], *, part: str = "test"
+    ) -> dict[str, Tensor]:
+        """Loss and metrics of x, per client.
+
+        Losses are summed in float64. Metrics of a regression are in the unit of the label, its loss is that of the stored labels.
+
+        Args:
+            x: model [d + b], or one per client [n, d + b].
+            metrics: by name, functions (outputs, labels, kind of task) -> number, or None where undefined.
+            part: `train`, `validation` or `test`. A client without such rows has n = 0 and no metric.
+
+        Returns:
+            `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
+        """
+        has = [i for i in range(len(self.names)) if size_of(self, i, part)]
+        columns = {k: [nan] * len(self.names) for k in ("loss", *metrics)}
+        columns["n"] = [float(size_of(self, i, part)) for i in range(len(self.names))]
+        loss, scale = self.workspace.loss, self.clients.label_scale
+        # Per client: the vector units of a CPU round a row otherwise than the few left over at the end, so that a loss of all rows
+        # at once would depend on who shares the cohort; and no memory grows with the rows of all.
+        present = self.only(has).outputs(x if x.ndim == 1 else x[has], part=part) if has else ()
+        for i, (outputs, labels) in zip(has, present, strict=True):
+            values = loss.rows(outputs, labels).double().cpu()
+            columns["loss"][i] = values.sum().item() / len(values)
+            if loss.kind == "regression":
+                outputs, labels = scale.undo(outputs), scale.undo(labels)
+            outputs = loss.ordered(outputs)
+            for name, metric in metrics.items():
+                value = metric(outputs, labels, loss.kind)
+                if value is not None:
+                    columns[name][i] = float(value)
+        return {k: torch.tensor(column, dtype=torch.float64) for k, column in columns.items()}
+
+    # ---- rows
+
+    def has(self, client: int, part: str) -> bool:
+        """Whether the client at position `client` has rows of this part."""
+        return self.clients.draw is not None if part == "fresh" else size_of(self, client, part) > 0
+
+    def labels(self, client: int, part: str = "train") -> Tensor:
+        """Labels of the client at position `client`."""
+        return part_of(self, part, client).part(self.index[client]).labels
+
+    def only(self, positions: Sequence[int]) -> Cohort:
+        """The clients at `positions` as a cohort of their own; it reads their memory and writes none."""
+        names = tuple(self.names[i] for i in positions)
+        index = tuple(self.index[i] for i in positions)
+        memory = self.memory.only(names)
+        return Cohort(names, self.workspace, self.clients, index, memory, self.seed, self.round, self.spent)

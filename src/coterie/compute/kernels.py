@@ -1,0 +1,450 @@
+"""Batched kernels: local training of multi-layer perceptrons, several clients in one batched matrix product.
+
+The plain loop over clients spends much of its time in calls: each step of each client goes through modules and autograd. Here the
+weights of a chunk of clients lie behind each other [c, out, in], a step is one `baddbmm` per layer and direction with the backward
+pass written by hand, and the step of SGD is part of the product that makes the gradient.
+
+Known are linear layers with ReLU between them (`recognise`) under cross-entropy, binary cross-entropy or squared error, with plain
+SGD, weight decay, a quadratic penalty and a correction; and a model whose output is its parameter (mean estimation), where a
+step is in closed form. Everything else runs on the loop, which gives the same numbers up to rounding.
+
+A client's result must not depend on who shares its chunk, to the last bit. That holds because every client has a slice of the same
+shape at a multiple of `_ALIGN` bytes in every operand, padded to its own batch size and nobody else's, and because a product with
+a dimension of 1 is never done alone (MKL takes another path for it). `Batched.steady` looks whether it holds on this machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coterie.base.loss import Kind
+from coterie.base.vector import Layout, aligned, is_aligned
+
+__all__ = ["Batched", "Chunk", "Layer", "RowSource", "StepRule", "chunks", "recognise"]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Layer(NamedTuple):
+    """`outputs = inputs @ weight.T + bias`, then ReLU; without inputs (0) the bias is the output."""
+
+    outputs: int
+    inputs: int
+    bias: bool
+    relu: bool
+
+
+def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, ...] | None:
+    """The layers of `model` if it is known here and takes rows like `inputs`; else None."""
+    layers: list[Layer] = []
+    names: list[str] = []
+    flat = inputs.ndim == 2
+    for name, module in _leaves(model, ""):
+        if any(getattr(module, hooks) for hooks in _HOOKS) or "forward" in vars(module):
+            return None
+        constant = getattr(type(module), "constant_output", None)
+        if constant is not None and not layers:
+            layers.append(Layer(getattr(module, constant).numel(), 0, True, False))
+            names.append(name + constant)
+        elif type(module) is nn.Linear and (flat or layers) and not (layers and layers[-1].inputs == 0):
+            layers.append(Layer(module.out_features, module.in_features, module.bias is not None, False))
+            names += [f"{name}weight", *([f"{name}bias"] if layers[-1].bias else [])]
+        elif type(module) is nn.ReLU and layers:
+            layers[-1] = layers[-1]._replace(relu=True)
+        elif type(module) is nn.Flatten and (module.start_dim, module.end_dim) == (1, -1):
+            flat = True
+        elif not (type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0)):
+            return None
+    known = names == [k for k, _ in layout.parameters] and not layout.buffers
+    good = known and not layers[-1].relu and layout.dtype in (torch.float32, torch.float64)
+    return tuple(layers) if good and layers[0].inputs in (0, inputs[0].numel()) else None
+
+
+def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    if type(module) is nn.Sequential and not any(getattr(module, hooks) for hooks in _HOOKS):
+        for name, child in module.named_children():
+            yield from _leaves(child, f"{prefix}{name}.")
+    else:
+        yield prefix, module
+
+
+Array = NDArray[np.int64]
+Gather = Callable[[Tensor], Tensor]
+"""Row numbers [r] -> what these rows hold [r, ...]."""
+
+_ALIGN = 128
+"""Bytes; a multiple of the widest vector registers, so that no slice has a tail which its neighbours could shift."""
+_WIDTH = 16
+"""Clients of a chunk at most: stacked weights of many more leave the cache (1.8 times the loop's speed fell to 1.3 at 50)."""
+_CACHE = 1 << 20
+"""Bytes of weights and rows up to which more than `_WIDTH` clients make a chunk."""
+_BLOCK = 1 << 18
+"""Elements gathered at once for several steps."""
+
+
+class RowSource(NamedTuple):
+    """Where rows come from: inputs as the model takes them, and labels."""
+
+    inputs: Gather
+    labels: Gather
+
+
+class StepRule(NamedTuple):
+    """What a step does with the gradient g at y: `y <- (1 - lr (decay + mu)) y + lr (mu anchor - correction) - lr g`.
+
+    Attributes:
+        lr: learning rate.
+        shrink: 1 - lr (decay + mu).
+        shift: lr (mu anchor - correction), [1, d] or [n, d]; None: 0.
+    """
+
+    lr: float
+    shrink: float = 1.0
+    shift: Tensor | None = None
+
+
+_GRADIENT = StepRule(-1.0, 0.0)
+"""A step that leaves the gradient itself."""
+
+
+_passed = torch.ops.aten.threshold_backward.grad_input
+
+
+class Chunk(NamedTuple):
+    """Clients that train together; those with more steps come first.
+
+    Attributes:
+        members: their positions [c].
+        rows: row numbers of every step, int64 [T, c, B]; a short batch is filled up with rows that do not count.
+        counts: rows of every step that count, int64 [T, c]; 0 behind a client's last step.
+        steps: number of steps of each [c], falling.
+    """
+
+    members: list[int]
+    rows: Array
+    counts: Array
+    steps: list[int]
+
+
+def chunks(
+    chosen: Sequence[Sequence[Array]], width: Callable[[int], int], place: Callable[[int, Array], Array]
+) -> Iterator[Chunk]:
+    """Clients by batch size, then by steps, in chunks of at most `width(batch size)`; a chunk has single steps alone or none.
+
+    Args:
+        chosen: row numbers of each client's steps, among its own rows.
+        width: most clients of a chunk by batch size.
+        place: (client, its row numbers) -> row numbers among all rows.
+    """
+    forms = [(max(map(len, batches)), len(batches) == 1) for batches in chosen]
+    for form in sorted(set(forms)):
+        size, alike = form[0], [i for i, own in enumerate(forms) if own == form]
+        alike.sort(key=lambda i: -len(chosen[i]))
+        # Of about equal width: a step of a narrow chunk costs nearly as many calls as one of a wide one.
+        count = -(-len(alike) // width(size))
+        for number in range(count):
+            members = alike[len(alike) * number // count : len(alike) * (number + 1) // count]
+            steps = [len(chosen[i]) for i in members]
+            rows = np.empty((steps[0], len(members), size), dtype=np.int64)
+            counts = np.zeros((steps[0], len(members)), dtype=np.int64)
+            for slot, i in enumerate(members):
+                own = place(i, np.concatenate(chosen[i]))
+                counts[: steps[slot], slot] = [len(batch) for batch in chosen[i]]
+                if len(own) == steps[0] * size:
+                    rows[:, slot] = own.reshape(-1, size)
+                else:
+                    rows[:, slot] = own[:1]
+                    rows[:, slot][np.arange(size) < counts[:, slot, None]] = own
+            yield Chunk(members, rows, counts, steps)
+
+
+class _Move(NamedTuple):
+    """A parameter that a step changes: `new = shrink * old - lr * left @ right + shift`; right None: the inputs of the step."""
+
+    old: Tensor
+    new: Tensor
+    left: Tensor
+    right: Tensor | None
+    shift: Tensor | None
+
+
+class _Side(NamedTuple):
+    """What a step needs of one layer; made once for many steps, since views of small tensors cost as much as small products.
+
+    Attributes:
+        relu: whether a ReLU follows.
+        weight: where the step begins, [w, out, in]; None without inputs.
+        turned: the same as [w, in, out].
+        bias: [w, 1, out]; None without one.
+        out: room for outputs, then for the slope of the loss there, [w, B, out].
+        back: room for the slope at the inputs [w, B, in]; None for the first layer.
+        moves: of weight and bias.
+    """
+
+    relu: bool
+    weight: Tensor | None
+    turned: Tensor | None
+    bias: Tensor | None
+    out: Tensor
+    back: Tensor | None
+    moves: list[_Move]
+
+
+class Batched:
+    """Training and gradients of one known model under one known loss."""
+
+    def __init__(self, layers: tuple[Layer, ...], kind: Kind, layout: Layout, device: torch.device) -> None:
+        self.layers, self.kind, self.layout, self.device = layers, kind, layout, device
+        self._itemsize = torch.empty(0, dtype=layout.dtype).element_size()
+        # A GPU's library may choose its product by the number of slices, so there all chunks have the same width.
+        self._least = 1 if device.type == "cpu" else _WIDTH
+        if any(1 in (layer.outputs, layer.inputs) for layer in layers):
+            self._least = max(2, self._least)
+        self._stacks: list[Tensor] = []
+        self._room: tuple[tuple[int, int], list[Tensor]] | None = None
+
+    def width(self, batch: int) -> int:
+        """Clients of a chunk with batches of this size."""
+        values = self.layout.dim + batch * (self.layers[0].inputs + sum(layer.outputs for layer in self.layers))
+        return min(256, max(_WIDTH, _CACHE // (self._itemsize * values)))
+
+    def train(
+        self, x: Tensor, chunk: Chunk, source: RowSource, rule: StepRule, result: Tensor, *, relative: bool = False
+    ) -> None:
+        """Train the clients of a chunk from x [1, d], or [n, d] for each its own; models are written to `result` [n, d].
+
+        If `relative`, what is written are updates, models minus x.
+        """
+        slots = max(len(chunk.members), self._least)
+        members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
+        start = [self._aligned(v) for v in self._split(_of(x, members))]
+        shift = [] if rule.shift is None else self._split(_of(rule.shift, members))
+        # Kept from call to call, since fresh pages cost as much as a small step.
+        if not self._stacks or len(self._stacks[0]) < slots:
+            self._stacks = [self._slices(slots, *shape) for shape in self._shapes]
+        models = [stack[:slots] for stack in self._stacks]
+        space = self._space(slots, chunk.rows.shape[2])
+        if chunk.steps[0] == 1:
+            batch = next(self._feed(chunk, slots, source))
+            return self._train_once(start, models, space, batch, rule, shift, chunk, result, relative)
+        active, wide, sides = len(chunk.members), 0, []
+        for step, batch in enumerate(self._feed(chunk, slots, source)):
+            if step < 2 or len(batch[1]) < wide:  # the second step is the first that begins where it ends
+                wide = len(batch[1])
+                new = [v[:wide] for v in models]
+                old = [v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in start] if step == 0 else new
+                added = [v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in shift]
+                sides = self._sides(old, new, [v[:wide] for v in space], added)
+            self._step(sides, *batch, rule)
+            before, active = active, sum(steps > step + 1 for steps in chunk.steps)
+            if active < before:
+                for place, model, begun in zip(self._split(result), models, start, strict=True):
+                    for slot in range(active, before):  # by an index it takes many times as long
+                        to = place[chunk.members[slot]]
+                        torch.sub(model[slot], begun[slot % len(begun)], out=to) if relative else to.copy_(model[slot])
+
+    def _train_once(
+        self, old: list[Tensor], grads: list[Tensor], space: list[Tensor], batch: tuple[Tensor, Tensor, Tensor], rule: StepRule,
+        shift: list[Tensor], chunk: Chunk, result: Tensor, relative: bool,
+    ) -> None:  # fmt: skip
+        """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
+        wide = [v.expand(len(grads[0]), -1, -1) for v in old]
+        self._step(self._sides(wide, grads, space, []), *batch, _GRADIENT)
+        kept = rule.shrink - relative  # share of `old` in what is written
+        base = [v if kept == 1 else v * kept for v in old] if kept else []
+        base = [v + added for v, added in zip(base, shift, strict=True)] if base and shift else base or shift
+        first, last = chunk.members[0], chunk.members[-1]
+        together = last - first == len(chunk.members) - 1  # single steps keep the order of clients
+        for k, (place, grad) in enumerate(zip(self._split(result), grads, strict=True)):
+            if not base and together:
+                torch.mul(grad[: len(chunk.members)], -rule.lr, out=place[first : last + 1])
+                continue
+            for slot, i in enumerate(chunk.members):
+                if base:
+                    torch.add(base[k][slot % len(base[k])], grad[slot], alpha=-rule.lr, out=place[i])
+                else:
+                    torch.mul(grad[slot], -rule.lr, out=place[i])
+
+    def gradient(self, x: Tensor, inputs: Tensor, labels: Tensor, out: Tensor | None = None) -> Tensor:
+        """Gradient [d] of the mean loss of a batch at x [d]; in `out` [d] if that is given and aligned."""
+        if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
+            return (x - self._labels(labels).mean(0)).mul_(self._factor)
+        x = aligned(x)
+        gradient = out if out is not None and is_aligned(out) else torch.empty_like(x)
+        rows = self._aligned(inputs.flatten(1)[None])
+        scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
+        sides = self._sides(self._split(x[None]), self._split(gradient[None]), self._space(1, len(labels)), [])
+        self._step(sides, rows, self._labels(labels)[None], scale, _GRADIENT)
+        return gradient
+
+    def steady(self) -> bool:
+        """Whether a client's result is the same bits alone, beside one and beside many others, on this machine."""
+        draw = torch.Generator().manual_seed(0)
+        x, inputs, labels = (
+            torch.rand(*shape, generator=draw, dtype=self.layout.dtype).sub_(0.4).to(self.device)
+            for shape in ((1, self.layout.dim), (224, max(1, self.layers[0].inputs)), (224, self.layers[-1].outputs))
+        )
+        labels = (labels[:, 0] > 0).long() if self.kind == "classes" else labels
+
+        def trained(clients: range, batch: int, steps: int, own: bool) -> Tensor:
+            rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
+            start = x.repeat(len(clients), 1) if own else x
+            models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
+            for chunk in chunks(rows, lambda size: len(clients), lambda client, own: own):
+                self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), models)
+            return models
+
+        groups = (range(2), range(1), range(4, 7))
+        return all(
+            torch.equal(trained(range(7), *form)[group.start : group.stop], trained(group, *form))
+            for form in ((5, 2, False), (9, 1, True), (32, 2, True))
+            for group in groups
+        )
+
+    @property
+    def _shapes(self) -> list[tuple[int, int]]:
+        """[outputs, inputs] of weights and [1, outputs] of biases, in the order of the model vector."""
+        of = [((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in self.layers]
+        return [shape for both in of for shape in both if shape is not None]
+
+    @cached_property
+    def _factor(self) -> float:
+        """What the slope of the loss at an output carries beside the weight of its row."""
+        return {"classes": 1.0, "regression": 2 / self.layers[-1].outputs}.get(self.kind, 1 / self.layers[-1].outputs)
+
+    def _slices(self, count: int, rows: int, columns: int) -> Tensor:
+        """[count, rows, columns], each slice at a multiple of `_ALIGN` bytes."""
+        size = rows * columns
+        padded = size + -size % (_ALIGN // self._itemsize)
+        flat = torch.empty(count, padded, dtype=self.layout.dtype, device=self.device)
+        return flat[:, :size].view(count, rows, columns)
+
+    def _aligned(self, values: Tensor) -> Tensor:
+        """`values` [count, rows, columns], copied unless all slices are aligned."""
+        apart = len(values) == 1 or values[0].numel() * self._itemsize % _ALIGN == 0
+        if values.is_contiguous() and apart and is_aligned(values):
+            return values
+        return self._slices(*values.shape).copy_(values)
+
+    def _space(self, slots: int, batch: int) -> list[Tensor]:
+        """Room for the outputs of every layer, and a row of ones; of the latest size it is kept."""
+        if self._room is None or self._room[0] != (slots, batch):
+            room = [self._slices(slots, batch, y.outputs) for y in self.layers]
+            self._room = (slots, batch), [*room, self._slices(slots, 1, batch).fill_(1)]
+        return self._room[1]
+
+    def _split(self, vectors: Tensor) -> list[Tensor]:
+        """Vectors [c, d] as weights and biases, as views."""
+        sizes = [rows * columns for rows, columns in self._shapes]
+        pieces = zip(vectors.split(sizes, dim=1), self._shapes, strict=True)
+        return [piece.view(-1, *shape) for piece, shape in pieces]
+
+    def _labels(self, labels: Tensor) -> Tensor:
+        """As [rows, 1] classes or [rows, outputs] numbers."""
+        if self.kind == "classes":
+            return labels.long()[:, None]
+        return labels.reshape(len(labels), -1).to(self.layout.dtype)
+
+    def _feed(self, chunk: Chunk, slots: int, source: RowSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Inputs [w, B, I], labels [w, B, ...] and the weight of each row [w, B, 1], for those who still train, step by step."""
+        total, count, batch = chunk.rows.shape
+        take = np.arange(slots) % count
+        rows, counts = chunk.rows[:, take], chunk.counts[:, take, None, None]
+        # A few rows that no product sees make every client's rows end where the next one's may begin, without a copy.
+        spare = -batch % (_ALIGN // math.gcd(_ALIGN, self.layers[0].inputs * self._itemsize))
+        spare = spare if 8 * spare <= batch else 0
+        rows = np.concatenate([rows, rows[..., :spare]], axis=2) if spare else rows
+        weights = (np.arange(batch)[:, None] < counts) * (self._factor / np.maximum(counts, 1))
+        # With a least width above 2 all steps have the width of the chunk, else only as many as still train.
+        wide = [
+            slots if self._least > 2 else max(self._least, sum(n > step for n in chunk.steps)) for step in range(total)
+        ]
+        numbers = torch.from_numpy(rows).to(self.device)
+        scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
+
+        def labels(low: int, high: int) -> tuple[Tensor, ...]:
+            own = self._labels(source.labels(numbers[low:high].reshape(-1)))
+            steps: tuple[Tensor, ...] = own.unflatten(0, (high - low, slots, batch + spare))[:, :, :batch].unbind()
+            return steps
+
+        # Inputs come for some steps at a time; labels too, unless they are small.
+        width = 1 if self.kind == "classes" else self.layers[-1].outputs
+        known = labels(0, total) if width == 1 else ()
+        low = 0
+        while low < total:
+            w = wide[low]
+            high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))))
+            inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape((high - low) * w, batch + spare, -1)
+            inputs = self._aligned(inputs)[:, :batch].unflatten(0, (-1, w))
+            own = known[low:high] or labels(low, high)
+            for n, few, label, scale in zip(wide[low:high], inputs.unbind(), own, scales[low:high], strict=True):
+                yield few if n == w else few[:n], label if n == slots else label[:n], scale if n == slots else scale[:n]
+            low = high
+
+    def _sides(self, old: list[Tensor], new: list[Tensor], space: list[Tensor], shift: list[Tensor]) -> list[_Side]:
+        """The views that steps from `old` to `new` (which may be the same memory) work on, layer by layer."""
+        sides: list[_Side] = []
+        at = 0
+        for layer, out in zip(self.layers, space, strict=False):
+            weight, bias, back, right, moves = None, None, None, None, []
+            if sides:
+                right = sides[-1].out
+                # Of torch's own a slice would begin where the one before it ends, and the next products round by that.
+                back = self._slices(len(out), out.shape[1], layer.inputs)
+            if layer.inputs:
+                weight = old[at]
+                moves.append(_Move(weight, new[at], out.transpose(1, 2), right, shift[at] if shift else None))
+                at += 1
+            if layer.bias:
+                bias = old[at]
+                moves.append(_Move(bias, new[at], space[-1], out, shift[at] if shift else None))
+                at += 1
+            turned = None if weight is None else weight.transpose(1, 2)
+            sides.append(_Side(layer.relu, weight, turned, bias, out, back, moves))
+        return sides
+
+    def _step(self, sides: list[_Side], inputs: Tensor, labels: Tensor, scale: Tensor, rule: StepRule) -> None:
+        """One step."""
+        below = inputs
+        for relu, _, turned, bias, out, _, _ in sides:
+            if turned is None:
+                out.copy_(cast("Tensor", bias))
+            elif bias is not None:
+                torch.baddbmm(bias, below, turned, out=out)
+            else:
+                torch.bmm(below, turned, out=out)
+            below = out.relu_() if relu else out
+        self._slope(below, labels, scale)
+        keep, pace = rule.shrink, -rule.lr
+        for number in range(len(sides) - 1, -1, -1):
+            _, weight, _, _, slope, back, moves = sides[number]
+            if back is not None and weight is not None:  # before the weight moves
+                torch.bmm(slope, weight, out=back)
+            for old, new, left, right, shift in moves:
+                torch.baddbmm(old, left, inputs if right is None else right, beta=keep, alpha=pace, out=new)
+                if shift is not None:
+                    new.add_(shift)
+            if back is not None:  # in place of the outputs, which nobody needs any more
+                lower = sides[number - 1]
+                _passed(back, lower.out, 0, grad_input=lower.out) if lower.relu else lower.out.copy_(back)
+
+    def _slope(self, outputs: Tensor, labels: Tensor, scale: Tensor) -> None:
+        """Derivative of the loss with respect to the outputs, in their place."""
+        if self.kind == "classes":
+            # torch.softmax takes three times as long for rows as short as these.
+            outputs.sub_(outputs.amax(2, keepdim=True)).exp_()
+            outputs.mul_(scale / outputs.sum(2, keepdim=True)).scatter_add_(2, labels, -scale)
+        else:
+            (outputs.sigmoid_() if self.kind == "binary" else outputs).sub_(labels).mul_(scale)
+
+
+def _of(vectors: Tensor, members: Tensor) -> Tensor:
+    return vectors if len(vectors) == 1 else vectors.index_select(0, members)

@@ -1,0 +1,253 @@
+"""What models say of single test rows, and the error over these rows of a difference between two models.
+
+Needs numpy alone: reports read it, and so does a site, which tells nothing but the error (`sites/paired.py`).
+
+The question is what other patients would have given. Patients are resampled once and used for all seeds; the statistic is the mean
+over seeds. `row_error` is the limit of many such resamples, computed without drawing any (the infinitesimal jackknife, Efron 1982; for
+an AUC DeLong's, DeLong and Clarke-Pearson 1988); `resampled_error` draws them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.base.errors import require
+
+__all__ = [
+    "CONSTANT",
+    "LEVEL",
+    "Influence",
+    "Pairs",
+    "RowError",
+    "Rows",
+    "auc_influence",
+    "mean_influence",
+    "paired_influences",
+    "resampled_error",
+    "rmse_influence",
+    "row_error",
+    "student",
+]
+
+CONSTANT = "constant"
+"""In place of a method: the loss of always predicting a client's own training rows."""
+LEVEL = 0.95
+DRAWS = 1000
+
+Vector = NDArray[np.float64]
+
+
+class Influence(NamedTuple):
+    """What each test row of one seed adds to the error of a metric: `numbers` [R] name the rows, `values` [R]; the fewest rows
+    of a kind that it rests on (all rows; for an AUC those of the rarest class); and the metric itself.
+    """
+
+    numbers: NDArray[np.int64]
+    values: Vector
+    fewest: int
+    metric: float = math.nan
+
+
+Pairs = Sequence[tuple[Influence, Influence]]
+"""Those of two methods, seed by seed, of the same rows in the same order."""
+
+
+class RowError(NamedTuple):
+    """Standard error of a paired difference over test rows, its degrees of freedom, and its p value where a site has told one."""
+
+    error: float
+    freedom: float
+    p: float | None = None
+
+
+class Rows(NamedTuple):
+    """The test rows of one client under one method and seed.
+
+    Attributes:
+        numbers: [R] which rows of the client they are.
+        loss, constant: [R] loss of the model and of the constant prediction.
+        labels, outputs: [R] and [R, C]; None where a row has more than one label.
+        threshold: the risk of class 1 that suits the client's validation rows best; NaN where none was chosen.
+    """
+
+    numbers: NDArray[np.int64]
+    loss: Vector
+    constant: Vector
+    labels: NDArray[Any] | None
+    outputs: Vector | None
+    threshold: float = math.nan
+
+    @property
+    def risks(self) -> Vector | None:
+        """The predicted probability of class 1 [R]; None unless there are two classes and one logit."""
+        if not self.classes or self.outputs is None or self.outputs.shape[1] != 1:
+            return None
+        return np.asarray(1 / (1 + np.exp(-np.clip(self.outputs[:, 0].astype(float), -700, 700))))
+
+    @property
+    def classes(self) -> bool:
+        """Whether labels are classes and outputs are logits."""
+        return self.labels is not None and np.issubdtype(self.labels.dtype, np.integer)
+
+    @property
+    def rarest(self) -> int:
+        """Rows of the rarest class; 0 if there is only one, or labels are no classes."""
+        if self.labels is None or not self.classes:
+            return 0
+        counts = np.unique(self.labels, return_counts=True)[1]
+        return int(counts.min()) if len(counts) > 1 else 0
+
+    @property
+    def scores(self) -> Vector:
+        """What ranks the rows: the logit [R, 1], or the probability of each class [R, C]."""
+        if self.outputs is None or self.outputs.shape[1] == 1:
+            return np.zeros((len(self.loss), 1)) if self.outputs is None else self.outputs
+        powers = np.exp(self.outputs - self.outputs.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    @property
+    def _called(self) -> NDArray[np.int64]:
+        """The class of the highest probability."""
+        scores = self.scores
+        return np.asarray(scores[:, 0] >= 0 if scores.shape[1] == 1 else scores.argmax(axis=1), dtype=np.int64)
+
+    @property
+    def squares(self) -> Vector | None:
+        """Squared errors of a regression in the unit of the label."""
+        if self.labels is None or self.outputs is None or self.classes:
+            return None
+        return np.asarray((self.outputs[:, 0].astype(float) - self.labels) ** 2)
+
+    def influence(self, metric: str, constant: bool = False) -> Influence | None:
+        """What each row adds to the error of a deciding metric; None if it has none here. A constant prediction has a loss alone."""
+        if metric == "loss":
+            return mean_influence(self.numbers, self.constant if constant else self.loss)
+        if constant:
+            return None
+        if metric == "accuracy" and self.classes and self.outputs is not None:
+            return mean_influence(self.numbers, self._called == self.labels)
+        if metric == "rmse" and self.squares is not None:
+            return rmse_influence(self.numbers, self.squares)
+        if metric == "auc" and self.classes and self.labels is not None and self.outputs is not None:
+            return auc_influence(self.numbers, self.scores, self.labels)
+        return None
+
+
+def paired_influences(
+    one: Mapping[int, Rows], two: Mapping[int, Rows], metric: str, *, constant: bool = False
+) -> Pairs:
+    """What the rows of a client add to the error of a difference, for each seed that both have; the second may be the constant."""
+    both = [(one[s].influence(metric), two[s].influence(metric, constant)) for s in one if s in two]
+    return [(a, b) for a, b in both if a is not None and b is not None]
+
+
+def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
+    """Of the mean of `values` [R], such as losses. Infinite errors below two rows."""
+    given = np.asarray(values, dtype=float)
+    return Influence(numbers, _centred(given), len(given), float(given.mean()))
+
+
+def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
+    """Of the root of the mean of squared errors `squares` [R]."""
+    given = np.asarray(squares, dtype=float)
+    root = math.sqrt(float(given.mean()))
+    return Influence(numbers, _centred(given) / (2 * root) if root else np.zeros(len(given)), len(given), root)
+
+
+def auc_influence(numbers: NDArray[np.int64], scores: ArrayLike, labels: ArrayLike) -> Influence | None:
+    """Of the AUC of `scores` for `labels` [R] (DeLong's components): [R, 1] for two classes, where a high score means class 1;
+    [R, C] for C classes, of the mean over the classes present against the rest. None if only one class is present.
+    """
+    table, classes = np.asarray(scores, dtype=float).reshape(len(numbers), -1), np.asarray(labels)
+    present, counts = np.unique(classes, return_counts=True)
+    if len(present) < 2:
+        return None
+    columns = {1: table[:, 0]} if table.shape[1] == 1 else {int(c): table[:, int(c)] for c in present}
+    parts = [_delong(column, classes == c) for c, column in columns.items()]
+    values = np.mean([values for values, _ in parts], axis=0)
+    return Influence(numbers, values, int(counts.min()), float(np.mean([area for _, area in parts])))
+
+
+def _delong(scores: Vector, positive: NDArray[np.bool_]) -> tuple[Vector, float]:
+    """The placement of each row among those of the other class, centred and scaled within its class; and the AUC."""
+    result, area = np.empty(len(scores)), math.nan
+    for mine, sign in ((~positive, -1), (positive, 1)):
+        others = np.sort(scores[~mine])
+        below = np.searchsorted(others, scores[mine], "left") + np.searchsorted(others, scores[mine], "right")
+        placement = below / (2 * len(others))
+        result[mine], area = sign * _centred(placement), float(placement.mean())
+    return result, area
+
+
+def _centred(values: Vector) -> Vector:
+    """(v - mean) / sqrt(n (n - 1)): the sum of squares is the variance of the mean."""
+    count = len(values)
+    if count < 2:
+        return np.full(count, math.inf)
+    return np.asarray((values - values.mean()) / math.sqrt(count * (count - 1)), dtype=float)
+
+
+def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None:
+    """The error over test rows of the mean over seeds of a difference; None if it cannot be known.
+
+    A row that several seeds test is one patient: what it adds in each of them is summed before it is squared. The degrees
+    of freedom are those of the rarest kind of rows.
+
+    Args:
+        a: of one method, seed by seed.
+        b: of the other, of the same seeds and rows in the same order.
+    """
+    if not (a or b):
+        return None
+    patients = _by_patient(a, b)
+    return _known(float(np.sqrt((patients**2).sum())), a)
+
+
+def resampled_error(a: Sequence[Influence], b: Sequence[Influence], rng: np.random.Generator) -> RowError | None:
+    """The same from `DRAWS` resamples of the patients, and so uncertain by a factor of 1 / sqrt(2 DRAWS).
+
+    Whoever does not know `rng` cannot compute back what the rows are from many such errors of chosen models.
+    """
+    if not (a or b):
+        return None
+    patients = _by_patient(a, b)
+    sums = [patients[rng.integers(0, len(patients), len(patients))].sum() for _ in range(DRAWS)]
+    return _known(float(np.std(sums)), a)
+
+
+def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
+    """What each patient adds to the mean over seeds of the difference, [patients]; it sums to 0."""
+    require(
+        len(a) == len(b), f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds"
+    )
+    require(
+        all(np.array_equal(one.numbers, two.numbers) for one, two in zip(a, b, strict=True)),
+        "two models were not tried on the same test rows, so they cannot be compared row by row; check the run with coterie verify",
+    )
+    with np.errstate(invalid="ignore"):
+        gaps = np.concatenate([one.values - two.values for one, two in zip(a, b, strict=True)]) / len(a)
+    _, patient = np.unique(np.concatenate([one.numbers for one in a]), return_inverse=True)
+    return np.asarray(np.bincount(patient, weights=gaps), dtype=float)
+
+
+def _known(error: float, a: Sequence[Influence]) -> RowError | None:
+    fewest = min(one.fewest for one in a)
+    return RowError(error, fewest - 1) if math.isfinite(error) and fewest > 1 else None
+
+
+def student(mean: float, rows: RowError) -> tuple[float, float]:
+    """Half the length of the 95 % interval of a mean with this error, and its p value (two-sided, Student's t)."""
+    from scipy.special import stdtr, stdtrit
+
+    error, freedom, told = rows
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
+    if told is not None:
+        return half, told
+    if error == 0:
+        return 0.0, 0.0 if mean else 1.0
+    return half, 2 * float(stdtr(freedom, -abs(mean) / error))

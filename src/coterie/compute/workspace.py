@@ -1,0 +1,372 @@
+"""The model of one process: a module whose tensors are views of one flat vector, and its loss."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError, plain, require
+from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
+from coterie.base.rng import Generators, forked, generators_of, seed_noise
+from coterie.base.rows import Inputs, rows, sample, take
+from coterie.base.vector import Layout, copied, flatten, is_aligned, keeps_statistics, unflatten
+from coterie.compute.kernels import Batched, recognise
+
+__all__ = ["Workspace"]
+
+logger = logging.getLogger("coterie")
+
+_STEADY: dict[tuple[object, ...], bool] = {}
+"""What `Batched.steady` found, by what decides it: the runs of an experiment open the same model again and again."""
+
+
+def _by_keyword(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return ((), {**args[0], **kwargs}) if len(args) == 1 and isinstance(args[0], dict) else (args, kwargs)
+
+
+def _logits(result: Any) -> Any:
+    """What a model means as its outputs: a tensor, or what an object or a dict calls `logits`."""
+    if isinstance(result, Tensor):
+        return result
+    return result.get("logits") if isinstance(result, Mapping) else getattr(result, "logits", None)
+
+
+def _is_steady(batched: Batched) -> bool:
+    key = batched.layers, batched.kind, batched.layout.dtype, batched.device
+    if key not in _STEADY:
+        _STEADY[key] = batched.steady()
+    return _STEADY[key]
+
+
+class Workspace:
+    """A private copy of the model whose tensors are views of one flat buffer, and the loss.
+
+    Loading a vector is one copy, and reading the trained model is one too; `torch.func.functional_call` costs a third more per step.
+
+    Attributes:
+        fewest_rows: a gradient, a loss or a training step that rests on fewer different rows is an error (set where rows are private).
+        generators: what the model can draw from beside the global generators.
+
+    Raises `InputError` if model, loss and rows do not fit, found by one forward pass.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: str | RowLoss,
+        example: Client,
+        device: torch.device | str = "cpu",
+        kernel: str = "auto",
+    ) -> None:
+        self.device = torch.device(device)
+        self.fewest_rows = 1
+        self.channels_last = False
+        self.layout = Layout.of(model)
+        self.model = copied(model).to(self.device)
+        # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
+        carried = {name for name, _ in self.layout.buffers}
+        self._counters = [(b, b.clone()) for name, b in self.model.named_buffers() if name not in carried]
+        self.generators = generators_of(self.model, self.device)
+        self.frozen = [m for m in self.model.modules() if keeps_statistics(m)]
+        self.x = flatten(self.model, self.layout)
+        self.head = self.x[: self.layout.dim]
+        self.parameters = self._point_at(self.x)
+        self.views = [p.data for p in self.parameters]
+        self._probe(loss, example)
+        self.batched = self._known(example) if kernel == "auto" else None
+
+    def _known(self, example: Client) -> Batched | None:
+        """The batched kernel, if it knows this model and this loss and gives the same bits in any company here."""
+        inputs = sample(example.train.inputs)
+        if isinstance(inputs, dict) or self.loss.own is not None:
+            return None
+        layers = recognise(self.model, self.layout, inputs)
+        if layers is None:
+            return None
+        # Several labels of a row are as many outputs with a binary cross-entropy each.
+        kind: Kind = "binary" if self.loss.kind == "multilabel" else self.loss.kind
+        batched = Batched(layers, kind, self.layout, self.device)
+        if not _is_steady(batched):
+            logger.info("the loop trains: on this machine a batched product depends on how many share it")
+            return None
+        logger.info("the batched kernel trains the %d layers of this model (kernel = 'loop' turns it off)", len(layers))
+        return batched
+
+    def _point_at(self, flat: Tensor) -> list[nn.Parameter]:
+        views = unflatten(flat, self.layout)
+        named = dict(self.model.named_parameters())
+        for name, _ in self.layout.parameters:
+            named[name].data = views[name]
+        first = {id(v): k for k, v in self.model.named_buffers()}
+        for name, buffer in list(self.model.named_buffers(remove_duplicate=False)):
+            if first[id(buffer)] in views:  # under each of its names
+                owner, _, leaf = name.rpartition(".")
+                self.model.get_submodule(owner)._buffers[leaf] = views[first[id(buffer)]]
+        return [named[name] for name, _ in self.layout.parameters]
+
+    def _probe(self, loss: str | RowLoss, example: Client) -> None:
+        few = example.train.select(slice(0, 2))
+        inputs = self.prepare(few.read())
+        kept = self.x.clone()
+        with self.noise():
+            outputs = self._tried(inputs, example.name)
+            self.always_random = self._draws(inputs)
+        self.loss = choose_loss(loss, outputs, few.labels)
+        if loss == "auto" and self.loss.kind != "regression":
+            self._refuse_probabilities(example)
+        labels = few.labels.to(self.device)
+        self._check_loss(outputs, labels)
+        self._logits = self.loss.ordered(outputs).shape[1] if self.loss.kind == "classes" else 2
+        one_each = few.labels.ndim == 1 and not few.labels.is_floating_point()
+        self.classes = 2 if self.loss.kind == "binary" else outputs.shape[1] if outputs.ndim > 1 and one_each else 0
+        # Convolutions with a kernel per row took eight times as long on a CPU as one row after the other (ResNet8, 16 rows).
+        convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
+        self.vectorised = not (convolves and self.device.type == "cpu")
+        self.channels_last = convolves and self.device.type == "cpu" and self._takes_channels_last(inputs)
+        self.unused = self._has_unused(inputs, labels)
+        norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self.batch_norm = any(m not in self.frozen for m in norms)
+        # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
+        with self.noise():
+            self.train(True)
+            self.random = self.always_random or (len(few) >= self.smallest_batch and self._draws(inputs))
+        self.x.copy_(kept)
+        self.restart_counters()
+
+    @torch.no_grad()
+    def _refuse_probabilities(self, example: Client) -> None:
+        """Raise `InputError` if the model ends in a sigmoid or a softmax, which the loss would apply once more."""
+        inputs = self.prepare(example.train.select(slice(0, 16)).read())
+        tensors = inputs.values() if isinstance(inputs, dict) else [inputs]
+        scales = (1.0, 1e3, -1e3) if all(value.is_floating_point() for value in tensors) else (1.0,)
+        last = self.model
+        while isinstance(last, nn.Sequential) and len(last):
+            last = last[-1]
+        with self.noise():
+            outputs = [self.loss.ordered(self.model(_scaled(inputs, scale))) for scale in scales]
+        if isinstance(last, nn.Sigmoid | nn.Softmax) or are_probabilities(self.loss.kind, outputs):
+            raise InputError(
+                "the model gives probabilities, and the loss takes logits: leave out the Sigmoid or Softmax at the end of the model; "
+                'if these are logits, name the loss: loss = "binary" or "classes"'
+            )
+
+    def _has_unused(self, inputs: Inputs, labels: Tensor) -> bool:
+        """Whether the loss does not depend on all parameters. Raises `InputError` if it has no gradient."""
+        with self.noise(), torch.enable_grad():
+            value = self.loss.mean(self.model(inputs), labels)
+        try:
+            return any(g is None for g in torch.autograd.grad(value, self.parameters, allow_unused=True))
+        except RuntimeError as error:
+            raise InputError(
+                f"no gradient of the loss can be computed: {plain(str(error), 120)}; look for detach(), no_grad() and changes in "
+                "place in forward"
+            ) from error
+
+    @torch.no_grad()
+    def _draws(self, inputs: Inputs) -> bool:
+        """Whether the model draws random numbers. Raises `InputError` if it does so from a generator that cannot be seeded."""
+        before, kept = Generators.now(self.generators), self.x.clone()
+        first = self.model(inputs)
+        drawn = before.moved()
+        before.restore()
+        self.load(kept)
+        self.restart_counters()
+        require(
+            torch.allclose(first, self.model(inputs), equal_nan=True),
+            "the model gives other outputs when it reads the same rows again with the same seed, so no run could be repeated; "
+            "let the module that draws hold its generator as an attribute: self.generator = torch.Generator()",
+        )
+        return drawn
+
+    def noise(self, seed: int | None = None) -> AbstractContextManager[None]:
+        """Within it the model may draw, first of `seed` if that is given; behind it all generators stand where they stood."""
+        return forked(seed, self.generators)
+
+    def seed_noise(self, seed: int) -> None:
+        """Seed all that the model can draw from; only within `noise`."""
+        seed_noise(seed, self.generators)
+
+    def _tried(self, inputs: Inputs, name: str) -> Tensor:
+        """The outputs of a first forward pass; from then on the model takes dicts by keyword and gives one tensor, if need be."""
+        shape = {k: tuple(v.shape) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                outputs = self._forward(inputs)
+        except Exception as error:
+            raise InputError(f"the model cannot take inputs of shape {shape} of client {name!r}: {error}") from error
+        if not isinstance(outputs, Tensor):
+            kind, outputs = type(outputs).__name__, _logits(outputs)
+            self.model.register_forward_hook(lambda module, given, result: _logits(result))
+        if not isinstance(outputs, Tensor):
+            raise InputError(f"the model returns a {kind}; return one tensor, or an object or dict with 'logits'")
+        require(
+            not outputs.is_complex() and outputs.ndim >= 1 and len(outputs) == rows(inputs),
+            f"the model gives {outputs.dtype} outputs of shape {tuple(outputs.shape)} for inputs of shape {shape}; it must "
+            "give real numbers, one row per row of inputs",
+        )
+        return outputs
+
+    def _forward(self, inputs: Inputs) -> Any:
+        try:
+            return self.model(inputs)
+        except Exception:
+            named = inspect.signature(self.model.forward).parameters
+            if not isinstance(inputs, dict) or not set(inputs) <= set(named):
+                raise
+            self.model.register_forward_pre_hook(_by_keyword, with_kwargs=True)
+            return self.model(inputs)
+
+    def _check_loss(self, outputs: Tensor, labels: Tensor) -> None:
+        try:
+            self.loss.rows(outputs, labels)
+        except InputError:
+            raise
+        except Exception as error:
+            shapes = f"outputs of shape {tuple(outputs.shape)} and {labels.dtype} labels of shape {tuple(labels.shape)}"
+            raise InputError(f"the loss cannot take {shapes}: {type(error).__name__}: {error}") from error
+
+    def check_labels(self, clients: Clients) -> None:
+        """Raise `InputError` that names the client if a label is not a class that the model has an output for."""
+        if self.loss.own is not None or self.loss.kind in ("regression", "own"):
+            return
+        whole = [rows.labels for _, rows in clients.groups()]
+        if all(not bool(self._unfit(labels).any()) for labels in whole):
+            return
+        for names, held in clients.groups():
+            for i, name in enumerate(names):
+                labels = held.part(i).labels
+                unfit = labels[self._unfit(labels)]
+                if len(unfit):
+                    least = "0 to" if self._logits > 2 else "0 and"
+                    raise InputError(
+                        f"client {name!r} has the label {unfit[0].item()}, and the model knows the classes {least} {self._logits - 1}; "
+                        "number the classes 0, 1, 2, ... or give the model more outputs"
+                    )
+
+    def _unfit(self, labels: Tensor) -> Tensor:
+        beyond = (
+            (labels < 0) | (labels >= self._logits) if self.loss.kind == "classes" else (labels != 0) & (labels != 1)
+        )
+        return beyond & (labels != IGNORED) if self.loss.kind == "classes" and labels.ndim > 1 else beyond
+
+    def train(self, mode: bool) -> None:
+        """Let the model train or evaluate; batch norm with frozen parameters always evaluates, so that its statistics stay."""
+        self.model.train(mode)
+        for module in self.frozen:
+            module.eval()
+
+    def _takes_channels_last(self, inputs: Inputs) -> bool:
+        """Whether the model goes through with images whose channels lie together, which convolutions of a CPU are faster with."""
+        if isinstance(inputs, dict) or inputs.ndim != 4:
+            return False
+        try:
+            with torch.enable_grad():
+                outputs = self.model(inputs.contiguous(memory_format=torch.channels_last))
+                torch.autograd.grad(outputs.sum(), self.parameters, allow_unused=True)
+        except RuntimeError:  # `view` instead of `reshape` in the user's module
+            return False
+        return True
+
+    @property
+    def smallest_batch(self) -> int:
+        """Rows that a training step needs."""
+        return 2 if self.batch_norm else 1
+
+    def prepare(self, inputs: Inputs) -> Inputs:
+        """Rows as the model takes them: on the device, uint8 images scaled to [0, 1], floats in the model's dtype."""
+        if isinstance(inputs, dict):
+            return {k: self._prepare(v) for k, v in inputs.items()}
+        return self._prepare(inputs)
+
+    def _prepare(self, value: Tensor) -> Tensor:
+        value = value.to(self.device)
+        if self.channels_last and value.ndim == 4:
+            value = value.contiguous(memory_format=torch.channels_last)
+        if value.dtype == torch.uint8:
+            return value.to(self.layout.dtype).div_(255)
+        if value.is_floating_point():
+            value = value.to(self.layout.dtype)
+        return value if is_aligned(value) else value.clone()  # not contiguous: a memory format is kept
+
+    def load(self, x: Tensor) -> None:
+        """Let the model be `x` [d + b]."""
+        self.x.copy_(x)
+
+    def restart_counters(self) -> None:
+        """Set integer buffers (batches seen by batch norm) to what they were in the model that was given."""
+        for counter, start in self._counters:
+            counter.copy_(start)
+
+    def gradients(
+        self, inputs: Inputs, labels: Tensor, penalty: Callable[[Tensor], Tensor] | None = None
+    ) -> tuple[Tensor, ...]:
+        """Gradient of the mean loss of a batch at the loaded model, one tensor per parameter.
+
+        `penalty` is a function of the outputs whose scalar is added to the loss.
+        """
+        outputs = self.model(inputs)
+        value = self.loss.mean(outputs, labels)
+        if penalty is not None:
+            value = value + penalty(outputs)
+        if self.unused:
+            return torch.autograd.grad(value, self.parameters, allow_unused=True, materialize_grads=True)
+        return torch.autograd.grad(value, self.parameters)
+
+    def flat_gradient(
+        self, inputs: Inputs, labels: Tensor, penalty: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """The same as one vector [d]."""
+        if self.batched is not None and penalty is None and isinstance(inputs, Tensor):
+            return self.batched.gradient(self.x, inputs, labels)
+        return torch.cat([g.reshape(-1) for g in self.gradients(inputs, labels, penalty)])
+
+    def row_gradients(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        """Gradient of the loss of each row at the loaded model [rows, d]; the model must be in eval mode.
+
+        Vectorised over the rows where that is faster; for models that this cannot do (LSTM, control flow on values) row by row, which
+        is logged once.
+        """
+        if self.vectorised:
+            try:
+                return self._vectorised_gradients(inputs, labels)
+            except Exception as error:
+                self.vectorised = False
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+                logger.info("gradients of single rows are computed one by one, which is slower (%s)", why)
+        few = [slice(i, i + 1) for i in range(len(labels))]
+        return torch.stack([self.flat_gradient(take(inputs, one), labels[one]) for one in few])
+
+    def _vectorised_gradients(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        named = dict(self.model.named_parameters())
+        names = [name for name, _ in self.layout.parameters]
+
+        def value(parameters: dict[str, Tensor], row: Inputs, label: Tensor) -> Tensor:
+            one = {k: v[None] for k, v in row.items()} if isinstance(row, dict) else row[None]
+            return self.loss.rows(torch.func.functional_call(self.model, parameters, (one,)), label[None]).sum()
+
+        at = {name: named[name].detach() for name in names}
+        gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(at, inputs, labels)
+        return torch.cat([gradients[name].reshape(len(labels), -1) for name in names], dim=1)
+
+    def descend(self, inputs: Inputs, labels: Tensor, lr: float, decay: float = 0.0) -> None:
+        """One step of plain SGD in place; without the copy into one gradient vector, which costs a tenth of a small model's step."""
+        for view, grad in zip(self.views, self.gradients(inputs, labels), strict=True):
+            # Not `grad.add_`: autograd may give two parameters the same tensor.
+            view.sub_(grad.add(view, alpha=decay) if decay else grad, alpha=lr)
+
+
+def _scaled(inputs: Inputs, scale: float) -> Inputs:
+    """Inputs times a number."""
+    if scale == 1:
+        return inputs
+    return {key: value * scale for key, value in inputs.items()} if isinstance(inputs, dict) else inputs * scale

@@ -1,0 +1,1 @@
+"""Settings: their rules, how they are read and spelled, and the hooks of what a user hands in."""

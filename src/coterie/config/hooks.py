@@ -1,0 +1,166 @@
+"""Hooks: the public attributes that a base class declares, each with what it may be, as its annotation says.
+
+An object of the user's is checked here, once, whatever it is: a method, a sampler, an attack, a filter, a callback or an engine. What
+resembles a hook and is none is misspelt, and would be ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from coterie.base.errors import cut, require
+from coterie.config.rules import Rule, obey, rule_of
+
+__all__ = ["Kind", "adopted", "article", "check_hooks", "hooks_of", "overrides"]
+
+_ALIKE = 0.8
+"""From this `difflib` ratio on, an attribute counts as a misspelt hook."""
+
+
+class Kind(NamedTuple):
+    """What a base class says, as `_kind`, of the objects that have its hooks.
+
+    Attributes:
+        name: in words, such as `engine`.
+        derived: an example, where the class of such an object must derive from the base; empty: any object is adopted that has
+            what it needs of the hooks.
+    """
+
+    name: str
+    derived: str = ""
+
+
+def article(noun: str) -> str:
+    """The noun with its article.
+
+    >>> article("engine")
+    'an engine'
+    """
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def hooks_of(base: type[Any]) -> Mapping[str, Rule | None]:
+    """The hooks that a class declares, by name, with what each may be.
+
+    >>> class Base:
+    ...     keeps_validation: bool = False
+    ...     def check(self, names): ...
+    >>> {name: rule.allowed for name, rule in hooks_of(Base).items()}
+    {'keeps_validation': 'true or false', 'check': 'a function (names)'}
+    """
+    if base not in _HOOKS:
+        hints = typing.get_type_hints(base, include_extras=True)
+        declared = {name: value for name, value in vars(base).items() if not name.startswith("_")}
+        _HOOKS[base] = {name: _rule(value, hints.get(name)) for name, value in declared.items()}
+    return _HOOKS[base]
+
+
+_HOOKS: dict[type[Any], Mapping[str, Rule | None]] = {}
+
+
+def _rule(declared: Any, hint: Any) -> Rule | None:
+    if isinstance(declared, property):
+        return rule_of(typing.get_type_hints(declared.fget, include_extras=True).get("return"))
+    if not callable(declared):
+        return rule_of(hint)
+    names = list(inspect.signature(declared).parameters)[1:]
+    return Rule(lambda given: _takes(given, len(names)), f"a function ({', '.join(names)})")
+
+
+def _takes(given: Any, count: int) -> bool:
+    """Whether something can be called with so many arguments."""
+    try:
+        inspect.signature(given).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # nothing is known of how it is called
+        return True
+    return True
+
+
+def check_hooks(given: Any, base: type[Any]) -> None:
+    """Raise `InputError` if an object, or a class of such objects, cannot serve as `base`, or would do nothing.
+
+    Public attributes that resemble a hook but are none are refused; fields of a dataclass are the user's own.
+
+    >>> class Base:
+    ...     _kind = Kind("callback")
+    ...     keeps_validation: bool = False
+    >>> class Mine(Base):
+    ...     keep_validation = True
+    >>> check_hooks(Mine(), Base)
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: Mine.keep_validation is not a hook of a callback; did you mean keeps_validation?
+    """
+    cls = given if isinstance(given, type) else type(given)
+    own, kind, hooks = cls.__name__, article(base._kind.name), hooks_of(base)
+    require(
+        issubclass(cls, base) or not base._kind.derived,
+        f"{cut(given)} is not {kind}; give one such as {base._kind.derived}, of a class derived from {base.__name__}",
+    )
+    fields = {f.name for f in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else set()
+    for name in dir(given):
+        if not (name.startswith("_") or name in hooks or name in fields):
+            close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
+            require(not close, f"{own}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
+    needed: Collection[str] = getattr(base, "__abstractmethods__", ())
+    missing = [name for name in sorted(needed) if not (hasattr(given, name) and overrides(given, base, name))]
+    require(not missing, f"{own} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(given))}")
+    functions = [name for name in hooks if inspect.isfunction(vars(base)[name])]
+    require(
+        bool(needed) or any(hasattr(given, name) and overrides(given, base, name) for name in functions),
+        f"{own} has no hook of {kind} and would do nothing; define {', '.join(functions[:-1])} or {functions[-1]}",
+    )
+    for name, rule in hooks.items():
+        if cls is not given and rule is not None and hasattr(given, name):
+            obey(rule, getattr(given, name), f"{own}.{name}")
+
+
+def _meant(missing: Sequence[str], names: Sequence[str]) -> str:
+    """A half-sentence about a name that one of the missing hooks may stand under."""
+    own = [name for name in names if not name.startswith("_")]
+    for hook in missing:
+        for close in difflib.get_close_matches(hook, own, n=2, cutoff=0.6):
+            if close != hook:
+                return f"; rename {close} to {hook}"
+    return ""
+
+
+def overrides(given: Any, base: type[Any], hook: str) -> bool:
+    """Whether the class of an adopted object, or a class, defines `hook` itself."""
+    return getattr(given if isinstance(given, type) else type(given), hook, None) is not getattr(base, hook)
+
+
+def adopted(given: Any, base: type[Any]) -> Any:
+    """An object of the user's own as one of `base`: itself if it is one, else with the default of each hook that it lacks.
+
+    Raises `InputError` as `check_hooks` does, and for a class in place of an object.
+    """
+    require(not isinstance(given, type), f"{given!r} is a class and not {article(base._kind.name)}; call it")
+    check_hooks(given, base)
+    if isinstance(given, base):
+        return given
+    has = {name: _delegated(name) for name in hooks_of(base) if hasattr(given, name)}
+    return type(type(given).__name__, (_Adopted, base), has)(given)
+
+
+def _delegated(name: str) -> property:
+    return property(lambda self: getattr(self._given, name))
+
+
+class _Adopted:
+    """An object of the user's: its own hooks, and the defaults of a base class for the others."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._given, name)
+
+    def __repr__(self) -> str:
+        return repr((self._given, getattr(self._given, "__dict__", None)))  # a NamedTuple has none

@@ -1,0 +1,410 @@
+"""Options are values, declared once: a frozen dataclass whose fields carry their rules.
+
+    @options
+    class IPM:
+        eps: Annotated[float, POSITIVE] = 0.1
+        statistics: Annotated[str, one_of("honest", "all")] = "honest"
+
+A value is checked whenever it is made. `build` makes it from a table of a TOML file, `spell` writes that table again, and a
+`Registry` finds the class that the table's `name` says. A rule follows from the type where none is given (`bool`, `int`, `float`,
+`str`). In files lists stand for tuples, and a table for a field that holds options. Rules that use names of their module stand there
+and not in the annotation, whose lambdas would not see them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass
+from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
+
+from coterie.base.errors import InputError, cut, nearest, placed, require
+from coterie.config.hooks import adopted, article, check_hooks
+from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
+
+__all__ = [
+    "Flag",
+    "InFiles",
+    "Option",
+    "Registry",
+    "Units",
+    "build",
+    "explanations",
+    "options",
+    "options_of",
+    "spell",
+]
+
+T = TypeVar("T")
+
+
+class InFiles(NamedTuple):
+    """How a field differs in files: the word for None, if it may be None, or, with `said` False, a field that only Python can set."""
+
+    none: str = "default"
+    said: bool = True
+
+
+class Units(NamedTuple):
+    """A field that files set by one of several keys, each the `count` of a class: `steps = 5` or `epochs = 2`."""
+
+    keys: Mapping[str, Any]
+
+
+class Flag(NamedTuple):
+    """A field that has a flag of its own on the command line, beside `--set`.
+
+    Attributes:
+        name: of the flag; empty: that of the key.
+        metavar: of its value.
+    """
+
+    name: str = ""
+    metavar: str = ""
+
+
+class Option(NamedTuple):
+    """One field of options, as declared.
+
+    Attributes:
+        name, default: of the field; `dataclasses.MISSING` where it must be given.
+        kinds: the types that it may have, without None.
+        rule: what it allows, if that is known.
+        files: how files spell it.
+        units: the keys that files set it by, if not its name.
+        registry: where the class of a table with a `name` is found.
+        flag: on the command line.
+        none: the word by which files say None; empty if it cannot be None, or if that word is a text that it may be.
+    """
+
+    name: str
+    default: Any
+    kinds: tuple[Any, ...] = ()
+    rule: Rule | None = None
+    files: InFiles = InFiles()
+    units: Units | None = None
+    registry: Registry | None = None
+    flag: Flag | None = None
+    none: str = ""
+
+    @property
+    def in_files(self) -> Rule | None:
+        """The rule as files see it, where the word stands for None.
+
+        >>> from coterie.config.rules import POSITIVE, optional
+        >>> Option("clip", None, (float,), optional(POSITIVE), none="default").in_files.allowed
+        '"default" or a number > 0'
+        """
+        word = f'"{self.none}"\\1 or ' if self.none else ""
+        rule = self.rule
+        return rule and rule._replace(allowed=re.sub(r"^None((?: \([^)]*\))?) or ", word, rule.allowed))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What files call it."""
+        if self.units is not None:
+            return tuple(self.units.keys)
+        return (self.name,) if self.files.said else ()
+
+    def parse(self, text: str) -> Any:
+        """What a file would say in place of a text of the command line; there commas separate the entries of a list.
+
+        Raises `InputError` for a text where only numbers are allowed.
+        """
+        if text == self.none:
+            return text
+        for kind, made_of in _TEXTS.items():
+            if kind in ((int,) if self.units is not None else self.kinds):
+                with suppress(ValueError):
+                    return made_of(text)
+        allowed = SIZE if self.units is not None else self.in_files or NUMBER
+        raise InputError(f"must be {allowed.allowed}; got {text!r}")
+
+    def read(self, key: str, value: Any) -> Any:
+        """The value that a file gives under `key`."""
+        if self.units is not None:
+            require(SIZE.test(value), f"{key} must be {SIZE.allowed}; got {value!r}")
+            return self.units.keys[key](value)
+        if self.none and value == self.none:
+            return None
+        if self.registry is not None:
+            return self.registry.build(value, key)
+        nested: Any = next((k for k in self.kinds if dataclasses.is_dataclass(k)), None)
+        return build(nested, value, key) if nested is not None and isinstance(value, Mapping) else _tuples(value)
+
+    def spell(self, value: Any) -> dict[str, Any]:
+        """The entry of a file that says `value`: empty where the default says it, since TOML has no None."""
+        if self.units is not None:
+            return {next(k for k, unit in self.units.keys.items() if type(value) is unit): value.count}
+        if not self.files.said:
+            return {}
+        if value is None:
+            return {self.name: self.none} if self.none and self.default is not None else {}
+        return {self.name: self.registry.spell(value) if self.registry is not None else _plain(value)}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def options(cls: type[T]) -> type[T]:
+    """A frozen dataclass that is checked when it is made: each field by its rule, then by the class's own `__post_init__`.
+
+    Lists become tuples. Raises `InputError` that names class, field, what is allowed and what was got.
+
+    >>> @options
+    ... class Walk:
+    ...     steps: Annotated[int, SIZE] = 1
+    >>> Walk(steps=0)
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: Walk.steps must be an int > 0; got 0
+    """
+    own = cls.__dict__.get("__post_init__")
+
+    def checked(self: Any) -> None:
+        for option in options_of(type(self)):
+            value = getattr(self, option.name)
+            if isinstance(value, list):
+                object.__setattr__(self, option.name, value := _tuples(value))
+            if option.rule is not None:
+                obey(option.rule, value, f"{type(self).__name__}.{option.name}")
+        if own is not None:
+            own(self)
+
+    if own is not None or not hasattr(cls, "__post_init__"):
+        cls.__post_init__ = checked  # type: ignore[attr-defined]
+    _CHECKED.add(cls)
+    return dataclass(frozen=True)(cls)
+
+
+_CHECKED: set[type] = set()
+
+
+def options_of(cls: Any) -> tuple[Option, ...]:
+    """The fields of a dataclass, as declared. Only `options` have rules that follow from types."""
+    if cls not in _DECLARED:
+        _DECLARED[cls] = _declared(cls)
+    return _DECLARED[cls]
+
+
+_DECLARED: dict[Any, tuple[Option, ...]] = {}
+
+
+def _declared(cls: Any) -> tuple[Option, ...]:
+    checked = not _CHECKED.isdisjoint(cls.__mro__)
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError):
+        if checked:
+            raise
+        hints = {}  # a class of the user's, whose fields have no rules
+    return tuple(_option(f, hints.get(f.name, Any), checked) for f in dataclasses.fields(cls) if f.init)
+
+
+def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named: str = "") -> T:
+    """What `cls` makes of a table.
+
+    Args:
+        cls: options, another dataclass, or any function.
+        table: values by key.
+        where: begins every error.
+        named: what errors call the options in place of their class, such as `run`.
+
+    Raises:
+        InputError: a key that is unknown (with the nearest spelling) or missing, or a value that is not allowed.
+    """
+    require(isinstance(table, Mapping), f"{where} must be a table; got {table!r}")
+    declared = options_of(cls) if dataclasses.is_dataclass(cls) else ()
+    known = [key for option in declared for key in option.keys] if declared else _parameters(cls)
+    for key in table:
+        hint = nearest(key, known) if known else "it has none"
+        require(known is None or key in known, f"{where}: unknown key {key!r}; {hint}")
+    try:
+        values = _read(declared, table, named or getattr(cls, "__name__", "")) if declared else _tuples(table)
+        return cls(**values)
+    except (InputError, TypeError) as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def spell(value: Any) -> dict[str, Any]:
+    """The table that says the same as a dataclass, with all defaults written out; `build` undoes it."""
+    return {k: v for option in options_of(type(value)) for k, v in option.spell(getattr(value, option.name)).items()}
+
+
+def explanations(cls: type) -> dict[str, str]:
+    """What the docstrings of a class and of its bases say of each field, under Attributes."""
+    said: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        text = inspect.cleandoc(base.__doc__ or "")
+        section = re.search(r"^Attributes:\n((?:    .*\n|\n)+)", text + "\n", re.M)
+        entries = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)", section.group(1) if section else "", re.M)
+        said |= {name: " ".join(words.split()) for names, words in entries for name in names.split(", ")}
+    return said
+
+
+class Registry(dict[str, Any]):
+    """Classes by the name that files and the command line call them; FILE.py:NAME is one of the user's own.
+
+    Args:
+        kind: what they are, for errors.
+        entries: a class, or where it is to be imported from (`module:Name`) when it is first asked for.
+        base: the class whose hooks their values have, or where it is to be imported from; None: whatever a function makes.
+        default: the name that a table without `name` means; empty: it must have one.
+        flag: that chooses the name on the command line, if there is one.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, Any] | None = None,
+        *,
+        base: Any = None,
+        default: str = "",
+        flag: Flag | None = None,
+    ) -> None:
+        super().__init__(entries or {})
+        self.kind, self._base, self.default, self.flag = kind, base, default, flag
+        self._given: dict[Any, str] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        self[name] = value = _imported(super().__getitem__(name))
+        return value
+
+    def find(self, name: str, where: str = "") -> Any:
+        """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that has no such class."""
+        begin = f"{where}: " if where else ""
+        if ".py:" in name:
+            from coterie.base.modules import load_object  # which needs torch, as the keys of a table do not
+
+            loaded = load_object(name)
+            if isinstance(loaded, type):
+                self._given[loaded] = name
+            if self._base is not None:
+                require(
+                    isinstance(loaded, type), f"{begin}{name} is no class of {article(self.kind)}; got {cut(loaded)}"
+                )
+                with placed(where):
+                    check_hooks(loaded, _imported(self._base))
+            return loaded
+        require(name in self, f"{begin}there is no {self.kind} {name!r}; {nearest(name, self)}")
+        return self[name]
+
+    def checked(self, value: Any, where: str) -> Any:
+        """The value, if a run can use it as it would one of this registry. Raises `InputError` that says what it lacks."""
+        if self._base is not None:
+            with placed(where):
+                adopted(value, _imported(self._base))
+        return value
+
+    def build(self, table: Any, where: str, *, named: str = "") -> Any:
+        """The value that a table says by `name` and the fields of that class."""
+        if not isinstance(table, Mapping) or not isinstance(table.get("name", self.default or None), str):
+            example = next(iter(self), "FILE.py:NAME")
+            raise InputError(f'{where} must be a table with a name, say {{name = "{example}"}}; got {table!r}')
+        fields = {k: v for k, v in table.items() if k != "name"}
+        cls = self.find(table.get("name", self.default), where)
+        return self.checked(build(cls, fields, where, named=named), where)
+
+    def name_of(self, value: Any) -> str:
+        """The name under which the class of `value` is known. Raises `InputError` if it has none."""
+        cls = type(value)
+        known = next((name for name in self if self[name] is cls), self._given.get(cls))
+        if known is None:
+            raise InputError(f"a {self.kind} of class {cls.__name__} has no name in files; give FILE.py:{cls.__name__}")
+        return known
+
+    def spell(self, value: Any) -> dict[str, Any]:
+        """The table that says the same as `value`."""
+        return {"name": self.name_of(value), **(spell(value) if dataclasses.is_dataclass(value) else {})}
+
+
+def _imported(value: Any) -> Any:
+    """A class, or what `module:Name` says."""
+    if not isinstance(value, str):
+        return value
+    module, _, attribute = value.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
+    default: Any = field.default
+    if field.default_factory is not MISSING:
+        default = field.default_factory()
+    declared = hint
+    extras: list[Any] = []
+    if get_origin(hint) is Annotated:
+        hint, *extras = get_args(hint)
+    kinds = kinds_of(hint)
+    rule = rule_of(declared) if checked else _first(Rule, extras)
+    files, registry = _first(InFiles, extras) or InFiles(), _first(Registry, extras)
+    may_be_none = type(None) in get_args(hint) or (registry is not None and default is None)
+    is_text = str in kinds and (rule is None or rule.test(files.none))
+    return Option(
+        field.name,
+        default,
+        kinds,
+        rule=rule,
+        files=files,
+        units=_first(Units, extras),
+        registry=registry,
+        flag=_first(Flag, extras),
+        none=files.none if may_be_none and not is_text else "",
+    )
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+def _integers(text: str) -> int | list[int]:
+    return [int(word) for word in _words(text)] if "," in text else int(text)
+
+
+_TEXTS: Mapping[Any, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    tuple[int, ...]: _integers,
+    tuple[str, ...]: _words,
+    str: str,
+}
+"""How a text of the command line is read, in the order in which types are tried."""
+
+
+def _first(kind: type[T], extras: Iterable[Any]) -> T | None:
+    return next((e for e in extras if isinstance(e, kind)), None)
+
+
+def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for option in declared:
+        given = [key for key in option.keys if key in table]
+        require(len(given) < 2, f"{' and '.join(given)} exclude each other; give one")
+        for key in given:
+            values[option.name] = option.read(key, table[key])
+            if option.in_files is not None:
+                obey(option.in_files, values[option.name], f"{owner}.{option.name}", spelled=table[key])
+        lacking = not given and option.default is MISSING and option.files.said
+        require(not lacking, f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}")
+    return values
+
+
+def _parameters(cls: Callable[..., Any]) -> list[str] | None:
+    """Names that `cls` can be called with; None for any."""
+    parameters = inspect.signature(cls).parameters.values()
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters) else [p.name for p in parameters]
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _tuples(v) for k, v in value.items()}
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return spell(value)
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items() if v is not None}
+    return [_plain(v) for v in value] if isinstance(value, tuple | list) else value

@@ -1,0 +1,1 @@
+"""What an algorithm talks to: methods, tasks, the federation, replies and their checks, filters and messages."""

@@ -1,0 +1,419 @@
+"""One ask, from what is sent to what a method may use: carried by the engine, undone, checked, repeated; stacked or averaged.
+
+A `Session` counts over all asks of a run: work, bytes, failures, and which state of clients stands behind accepted replies.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, RunError, cut, plain, require, shortened
+from coterie.base.vector import Sum, average
+from coterie.contract.engine import Engine
+from coterie.contract.filters import unpacked
+from coterie.contract.memory import NEVER
+from coterie.contract.replies import VECTORS, Average, Replies, medians, misfits, not_finite, outliers, stack
+from coterie.contract.task import Task
+from coterie.contract.wire import Answer, Ask, Block, ClientCost, decode, encode, nbytes
+
+__all__ = ["AT_ONCE", "AskRecord", "Exchange", "Need", "QuorumError", "Session"]
+
+
+class AskRecord(NamedTuple):
+    """One ask, for the history: bytes are those of the values, per client down and up; `costs` where each client is elsewhere."""
+
+    round: int
+    ask: int
+    task: str
+    clients: int
+    failed: int
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    costs: tuple[ClientCost, ...] = ()
+
+
+@dataclass
+class Session:
+    """What a run counts over its asks.
+
+    Attributes:
+        asks: a record of each.
+        spent: rows of work, by kind.
+        failures: last reason of each client that ever failed.
+        largest_update: whose update of the last ask was the longest, and its norm.
+        known: all names that can be asked.
+        counted: by key of client memory and client, the round of the value behind the last reply that was accepted.
+        counted_before: the same as the present round began.
+        asked: round, its attempt, and how often each task was asked in it.
+        rows: training rows of each client, once they were needed.
+    """
+
+    asks: list[AskRecord] = field(default_factory=list)
+    spent: dict[str, int] = field(default_factory=lambda: {"row_gradients": 0, "row_losses": 0})
+    failures: dict[str, str] = field(default_factory=dict)
+    largest_update: tuple[str, float] | None = None
+    known: frozenset[str] = frozenset()
+    counted: dict[str, dict[str, int]] = field(default_factory=dict)
+    counted_before: dict[str, dict[str, int]] = field(default_factory=dict)
+    asked: tuple[int, int, Counter[str]] = field(default_factory=lambda: (-1, 0, Counter()))
+    rows: Mapping[str, int] = field(default_factory=dict)
+
+    def standing(self, round: int, attempt: int) -> Counter[str]:
+        """How often each task was asked in this round so far. A round that is repeated counts nothing of its first try."""
+        if self.asked[:2] != (round, attempt):
+            if self.asked[0] == round:
+                self.counted = self.counted_before
+            self.counted_before = {key: dict(by_client) for key, by_client in self.counted.items()}
+            self.asked = round, attempt, Counter()
+        return self.asked[2]
+
+    def discard(self, key: str, clients: Iterable[str] | None = None) -> None:
+        """Let what these clients (None: all) keep under `key` count no longer."""
+        by_client = self.counted.setdefault(key, {})
+        for name in tuple(by_client if clients is None else clients):
+            by_client.pop(name, None)
+
+    def counted_by(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+        """By key of client memory, the round of the value of each of these clients that counts, or `NEVER`."""
+        return {key: tuple(by.get(n, NEVER) for n in names) for key, by in self.counted.items()}
+
+    def report(self, client: str, round: int, why: str) -> None:
+        """Note why a client failed in this round."""
+        self.failures[client] = f"round {round}, {why}"
+
+    def count_state(self, answer: Answer, accepted: Collection[str], round: int) -> tuple[str, ...]:
+        """Note which state of clients is behind the replies that were accepted; returns who does not have what was counted before."""
+        for key, names in answer.forgot.items():
+            self.discard(key, names)
+        for key, rounds in answer.remembered.items():
+            self.counted.setdefault(key, {}).update({n: number for n, number in rounds if n in accepted})
+        forgot = {n: key for key, names in answer.forgot.items() for n in names}
+        for name, key in forgot.items():
+            if not self.failures.get(name, "").startswith(f"round {round},"):
+                self.report(name, round, f"what it kept ({key}) was lost, or of a refused reply")
+        return tuple(sorted(forgot))
+
+
+R = TypeVar("R", bound=tuple[Any, ...])
+Need = float | Literal["all"]
+AT_ONCE = 64
+"""Clients whose vectors are held at once where only their average is wanted."""
+_SINGLE = "an average takes one vector [d + b] of each client"
+
+
+class QuorumError(RunError):
+    """Too few clients answered; the sentence says who failed, why, and the cure."""
+
+
+@dataclass(frozen=True)
+class Exchange(Generic[R]):
+    """One ask. See `Federation` for what its settings are."""
+
+    engine: Engine
+    session: Session
+    strict_wire: bool
+    max_norm: float
+    task: Task[R]
+    ask: Ask
+    need: Need
+
+    def stacked(self) -> Replies[R]:
+        """The replies of all clients."""
+        replies, answer = self._stacked(self.ask)
+        if self._too_few(replies) and replies.failed:
+            again, more = self._stacked(self._retry(replies.failed))
+            # Checked together: an outlier that is asked again must still stand beside the others.
+            both = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
+            replies, answer = self._checked(self.ask, Answer(both, again.failed)), Answer.joined([answer, more])
+        self._settle(replies, answer)
+        return replies
+
+    def averaged(self, names: tuple[str, ...], given: Tensor | None) -> Average[R]:
+        """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows."""
+        weights = self._weights(names, given)
+        if len(names) <= AT_ONCE or self.engine.needs_all:
+            return self._mean(self.stacked(), weights)
+        return self._streamed(weights)
+
+    def _mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
+        own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        vectors = {key: replies.fields[key] for key, kind in self.task.kinds.items() if kind in VECTORS}
+        for key, value in vectors.items():
+            require(value.ndim == 2, f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
+        return Average(replies, {key: average(own, value) for key, value in vectors.items()}, own / own.sum())
+
+    def _streamed(self, weights: Mapping[str, float]) -> Average[R]:
+        """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
+
+        So if one is in the sums that is refused later, or a client that failed answers when it is asked again, all are asked anew, from
+        the memory that they had before.
+        """
+        self._count()
+        tally = self._tallied([self.ask], weights)
+        answers = [tally.answer]
+        if self._too_few(tally.replies) and tally.replies.failed:
+            self._count()
+            asks = [self.ask.again(tally.replies.clients), self._retry(tally.replies.failed)]
+            tally = self._tallied(asks, weights)
+            answers.append(tally.answer)
+        while tally.spoilt and len(tally.replies) and not self._too_few(tally.replies):
+            refused = tally.replies.failed
+            asks = [ask.again(tally.replies.clients) for ask in tally.asks]
+            tally = self._tallied(asks, weights, tally.medians, refused)
+            answers.append(tally.answer)
+        self._settle(tally.replies, Answer.joined(answers))
+        return tally.average(weights)
+
+    def _weights(self, names: tuple[str, ...], given: Tensor | None) -> dict[str, float]:
+        if given is None:
+            rows = self.session.rows = self.session.rows or self.engine.sizes("train")
+            return {name: float(rows.get(name, 0)) for name in names}
+        require(given.shape == (len(names),), f"weights have shape {tuple(given.shape)} for {len(names)} clients")
+        weights = given.tolist()
+        good = all(math.isfinite(w) and w >= 0 for w in weights) and (sum(weights) > 0 or not weights)
+        require(good, f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}")
+        return dict(zip(names, weights, strict=True))
+
+    # ---- carried
+
+    def _carried(self, ask: Ask) -> tuple[Answer, int]:
+        """The answer of the engine with every field in its own form, and the bytes of one client's reply."""
+        answer = self.engine.ask(decode(encode({"ask": ask}))["ask"] if self.strict_wire else ask)
+        for kind, count in answer.spent.items():
+            self.session.spent[kind] = self.session.spent.get(kind, 0) + count
+        if self.strict_wire:
+            answer = replace(decode(encode({"answer": answer}))["answer"], costs=answer.costs)
+        sent = answer.blocks[0].bytes_of_one() if answer.blocks else 0
+        return unpacked(answer, ask, self.task, self.engine.layout), sent
+
+    def _count(self) -> None:
+        context = self.ask.context
+        self.session.standing(context.round, context.attempt)[self.task.name] += 1
+
+    def _retry(self, names: Collection[str]) -> Ask:
+        context = self.ask.context
+        once_more = replace(context, ask=context.ask + 1, number=context.number + 1)
+        return replace(self.ask.to(tuple(n for n in self.ask.names if n in names)), context=once_more)
+
+    def _record(self, ask: Ask, count: int, failed: int, answer: Answer, sent: int, started: float) -> None:
+        seconds = time.perf_counter() - started
+        record = AskRecord(
+            ask.context.round,
+            ask.context.ask,
+            ask.task,
+            count,
+            failed,
+            nbytes(ask.payload),
+            sent,
+            seconds,
+            answer.costs,
+        )
+        self.session.asks.append(record)
+
+    # ---- stacked
+
+    def _stacked(self, ask: Ask) -> tuple[Replies[R], Answer]:
+        started = time.perf_counter()
+        self._count()
+        answer, sent = self._carried(ask)
+        replies = self._checked(ask, answer)
+        self._record(ask, len(ask.names), len(replies.failed), answer, sent, started)
+        return replies, answer
+
+    def _checked(self, ask: Ask, answer: Answer) -> Replies[R]:
+        """The replies that are fit to be used; why the others are refused is in `failed`."""
+        replies, norms = self._well_made(ask, answer, self.task.kinds)
+        return replies.without(self._too_long(replies.clients, norms, medians(norms)))
+
+    def _well_made(self, ask: Ask, answer: Answer, kinds: Mapping[str, str]) -> tuple[Replies[R], dict[str, Tensor]]:
+        """The replies whose fields of these kinds are what the task declares and have no NaN; norms of vectors [n] by field."""
+        layout = self.engine.layout
+        refused = misfits(answer.blocks, ask, self.task, layout, self.engine.sizes, kinds)
+        kept = [block for b in answer.blocks if (block := b.without(refused)).names]
+        replies: Replies[R] = stack(ask.names, kept, {**answer.failed, **refused})
+        lost, norms = not_finite(kinds, replies, layout.dim)
+        if lost:
+            rows = [i for i, n in enumerate(replies.clients) if n not in lost]
+            replies, norms = replies.without(lost), {k: v[rows] for k, v in norms.items()}
+        return replies, norms
+
+    def _too_long(
+        self, names: tuple[str, ...], norms: Mapping[str, Tensor], usual: Mapping[str, float]
+    ) -> dict[str, str]:
+        """Why vectors are refused that are far longer than is usual."""
+        updates = [norms[key] for key, kind in self.task.kinds.items() if kind == "update" and key in norms]
+        if updates and names:
+            longest = int(updates[0].argmax())
+            self.session.largest_update = (names[longest], float(updates[0][longest]))
+        return outliers(names, norms, usual, self.max_norm)
+
+    # ---- averaged
+
+    def _tallied(
+        self,
+        asks: Sequence[Ask],
+        weights: Mapping[str, float],
+        usual: Mapping[str, float] | None = None,
+        refused: Mapping[str, str] | None = None,
+    ) -> _Tally[R]:
+        """The sums over the clients of these asks, block by block.
+
+        Args:
+            asks: to different clients.
+            weights: by client.
+            usual: norms of vectors by field, if they are known; a vector that is far longer is then in no sum.
+            refused: who is asked no more, and why.
+        """
+        started = time.perf_counter()
+        asks = [ask for ask in asks if ask.names]
+        names = tuple(sorted(name for ask in asks for name in ask.names))
+        vectors = {key: kind for key, kind in self.task.kinds.items() if kind in VECTORS}
+        sums, norms = {key: Sum() for key in vectors}, {key: list[Tensor]() for key in vectors}
+        rests: list[Answer] = []
+        sent = 0
+        for low in range(0, len(names), AT_ONCE):
+            rest, bytes_of_one = self._added(asks, names[low : low + AT_ONCE], weights, usual, sums, norms)
+            rests.append(rest)
+            sent = max(sent, bytes_of_one)
+        answer = Answer.joined([Answer(failed=refused or {}), *rests])
+        added = [name for block in answer.blocks for name in block.names]
+        others = {key: kind for key, kind in self.task.kinds.items() if key not in vectors}
+        replies, _ = self._well_made(self.ask, answer, others)
+        kept = [i for i, name in enumerate(added) if name not in replies.failed]
+        lengths = {key: torch.cat(parts)[kept] for key, parts in norms.items() if parts}
+        usual = medians(lengths) if usual is None else usual
+        replies = replies.without(self._too_long(replies.clients, lengths, usual))
+        failed = sum(name in replies.failed for name in names)
+        self._record(asks[-1], len(names), failed, answer, sent, started)
+        return _Tally(asks, sums, usual, replies, answer, len(added) > len(replies))
+
+    def _added(
+        self,
+        asks: Sequence[Ask],
+        names: tuple[str, ...],
+        weights: Mapping[str, float],
+        usual: Mapping[str, float] | None,
+        sums: Mapping[str, Sum],
+        norms: Mapping[str, list[Tensor]],
+    ) -> tuple[Answer, int]:
+        """Ask some clients and add their vectors; what is left of the answer, and the bytes of one client's reply."""
+        answer, sent = self._carried_to(asks, names)
+        replies, lengths = self._vectors(answer, names, {k: v for k, v in self.task.kinds.items() if k in sums}, usual)
+        own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        for key, total in sums.items() if len(replies) else ():
+            total.add(own, replies.fields[key])
+            norms[key].append(lengths[key])
+        rest = Block(replies.clients, {k: v for k, v in replies.fields.items() if k not in sums})
+        return replace(answer, blocks=(rest,) if len(replies) else (), failed=replies.failed), sent
+
+    def _carried_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
+        """The answer of some clients, each to its own ask."""
+        some = frozenset(names)
+        parts = [(ask, tuple(n for n in ask.names if n in some)) for ask in asks]
+        carried = [self._carried(ask.to(part)) for ask, part in parts if part]
+        return Answer.joined(answer for answer, _ in carried), max(sent for _, sent in carried)
+
+    def _vectors(
+        self, answer: Answer, names: tuple[str, ...], kinds: Mapping[str, str], usual: Mapping[str, float] | None
+    ) -> tuple[Replies[R], dict[str, Tensor]]:
+        """The replies whose vectors may be added, and their norms [n] by field."""
+        several = {
+            name: f"field {key!r} has shape {list(block.values[key].shape)}; {_SINGLE}"
+            for block in answer.blocks
+            for key in kinds
+            if isinstance(block.values.get(key), Tensor) and block.values[key].ndim != 2
+            for name in block.names
+        }
+        blocks = tuple(kept for block in answer.blocks if (kept := block.without(several)).names)
+        fit = replace(answer, blocks=blocks, failed={**answer.failed, **several})
+        replies, norms = self._well_made(self.ask.to(names), fit, kinds)
+        far = outliers(replies.clients, norms, usual or {}, self.max_norm)
+        rows = [i for i, name in enumerate(replies.clients) if name not in far]
+        return replies.without(far), {key: some[rows] for key, some in norms.items()}
+
+    # ---- counted
+
+    def _too_few(self, replies: Replies[R]) -> bool:
+        asked = len(self.ask.names)
+        return len(replies) < (asked if self.need == "all" else self.need * asked)
+
+    def _settle(self, replies: Replies[R], answer: Answer) -> None:
+        """Note whose state counts and who failed. Raises `QuorumError` if too few replied."""
+        number = self.ask.context.round
+        replies.forgot = self.session.count_state(answer, frozenset(replies.clients), number)
+        for name, why in replies.failed.items():
+            self.session.report(name, number, f"{self.task.name}: {why}")
+        if self._too_few(replies) or (self.ask.names and not len(replies)):
+            sentence = _of_all(self.ask.names, replies.failed)
+            raise InputError(sentence) if sentence else QuorumError(self._quorum_sentence(replies.failed))
+
+    def _quorum_sentence(self, failed: Mapping[str, str]) -> str:
+        asked = len(self.ask.names)
+        wanted = "all of them" if self.need == "all" else f"at least {self.need:.0%}"
+        head = (
+            f"round {self.ask.context.round}, task {self.task.name[-60:]!r}: {asked - len(failed)} of {asked} clients replied, "
+            f"{wanted} are needed. Failed: "
+        )
+        cure = ". Correct or remove these clients, then resume"
+        if self.ask.context.round and all(why.startswith(FloatingPointError.__name__) for why in failed.values()):
+            cure = ". Training diverges: lower the learning rate (local lr) and repeat the run"
+        return f"{head}{_shown(failed, 300 - len(head) - len(cure))}{cure}"
+
+
+def _shown(failed: Mapping[str, str], room: int) -> str:
+    """Who failed and why, as many as fit into `room` characters and one at least."""
+    shown: list[str] = []
+    for name, why in failed.items():
+        label = plain(name, 30)
+        item = f"{label} ({shortened(plain(why, 1000), max(50, room - len(label) - 18))})"
+        if shown and len("; ".join([*shown, item])) > room - 15:
+            return f"{'; '.join(shown)}; and {len(failed) - len(shown)} more"
+        shown.append(item)
+    return "; ".join(shown)
+
+
+def _of_all(asked: Sequence[str], failed: Mapping[str, str]) -> str:
+    """The sentence of an `InputError` that the task raised at every client, with their names; else empty."""
+    sign = f"{InputError.__name__}: "
+    if not asked or not all(failed.get(name, "").startswith(sign) for name in asked):
+        return ""
+    shown = ", ".join(plain(name, 40) for name in asked[:3])
+    more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
+    return f"client{'s' if len(asked) > 1 else ''} {shown}{more}: {failed[asked[0]].removeprefix(sign)}"
+
+
+@dataclass(frozen=True)
+class _Tally(Generic[R]):
+    """What clients answered, their vectors added up.
+
+    Attributes:
+        asks: what they were asked.
+        sums: of vectors, by field.
+        medians: of the norms of vectors, by field.
+        replies: the other fields of those whose reply is accepted.
+        answer: of all, without fields that are vectors.
+        spoilt: whether the vector of a client that is refused is in the sums.
+    """
+
+    asks: Sequence[Ask]
+    sums: Mapping[str, Sum]
+    medians: Mapping[str, float]
+    replies: Replies[R]
+    answer: Answer
+    spoilt: bool
+
+    def average(self, weights: Mapping[str, float]) -> Average[R]:
+        """The means: each sum is divided once, by that of the weights."""
+        replies = self.replies
+        own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        whole = float(own.sum())
+        return Average(replies, {key: total.divided_by(whole) for key, total in self.sums.items()}, own / whole)

@@ -1,0 +1,193 @@
+"""What an algorithm talks to: `federation.ask(clients, task, **payload) -> Replies`, and `federation.average` for means alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, cut, is_number, nearest, require
+from coterie.base.vector import Layout
+from coterie.contract.engine import Engine
+from coterie.contract.exchange import Exchange, Need, QuorumError, Session
+from coterie.contract.filters import Filter
+from coterie.contract.replies import Average, Replies
+from coterie.contract.task import Task
+from coterie.contract.wire import Ask, Context, PerClient
+
+__all__ = ["Federation", "Need", "QuorumError"]
+
+R = TypeVar("R", bound=tuple[Any, ...])
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A view of the clients for one round.
+
+    Attributes:
+        engine: carries the asks.
+        clients: participants of this round, sorted.
+        seed, round, attempt: of the run.
+        session: counts asks and work of the run.
+        strict_wire: encode and decode every payload and reply also where nothing is sent, so that no live reference slips through.
+        max_norm: an update or gradient is refused if its norm exceeds this many times the round's median (n >= 3).
+        clients_per_round: of the run, for methods that choose their clients themselves; None: everybody.
+        filters: what replies pass through at the clients, in their order (`contract.filters`).
+        label: of the method, which names the random streams of filters and attacks.
+    """
+
+    engine: Engine
+    clients: tuple[str, ...]
+    seed: int = 0
+    round: int = 0
+    attempt: int = 0
+    session: Session = field(default_factory=Session)
+    strict_wire: bool = False
+    max_norm: float = 100.0
+    clients_per_round: int | None = None
+    filters: tuple[Filter, ...] = ()
+    label: str = ""
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """All clients, participants or not, sorted; without the server."""
+        return self.engine.clients
+
+    @property
+    def per_round(self) -> int:
+        """Clients of a round: `clients_per_round`, or all."""
+        return self.clients_per_round or len(self.everyone)
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Clients that never train and are only evaluated, sorted."""
+        return self.engine.unseen
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of model vectors."""
+        return self.engine.layout
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d; entries behind it are buffers."""
+        return self.engine.layout.dim
+
+    def positions(self, names: Iterable[str]) -> Tensor:
+        """Positions [n] of clients among `everyone`, int64. Raises `InputError` for one that is not there."""
+        return torch.tensor([self._position(name) for name in names], dtype=torch.int64)
+
+    def _position(self, name: str) -> int:
+        at = bisect_left(self.everyone, name)
+        if self.everyone[at : at + 1] != (name,):
+            raise InputError(f"there is no client {name!r}; {nearest(name, self.everyone)}")
+        return at
+
+    def report(self, client: str, why: str, task: Task[Any]) -> None:
+        """Count a client among those that failed in this round, with the reason in words."""
+        self.session.report(client, self.round, f"{task.name}: {why}")
+
+    def view(self, clients: Sequence[str], round: int, attempt: int) -> Federation:
+        """The same federation in another round with these participants (sorted)."""
+        return replace(self, clients=tuple(clients), round=round, attempt=attempt)
+
+    def holders(self, key: str) -> Collection[str]:
+        """Clients whose state under `key` the server counts (see `cohort.state`)."""
+        self.session.standing(self.round, self.attempt)
+        return self.session.counted.get(key, {}).keys()
+
+    def discard(self, key: str, clients: Iterable[str] | None = None) -> None:
+        """Let what these clients (None: all) keep under `key` count no longer: their task sees it as not counted."""
+        self.session.standing(self.round, self.attempt)
+        self.session.discard(key, clients)
+
+    def ask(self, clients: Iterable[str], task: Task[R], /, *, need: Need = 0.5, **payload: Any) -> Replies[R]:
+        """Run `task` where these clients are.
+
+        Args:
+            clients: names; `server` asks the rows that the server holds.
+            task: a function decorated with `@task`.
+            need: share of the clients that must reply, in [0, 1], or "all". Below it those that failed are asked once more, then
+                `QuorumError`.
+            payload: tensors, numbers, strings, None, `PerClient(tensor)` with a row per client, registered dataclasses.
+
+        Raises:
+            QuorumError: too few replies.
+            InputError: unknown client, what is no task, another `need`, or a payload that cannot travel.
+        """
+        return self._exchange(tuple(clients), task, payload, need).stacked()
+
+    def average(
+        self,
+        clients: Iterable[str],
+        task: Task[R],
+        /,
+        *,
+        weights: Tensor | None = None,
+        need: Need = 0.5,
+        **payload: Any,
+    ) -> Average[R]:
+        """Run `task` where these clients are, and average the vectors that they reply; at most `AT_ONCE` of them are held at a time.
+
+        Args:
+            clients: as for `ask`.
+            task: as for `ask`; of each client it replies single updates and gradients, [n, d + b].
+            weights: [n] >= 0, not all 0, in the order of `clients`; None: by number of training rows, as the engine knows them.
+            need: as for `ask`.
+            payload: as for `ask`.
+
+        Returns:
+            The mean [d + b] of each field that is declared as `Update` or `Gradient`, with the bits of `vector.average` over the
+            replies of `ask`; all other fields stacked.
+
+        Raises:
+            QuorumError: too few replies.
+            InputError: as for `ask`.
+        """
+        names = tuple(clients)
+        return self._exchange(names, task, payload, need).averaged(names, weights)
+
+    def _exchange(self, given: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
+        if not isinstance(task, Task):
+            raise InputError(f"a federation is asked a function decorated with @task; got {cut(task)}")
+        if need != "all" and not (is_number(need) and 0 <= need <= 1):
+            raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
+        order = sorted(range(len(given)), key=given.__getitem__)
+        names = tuple(given[i] for i in order)
+        self._check_names(names)
+        asked = self.session.standing(self.round, self.attempt)
+        context = Context(
+            self.seed, self.round, self.attempt, len(self.session.asks), asked.total(), asked[task.name], self.label
+        )
+        values = {k: _reorder(k, v, order) for k, v in payload.items()}
+        ask = Ask(names, task.name, values, context, self.session.counted_by(names), self.filters)
+        return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need)
+
+    def _check_names(self, names: tuple[str, ...]) -> None:
+        twice = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
+        require(not twice, f"an ask names {', '.join(twice)} twice; name each client once")
+        known = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
+        for name in names:
+            if name == "server":
+                require(
+                    self.engine.has_server,
+                    "this method asks rows held by the server, and there are none; give it rows: from_tensors(server=...) or "
+                    "[data] server_file",
+                )
+            elif name not in known:
+                raise InputError(f"there is no client {name!r} to ask; {nearest(name, self.everyone)}")
+
+
+def _reorder(name: str, value: Any, order: list[int]) -> Any:
+    if not isinstance(value, PerClient):
+        return value
+    if value.tensor.shape[:1] != (len(order),):
+        raise InputError(
+            f"payload {name!r} is PerClient of shape {tuple(value.tensor.shape)} for {len(order)} clients; give one row each"
+        )
+    return value if order == list(range(len(order))) else PerClient(value.tensor[order])

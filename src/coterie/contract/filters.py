@@ -1,0 +1,222 @@
+"""The pipeline of a reply: at the client filters change it between the task and the wire, and the server undoes what must be undone.
+
+Filters run after the task and before client memory is committed, in the order of `STAGES`. They see the declared fields of a reply, and
+of updates and gradients the d parameters alone: float buffers behind them are sent as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, cut, require
+from coterie.base.rng import Rng
+from coterie.base.vector import Layout
+from coterie.config.hooks import Kind, adopted, overrides
+from coterie.config.rules import list_of, one_of
+from coterie.contract.memory import MemoryView
+from coterie.contract.replies import VECTORS, well_formed
+from coterie.contract.task import Task
+from coterie.contract.wire import Answer, Ask, Block, Context, Packed, to_json
+
+if TYPE_CHECKING:
+    from coterie.contract.method import Method
+
+__all__ = [
+    "STAGES",
+    "WRONG_SHAPE",
+    "Filter",
+    "Passage",
+    "filtered",
+    "filters_of",
+    "in_order",
+    "of_shape",
+    "streams",
+    "unpacked",
+]
+
+STAGES = ("clipping", "noise", "compression", "attack", "masks")
+"""The order of filters: attackers change what they would have sent, and a mask hides whatever is sent."""
+
+
+_FIELDS = one_of("update", "gradient", "gap", "stay", "count")
+_KINDS = list_of(_FIELDS, "a tuple of update, gradient, gap, stay or count")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A field of the replies of some clients on its way out.
+
+    Attributes:
+        names: of the n clients.
+        field, kind: name of the field and what it is: `update`, `gradient`, `gap` or `count`.
+        task: name of the task.
+        context: where in the run the ask stands.
+    """
+
+    names: tuple[str, ...]
+    field: str
+    kind: str
+    task: str
+    context: Context
+    memory: MemoryView
+    position: int
+
+    def rngs(self, purpose: str = "filter") -> list[Rng]:
+        """A random stream for each client; it depends neither on where a task is defined nor on who shares the cohort."""
+        return streams(self.context, purpose, self.field, self.names)
+
+    def residual(self, like: Tensor) -> Tensor:
+        """What earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
+        none = torch.zeros_like(like[0])
+        kept = [self.memory.only((name,)).get(self._key, none)[0] for name in self.names]
+        return torch.stack([own if own.shape == none.shape else none for own in kept])
+
+    def leave(self, residual: Tensor) -> None:
+        """Keep what this reply leaves out, [n, ...], until the next reply of this field."""
+        self.memory.put(self._key, residual)
+
+    @property
+    def _key(self) -> str:
+        task = self.task.replace("/", ".")
+        return f"filter {self.position} {task} {self.field} {self.context.stream}"
+
+
+def streams(context: Context, purpose: str, field: str, names: Iterable[str]) -> list[Rng]:
+    """A random stream for each client and field of the replies to an ask."""
+    where = (context.seed, context.round, purpose, context.label, field, context.number)
+    return [Rng.named(*where, name) for name in names]
+
+
+class Filter:
+    """Changes a reply at the client, between the task and the wire. A filter is a frozen dataclass, registered with `@wire_type`.
+
+    It sees declared fields of a reply, of updates and gradients their d parameters, and never a method. Evaluation is never filtered.
+
+    Attributes:
+        stage: when it runs; filters run in the order of `STAGES`.
+        kinds: of the fields that it changes: `update`, `gradient`, `gap`, `stay`, `count`.
+        lossy: whether the server receives something else than the task replied; methods that need exact uploads refuse it.
+        packs: whether updates or gradients are sent in another form (`pack`); one filter of a run at most.
+    """
+
+    _kind: ClassVar = Kind("filter", "TopK(0.01)")
+
+    stage: ClassVar[Annotated[str, one_of(*STAGES)]] = "compression"
+    kinds: ClassVar[Annotated[tuple[str, ...], _KINDS]] = ("update",)
+    lossy: ClassVar[bool] = True
+    packs: ClassVar[bool] = False
+
+    def apply(self, rows: Tensor, passage: Passage) -> Tensor:
+        """What is sent in place of `rows` [n, ...], in the same form; called where the clients are."""
+        return rows
+
+    def pack(self, rows: Tensor) -> Mapping[str, Tensor]:
+        """The form in which `rows` [n, ..., d] are sent, where filters of all stages have changed them: tensors [n, ...] by name."""
+        raise NotImplementedError
+
+    def unpack(self, parts: Mapping[str, Tensor], dim: int) -> Tensor:
+        """Undo `pack` at the server: [n, ..., dim]. Whatever it raises for parts of another form is this client's failure."""
+        raise NotImplementedError
+
+
+def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...]:
+    """The filters of a run of this method in the order in which they run; none where it is a reference.
+
+    Raises `InputError` for what is not a filter or cannot travel, for two that pack, and for a lossy one where the method needs exact
+    uploads.
+    """
+    given: tuple[Filter, ...] = tuple(adopted(one, Filter) for one in filters)
+    for one in given:
+        own = type(one).__name__
+        halves = [overrides(one, Filter, hook) for hook in ("pack", "unpack")]
+        require(not one.packs or all(halves), f"{own}.packs is true; define pack and unpack, by which replies are sent")
+        require(one.packs or not any(halves), f"{own}.pack and {own}.unpack are used where {own}.packs is true; set it")
+        try:
+            to_json(one)
+        except InputError as error:
+            raise InputError(f"{own} must be a frozen dataclass registered with @wire_type: {error}") from error
+        require(
+            not (one.lossy and method.needs_exact_uploads),
+            f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {own}",
+        )
+        good = not one.packs or set(one.kinds) <= set(VECTORS)
+        require(good, f"{own}.kinds is {one.kinds!r}; only updates and gradients can be sent in another form")
+    packing = [type(one).__name__ for one in given if one.packs]
+    require(
+        len(packing) < 2, f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
+    )
+    return () if method.is_reference else in_order(given)
+
+
+def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:
+    """Filters in the order of their stages."""
+    return tuple(sorted(filters, key=lambda one: STAGES.index(one.stage)))
+
+
+def filtered(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:
+    """The replies of some clients as they are sent; fields of a wrong form stay as they are, and are refused by the server."""
+    if not ask.filters:
+        return block
+    values = dict(block.values)
+    for field, kind in task.kinds.items():
+        if kind != "other" and well_formed(values[field], kind, len(block.names), layout):
+            values[field] = _filtered(values[field], field, kind, ask, layout.dim if kind in VECTORS else None, memory)
+    return Block(block.names, values)
+
+
+def _filtered(value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, memory: MemoryView) -> Tensor | Packed:
+    rows, changed = value if dim is None else value[..., :dim], False
+    packing: Filter | None = None
+    for position, one in enumerate(ask.filters):
+        if kind in one.kinds:
+            passage = Passage(ask.names, field, kind, ask.task, ask.context, memory, position)
+            rows = of_shape(one.apply(rows, passage), rows.shape, f"{type(one).__name__}.apply")
+            changed, packing = True, one if one.packs else packing
+    if not changed:
+        return value
+    buffers = rows[..., :0] if dim is None else value[..., dim:]
+    if packing is not None:
+        return Packed({**packing.pack(rows), _BUFFERS: buffers.contiguous()})
+    return rows if dim is None else torch.cat([rows, buffers], dim=-1)
+
+
+def of_shape(sent: Any, shape: Sequence[int], called: str) -> Tensor:
+    """What the hook `called` sends in place of rows of a shape. Raises `InputError` for another shape."""
+    if isinstance(sent, Tensor) and sent.shape == tuple(shape):
+        return sent
+    form = f"one of shape {list(sent.shape)}" if isinstance(sent, Tensor) else cut(sent)
+    raise InputError(f"{called} {WRONG_SHAPE} {list(shape)}; got {form}")
+
+
+WRONG_SHAPE = "must return a tensor of shape"
+_BUFFERS = "buffers"
+
+
+def unpacked(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answer:
+    """The answer with every field in its own form; whose reply cannot be unpacked has failed."""
+    if not any(isinstance(value, Packed) for block in answer.blocks for value in block.values.values()):
+        return answer
+    packing = next((one for one in ask.filters if one.packs), None)
+    done: list[Block] = []
+    failed: dict[str, str] = {}
+    for block in answer.blocks:
+        try:
+            values = {k: _unpacked(v, packing, task.kinds.get(k, ""), layout) for k, v in block.values.items()}
+            done.append(Block(block.names, values))
+        except Exception as error:  # it may come from elsewhere
+            failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))
+    return replace(answer, blocks=tuple(done), failed={**answer.failed, **failed})
+
+
+def _unpacked(value: Any, packing: Filter | None, kind: str, layout: Layout) -> Any:
+    if not isinstance(value, Packed):
+        return value
+    if packing is None or kind not in packing.kinds:
+        raise InputError("it is packed, although no filter packs it")
+    parts = {k: v for k, v in value.parts.items() if k != _BUFFERS}
+    return torch.cat([packing.unpack(parts, layout.dim), value.parts[_BUFFERS]], dim=-1)

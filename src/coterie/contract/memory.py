@@ -1,0 +1,271 @@
+"""What clients remember, where they live.
+
+A value written in round r is provisional until a later round begins; two rounds are kept. If round r begins again (the first attempt
+was lost), what it had written is dropped, so a resumed run sees exactly what an undisturbed one would.
+
+Notes are for the present round alone: what a client has computed and would compute again, with what it was computed from. They are no
+part of a checkpoint, they may be gone at any time (a restart), and whoever reads them computes what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import require
+
+__all__ = ["MEMORY_LOST", "NEVER", "ClientState", "Memory", "MemoryView", "of_clients", "owners"]
+
+MEMORY_LOST = "it was restarted, and what its clients remembered is lost"
+"""What a method is told of clients whose process died, where only that process had what they remembered."""
+NEVER = -1
+"""The round of a value that was never written."""
+
+
+Note = tuple[Tensor, tuple[Any, ...]]
+"""A value, and what it was computed from."""
+
+
+class ClientState(NamedTuple):
+    """What the clients of a cohort remember under one key.
+
+    Attributes:
+        values: [n, ...]; a default for those that remember nothing.
+        rounds: int64 [n], the round in which each was written; -1 for a default.
+        counted: bool [n], whether it is the one behind the last reply of this client that the server accepted.
+    """
+
+    values: Tensor
+    rounds: Tensor
+    counted: Tensor
+
+
+class Memory:
+    """Values by key and client, allocated when first written."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, dict[int, Tensor]]] = {}
+        self._notes: dict[str, dict[str, Note]] = {}
+        self._round = (0, 0)
+
+    @property
+    def round(self) -> int:
+        """The present round."""
+        return self._round[0]
+
+    def begin(self, round: int, attempt: int) -> None:
+        """Name the round that the next asks belong to; `attempt` tells a repetition of the same round from its first try."""
+        if (round, attempt) == self._round:
+            return
+        self._notes = {}
+        for by_client in self._values.values():
+            for rounds in by_client.values():
+                for late in [r for r in rounds if r >= round]:
+                    del rounds[late]
+        self._round = (round, attempt)
+
+    def read(self, key: str, client: str) -> Tensor | None:
+        """The newest value of this client, or None."""
+        rounds = self._values.get(key, {}).get(client)
+        return rounds[max(rounds)] if rounds else None
+
+    def written(self, key: str, client: str) -> int:
+        """The round in which the newest value of this client was written, or `NEVER`."""
+        return max(self._values.get(key, {}).get(client, ()), default=NEVER)
+
+    def has(self, client: str) -> bool:
+        """Whether this client remembers anything."""
+        return any(client in by_client for by_client in self._values.values())
+
+    def note(self, key: str, client: str, note: Note) -> None:
+        """Keep `note` until the next round begins."""
+        self._notes.setdefault(key, {})[client] = note
+
+    def noted(self, key: str, client: str) -> Note | None:
+        """What was noted for this client in the present round, or None."""
+        return self._notes.get(key, {}).get(client)
+
+    def has_notes(self, client: str) -> bool:
+        """Whether anything is noted for this client."""
+        return any(client in by_client for by_client in self._notes.values())
+
+    def write(self, key: str, client: str, value: Tensor) -> None:
+        """Keep `value` as of the present round."""
+        rounds = self._values.setdefault(key, {}).setdefault(client, {})
+        rounds[self._round[0]] = value
+        for old in sorted(rounds)[:-2]:
+            del rounds[old]
+
+    def save(self) -> dict[str, Tensor]:
+        """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
+        return {
+            _joined(r, key, client): value
+            for key, by_client in self._values.items()
+            for client, rounds in by_client.items()
+            for r, value in rounds.items()
+        }
+
+    def load(self, saved: Mapping[str, Tensor], clients: Iterable[str]) -> None:
+        """Replace everything by what `save` gave, for those of `clients` that live here."""
+        here = set(clients)
+        self._values, self._notes = {}, {}
+        for name, value in saved.items():
+            number, key, client = _split(name)
+            if client in here:
+                self._values.setdefault(key, {}).setdefault(client, {})[number] = value
+
+    def kept(self, client: str) -> dict[str, Tensor]:
+        """What `client` has remembered in the present round so far, by key, for `undo`."""
+        now = self.round
+        by_key = {key: by_client.get(client, {}) for key, by_client in self._values.items()}
+        return {key: rounds[now] for key, rounds in by_key.items() if now in rounds}
+
+    def undo(self, client: str, kept: Mapping[str, Tensor]) -> None:
+        """Let `client` have remembered in the present round what `kept` gave, and nothing else."""
+        for by_client in self._values.values():
+            by_client.get(client, {}).pop(self.round, None)
+            if not by_client.get(client, True):
+                del by_client[client]
+        for key, value in kept.items():
+            self.write(key, client, value)
+
+    def forget(self, clients: Iterable[str]) -> None:
+        """Drop all values of `clients` (their process died)."""
+        for client in clients:
+            for by_client in self._values.values():
+                by_client.pop(client, None)
+            for noted in self._notes.values():
+                noted.pop(client, None)
+
+
+def owners(saved: Iterable[str]) -> set[str]:
+    """Names of the clients to which saved values belong."""
+    return {_split(name)[2] for name in saved}
+
+
+def of_clients(saved: Mapping[str, Tensor], clients: Iterable[str]) -> dict[str, Tensor]:
+    """The saved values of some clients."""
+    wanted = set(clients)
+    return {name: value for name, value in saved.items() if _split(name)[2] in wanted}
+
+
+def _joined(number: int, key: str, client: str) -> str:
+    return f"{number}/{key}/{client}"
+
+
+def _split(name: str) -> tuple[int, str, str]:
+    number, key, client = name.split("/", 2)  # a key has no '/', a client's name may
+    return int(number), key, client
+
+
+class MemoryView:
+    """The memory of one cohort during one task; writes count only if the task ends well.
+
+    Args:
+        memory: of the process.
+        names: of the n clients.
+        counted: by key and client, the round of the value that the server counted.
+
+    Attributes:
+        forgot: by key, the clients that do not have the value which the server counted.
+    """
+
+    def __init__(
+        self, memory: Memory, names: tuple[str, ...], counted: Mapping[str, Mapping[str, int]] | None = None
+    ) -> None:
+        self._memory = memory
+        self._names = names
+        self._counted = counted or {}
+        self.forgot: dict[str, set[str]] = {}
+        self._looked_at: dict[str, set[str]] = {}
+        self._written: dict[str, Tensor] = {}
+        self._noted: dict[str, tuple[Tensor, tuple[Any, ...]]] = {}
+        self._parts: list[MemoryView] = []
+
+    def only(self, names: tuple[str, ...]) -> MemoryView:
+        """The committed memory of some of the clients."""
+        some = MemoryView(self._memory, names, self._counted)
+        some.forgot, some._looked_at = self.forgot, self._looked_at
+        return some
+
+    def part(self, names: tuple[str, ...]) -> MemoryView:
+        """The same; what is written there counts with what is written here."""
+        self._parts.append(self.only(names))
+        return self._parts[-1]
+
+    def known(self, key: str) -> Tensor:
+        """Which clients have a value, bool [n]."""
+        if key in self._written:
+            return torch.ones(len(self._names), dtype=torch.bool)
+        return torch.tensor([self._memory.read(key, name) is not None for name in self._names])
+
+    def state(self, key: str, default: Tensor) -> ClientState:
+        """What the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
+        values, counted = self.get(key, default), self._counted.get(key, {})
+        now = self._memory.round if key in self._written else None
+        rounds = [self._memory.written(key, name) if now is None else now for name in self._names]
+        due = [counted.get(name, NEVER) for name in self._names]
+        lost = {n for n, have, want in zip(self._names, rounds, due, strict=True) if want not in (NEVER, have)}
+        self.forgot.setdefault(key, set()).update(lost)
+        self._looked_at.setdefault(key, set()).update(self._names)
+        same = [have == want != NEVER for have, want in zip(rounds, due, strict=True)]
+        return ClientState(values, torch.tensor(rounds), torch.tensor(same))
+
+    def rounds(self) -> dict[str, dict[str, int]]:
+        """By key and client, the round of what this task has committed, or has looked at."""
+        written = {
+            key: {name: self._memory.written(key, name) for name in sorted(names)}
+            for key, names in self._looked_at.items()
+        }
+        return {key: {n: r for n, r in by_name.items() if r != NEVER} for key, by_name in written.items()}
+
+    def get(self, key: str, default: Tensor) -> Tensor:
+        """The values of all clients of the cohort [n, ...]; `default` (without client dimension) where there is none."""
+        if key in self._written:
+            return self._written[key]
+        values = [self._memory.read(key, name) for name in self._names]
+        return torch.stack([default if v is None else v for v in values])
+
+    def put(self, key: str, values: Tensor) -> None:
+        """Keep `values` [n, ...] for the clients of the cohort; a key has no `/`, which separates the names in a checkpoint."""
+        require(
+            "/" not in key and len(values) == len(self._names),
+            f"memory {key!r} needs a key without '/' and one row per client",
+        )
+        self._written[key] = values.detach().clone()
+        self._looked_at.setdefault(key, set()).update(self._names)
+
+    def note(self, key: str, values: Tensor, of: tuple[Any, ...]) -> None:
+        """Keep `values` [n, ...], computed from `of`, until the next round begins; they are not copied, and must not change."""
+        # A payload may lie in memory that the next message is written to.
+        self._noted[key] = values.detach(), tuple(v.clone() if isinstance(v, Tensor) else v for v in of)
+
+    def noted(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
+        """What was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
+        notes = [self._memory.noted(key, name) for name in self._names]
+        same = {id(source): _equal(source, of) for _, source in filter(None, notes)}
+        return [note[0] if note is not None and same[id(note[1])] else None for note in notes]
+
+    def commit(self) -> None:
+        """Make the task's writes count."""
+        for part in self._parts:
+            part.commit()
+        self._parts.clear()
+        for key, (values, of) in self._noted.items():
+            for name, value in zip(self._names, values, strict=True):
+                self._memory.note(key, name, (value, of))
+        self._noted.clear()
+        for key, values in self._written.items():
+            for name, value in zip(self._names, values, strict=True):
+                self._memory.write(key, name, value.clone())
+        self._written.clear()
+
+
+def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    return len(one) == len(other) and all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and bool(a == b)
+        for a, b in zip(one, other, strict=True)
+    )

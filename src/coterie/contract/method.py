@@ -1,0 +1,298 @@
+"""What a method, a sampler, an attack and a filter are: classes that declare every hook, with a default for each.
+
+A hook is a public attribute of one of these classes. The run loop, cohorts, engines and attacks read hooks and nothing else, so a
+misspelt hook is refused when a run begins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.base.errors import InputError, cut, is_number, nearest, require
+from coterie.base.rng import Rng
+from coterie.config.hooks import Kind, adopted
+from coterie.config.rules import Rule, one_of
+from coterie.config.schema import Flag, options
+from coterie.contract.federation import Federation
+from coterie.contract.filters import Filter
+
+if TYPE_CHECKING:
+    from coterie.base.clients import Clients
+
+__all__ = [
+    "Attack",
+    "Filter",
+    "Log",
+    "Method",
+    "Sampler",
+    "as_attack",
+    "as_log",
+    "as_method",
+    "as_models",
+    "as_sampler",
+    "validation_kept",
+]
+
+S = TypeVar("S")
+Log = dict[str, Any]
+"""Quantities of one round by name: a number; a number by client or target; under `weights` the coefficient of each client's update,
+by client, or by target and client."""
+
+
+def as_log(said: Any, called: str, clients: Collection[str]) -> Log:
+    """What the hook `called` says of a round. Raises `InputError` unless it is a `Log`, with weights of these clients."""
+    if not isinstance(said, Mapping):
+        raise InputError(f"{called} must return numbers by name as its log; got {cut(said)}")
+    for key, value in said.items():
+        where = f"{called}: {key!r} of its log"
+        require(key != "weights" or isinstance(value, Mapping), f"{where} must be numbers by client; got {cut(value)}")
+        _check_numbers(value, where)
+    weights = said.get("weights", {})
+    for one in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:
+        _check_clients(one, f"{called}: 'weights' of its log names", clients)
+    return dict(said)
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        for one in value.values():
+            _check_numbers(one, where)
+        return
+    try:
+        float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{where} must be a number, or numbers by client; got {cut(value)}") from error
+
+
+def _check_clients(names: Iterable[str], where: str, clients: Collection[str]) -> None:
+    for name in names:
+        if name not in clients:
+            raise InputError(f"{where} {name!r}, which is not a client; {nearest(str(name), clients)}")
+
+
+def as_models(models: Any, called: str, size: int, clients: Collection[str]) -> dict[str, Tensor]:
+    """The models [size] that the hook `called` returned, by client; `*` is the one for everybody. Raises `InputError` for others."""
+    by_client = {"*": models} if isinstance(models, Tensor) else models
+    good = isinstance(by_client, Mapping) and all(
+        isinstance(x, Tensor) and x.shape == (size,) for x in by_client.values()
+    )
+    if not good:
+        raise InputError(f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}")
+    _check_clients((name for name in by_client if name != "*"), f"{called} has a model of", clients)
+    return dict(by_client)
+
+
+def validation_kept(method: Method[Any], names: tuple[str, ...]) -> Sequence[str]:
+    """Clients whose validation rows the method does not train on. Raises `InputError` for one that there is not."""
+    kept = method.keeps_validation(names)
+    _check_clients(kept, f"{type(method).__name__}.keeps_validation names", names)
+    return kept
+
+
+class Sampler:
+    """Chooses the rows of every local step in place of epochs. A sampler is a frozen dataclass, registered with `@wire_type`.
+
+    Attributes:
+        sample_ratio: share of its rows that a client draws in a local epoch.
+    """
+
+    _kind = Kind("sampler")
+    sample_ratio: float = 1.0
+
+    def at(self, cohort: Any, x: Tensor) -> Sampler:
+        """The sampler of one training that starts from the models x, [d + b] or [n, d + b]; called where the client is."""
+        return self
+
+    def rows(self, cohort: Any, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
+        """Row numbers [steps, batch_size] of the client at position `client`, among its own training rows."""
+        raise InputError(
+            f"{type(self).__name__} chooses no rows; give it `rows`, or an `at` that returns such a sampler"
+        )
+
+    def trained(self, cohort: Any, models: Tensor) -> None:
+        """See the local models [n, d + b] after training; called where the client is."""
+
+    def check(self, federation: Federation) -> None:
+        """Prepare a run, before anything else. Raises `InputError` for settings that do not fit."""
+
+    def after_round(self, x: Tensor | None, federation: Federation) -> Log:
+        """Learn from a round: called after each aggregation with the model [d + b] for everybody (None if there is none).
+
+        It may ask tasks of its own and keep what it learns in client memory.
+        """
+        return {}
+
+
+class Method(ABC, Generic[S]):
+    """State in, state out. A method is a frozen dataclass whose fields are the paper's hyper-parameters; it stores nothing on itself.
+
+    `init`, `round` and `models` are the method; all other hooks have defaults.
+
+    Attributes:
+        catalogue: name and place in the catalogue, of the methods that come with coterie (see `coterie/catalogue.py`).
+    """
+
+    _kind = Kind("method")
+    catalogue: tuple[str, int] | None = None
+
+    @abstractmethod
+    def init(self, x: Tensor, federation: Federation) -> S:
+        """State before the first round, from the initial model x [d + b]."""
+
+    @abstractmethod
+    def round(self, state: S, federation: Federation, rng: Rng) -> tuple[S, Log]:
+        """One round with the participants `federation.clients`."""
+
+    @abstractmethod
+    def models(self, state: S) -> Tensor | Mapping[str, Tensor]:
+        """One model [d + b] for everybody, or a model for each client that has one."""
+
+    @property
+    def participation(self) -> Annotated[str, one_of("run", "own")]:
+        """`"run"`: the run loop draws the participants of a round; `"own"`: the method does, and its view has everybody."""
+        return "run"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the rows of all clients lie at the `server` (the `centralised` reference)."""
+        return False
+
+    @property
+    def needs_server_rows(self) -> bool:
+        """Whether the method asks rows that the server holds."""
+        return False
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the method is a yardstick that nobody trains together, so that filters leave it alone."""
+        return False
+
+    @property
+    def needs_exact_uploads(self) -> bool:
+        """Whether what clients remember must equal what the server received, so that lossy filters are refused."""
+        return False
+
+    @property
+    def sampler(self) -> Sampler | None:
+        """The sampler whose `check` and `after_round` are called; by default that of the field `local`."""
+        chosen: Sampler | None = getattr(getattr(self, "local", None), "sampler", None)
+        return chosen
+
+    def check(self, everyone: tuple[str, ...]) -> None:
+        """Raise `InputError` for fields that do not fit these clients, before any training."""
+
+    def keeps_validation(self, names: tuple[str, ...]) -> Sequence[str]:
+        """Clients whose validation rows must not be trained on."""
+        return ()
+
+    def memory_estimate(self, per_round: int, clients: int) -> int:
+        """Number of model vectors that a round holds at once, with `per_round` participants among all `clients`."""
+        return per_round
+
+    def personalised(self, state: S, federation: Federation) -> Mapping[str, Tensor]:
+        """Models [d + b] that seen and unseen clients make for themselves from the state, by client.
+
+        Asked at evaluation rounds. They are what is evaluated, saved and used for predictions; this work is not counted.
+        """
+        return {}
+
+    def measure(self, state: S, federation: Federation) -> Log:
+        """Further quantities at evaluation rounds."""
+        return {}
+
+
+def _are_attackers(who: Any) -> bool:
+    named = isinstance(who, tuple) and all(isinstance(n, str) for n in who)
+    return named or (is_number(who) and 0 < who <= 1)
+
+
+@options
+class Attack:
+    """What some clients do wrong, and who they are. An attack is a frozen dataclass; its hooks default to honesty.
+
+    Attributes:
+        on: who attacks: names of clients, or a share of all (rounded), drawn by name from the seed.
+        fault: reason of a failure, in words.
+        late: whether a client that fails has done its work before.
+    """
+
+    _kind: ClassVar = Kind("attack")
+
+    on: Annotated[
+        tuple[str, ...] | float,
+        Rule(_are_attackers, "a list of names or a share in (0, 1]"),
+        Flag("--attack-on", "WHO"),
+    ] = dataclasses.field(default=(), kw_only=True)
+
+    fault: ClassVar[str] = "failed"
+    late: ClassVar[bool] = False
+
+    def corrupt(self, kind: str, rows: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """What attackers who know their own reply alone send in its place [a, ...]; called where the reply is made.
+
+        An attack with this hook travels, so it is a frozen dataclass registered with `@wire_type`.
+
+        Args:
+            kind: of the field, `update`, `gradient`, `gap` or `stay`.
+            rows: what the a attackers would have replied [a, ...].
+            rngs: one stream for each of them.
+        """
+        return rows
+
+    def rewrite(self, kind: str, rows: Tensor, attackers: Tensor, rngs: Sequence[Rng]) -> Tensor:
+        """What attackers who know what everybody replies send [a, ...]; called where all replies pass.
+
+        Args:
+            kind: of the field, `update`, `gradient`, `gap` or `stay`.
+            rows: what all clients reply [n, ...].
+            attackers: mask [n] of the attackers among them.
+            rngs: one stream for each of the a attackers.
+        """
+        return rows[attackers]
+
+    def fails(self, rng: Rng) -> bool:
+        """Whether an attacker fails in an ask."""
+        return False
+
+    def on_rows(self, clients: Clients, names: Collection[str]) -> Clients:
+        """The clients with other rows at `names`, before training."""
+        return clients
+
+
+def as_method(given: Any) -> Method[Any]:
+    """A method of the user's own: itself if it is a `Method`, else with the default of each hook that it lacks.
+
+    Raises `InputError` if `init`, `round` or `models` is missing, a hook is not what it may be, or a public attribute resembles a hook
+    but is none.
+
+    >>> class Mine:
+    ...     def init(self, x, federation): ...
+    ...     def round(self, state, federation, rng): ...
+    ...     def models(self, state): ...
+    >>> as_method(Mine()).participation
+    'run'
+    >>> Mine.keep_validation = lambda self, names: names
+    >>> as_method(Mine())
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: Mine.keep_validation is not a hook of a method; did you mean keeps_validation?
+    """
+    method: Method[Any] = adopted(given, Method)
+    return method
+
+
+def as_sampler(given: Any) -> Sampler:
+    """The same for a sampler."""
+    sampler: Sampler = adopted(given, Sampler)
+    return sampler
+
+
+def as_attack(given: Any) -> Attack:
+    """The same for an attack."""
+    attack: Attack = adopted(given, Attack)
+    return attack

@@ -1,0 +1,283 @@
+"""What an algorithm gets back, the replies of all clients stacked in the order of their names, and what each of them
+must be.
+
+Before anything is computed from a reply its form is checked, that its numbers are finite, and that its norm is not
+far from the others'.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from coterie.base.vector import Layout
+from coterie.contract.task import Form, Task
+from coterie.contract.wire import Ask, Block
+
+__all__ = ["VECTORS", "Average", "Replies", "medians", "misfits", "not_finite", "outliers", "stack", "well_formed"]
+
+R = TypeVar("R", bound=tuple[Any, ...])
+
+
+class Replies(Generic[R]):
+    """The stacked fields of all replies: `replies.delta` is [n, ...] in the order of `replies.clients` (sorted by name).
+
+    Attributes:
+        clients: who replied, sorted.
+        asked: who was asked, sorted.
+        failed: reason of each client that did not reply or whose reply was refused.
+        forgot: clients that do not have the state (`cohort.state`) which the server counted: their process ended, or the server refused
+            the reply in which they changed it. Some of them may have failed.
+        fields: what they replied, by name.
+    """
+
+    def __init__(
+        self,
+        clients: tuple[str, ...],
+        asked: tuple[str, ...],
+        fields: Mapping[str, Any],
+        failed: Mapping[str, str],
+        forgot: tuple[str, ...] = (),
+    ):
+        self.clients = clients
+        self.asked = asked
+        self.failed = dict(failed)
+        self.forgot = forgot
+        self.fields = dict(fields)
+
+    def __getattr__(self, name: str) -> Tensor:
+        fields = self.__dict__.get("fields", {})
+        if name not in fields:
+            raise AttributeError(f"the reply has no field {name!r}; it has {', '.join(fields)}")
+        field: Tensor = fields[name]  # texts, which a few tasks reply, come as tuples
+        return field
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.clients)} of {len(self.asked)} replies: {', '.join(self.fields)}>"
+
+    def named(self, values: Tensor) -> dict[str, float]:
+        """`values` [n] as a dict by client, for the log."""
+        return dict(zip(self.clients, values.tolist(), strict=True))
+
+    def without(self, refused: Mapping[str, str]) -> Replies[R]:
+        """The same without the clients whose reply was refused, for these reasons."""
+        if not refused:
+            return self
+        kept = Block(self.clients, self.fields).without(refused)
+        failed = {**self.failed, **refused}
+        in_order = {n: failed[n] for n in self.asked if n in failed}
+        return Replies(kept.names, self.asked, kept.values, in_order, self.forgot)
+
+
+class Average(Replies[R]):
+    """What clients replied where only a mean is wanted: `average.delta` is the weighted mean [d + b] of their updates.
+
+    Fields declared as `Update` or `Gradient` are means; the others are stacked [n, ...], as in `Replies`.
+
+    Attributes:
+        weights: share of each client that replied in the means, float64 [n], with sum 1.
+    """
+
+    def __init__(self, replies: Replies[R], means: Mapping[str, Tensor], weights: Tensor) -> None:
+        super().__init__(replies.clients, replies.asked, {**replies.fields, **means}, replies.failed, replies.forgot)
+        self.weights = weights
+
+
+def stack(asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, str]) -> Replies[Any]:
+    """The replies of all blocks in one, sorted by name."""
+    replied = [n for block in blocks for n in block.names]
+    order = sorted(range(len(replied)), key=replied.__getitem__)
+    rank = iter(sorted(range(len(order)), key=order.__getitem__))
+    places = [list(islice(rank, len(block.names))) for block in blocks]
+    values = {
+        key: _stacked([b.values[key] for b in blocks], order, places) for key in (blocks[0].values if blocks else ())
+    }
+    return Replies(tuple(replied[i] for i in order), asked, values, {n: failed[n] for n in asked if n in failed})
+
+
+def _stacked(parts: Sequence[Any], order: list[int], places: Sequence[list[int]]) -> Any:
+    """One field of all replies, from its rows block by block; `places` are where the rows of each block go."""
+    if not isinstance(parts[0], Tensor):
+        rows = [item for part in parts for item in part]
+        return tuple(rows[i] for i in order)
+    if len(parts) == 1:
+        return parts[0] if order == list(range(len(order))) else parts[0][order]
+    stacked = parts[0].new_empty(len(order), *parts[0].shape[1:])
+    for place, part in zip(places, parts, strict=True):
+        stacked[place] = part
+    return stacked
+
+
+VECTORS = ("update", "gradient")
+"""Kinds of fields that are model vectors."""
+
+
+def well_formed(value: Any, kind: str, count: int, layout: Layout) -> bool:
+    """Whether a field of a reply has a row for each of `count` clients, and an update or a gradient the form of a model vector."""
+    if not isinstance(value, Tensor):
+        return kind == "other" and isinstance(value, tuple | list) and len(value) == count
+    if value.shape[:1] != (count,):
+        return False
+    return kind not in VECTORS or (value.ndim > 1 and value.shape[-1] == layout.size and value.dtype == layout.dtype)
+
+
+def misfits(
+    blocks: Sequence[Block],
+    ask: Ask,
+    task: Task[Any],
+    layout: Layout,
+    sizes: Callable[[str], Mapping[str, int]],
+    kinds: Mapping[str, str],
+) -> dict[str, str]:
+    """Why replies are refused that are not what the task declares, by client.
+
+    Args:
+        blocks: the replies.
+        ask: what they answer.
+        task: of the ask.
+        layout: of model vectors.
+        sizes: rows of each client in a part, as its facts say.
+        kinds: the fields that are looked at, with what they are.
+    """
+    refused = _unasked(blocks, ask.names)
+    for block in blocks:
+        for key in block.values.keys() - task.kinds.keys():
+            refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
+    for key, kind in kinds.items():
+        expected = _expected(blocks, key, ask, task, layout)
+        for block in blocks:
+            value, count = block.values.get(key), len(block.names)
+            if not well_formed(value, kind, count, layout) or _form(value) != expected:
+                why = dict.fromkeys(block.names, _misfit(key, value, expected))
+            else:
+                why = _out_of_range(key, value, block.names, task.forms.get(key), ask, sizes)
+            refused = {**why, **refused}  # the first field that is wrong is named
+    return refused
+
+
+def _unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
+    answered, names = [n for block in blocks for n in block.names], frozenset(asked)
+    if len(names.intersection(answered)) == len(answered):
+        return {}
+    return {
+        n: f"it answered {k} times" if n in names else "nobody asked it"
+        for n, k in Counter(answered).items()
+        if k > 1 or n not in names
+    }
+
+
+def _expected(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout) -> tuple[Any, ...] | None:
+    """The form of a field as its task declares it; else that of more than half of the replies, and () where no form has so many.
+
+    None stands for no reply that could be read.
+    """
+    form = task.forms.get(key)
+    if form is not None:
+        return torch.Size(form.shape(ask.arguments(), layout)), form.dtype or layout.dtype
+    votes: Counter[tuple[Any, ...]] = Counter()
+    for block in blocks:
+        value = block.values.get(key)
+        if well_formed(value, task.kinds[key], len(block.names), layout) and isinstance(value, Tensor) != (
+            key in task.texts
+        ):
+            votes[_form(value)] += len(block.names)
+    one_vector = (torch.Size((layout.size,)), layout.dtype) if task.kinds[key] in VECTORS else None
+    if not votes:
+        return one_vector
+    usual, count = votes.most_common(1)[0]
+    return usual if 2 * count > votes.total() else ()
+
+
+def _form(value: Any) -> tuple[Any, ...]:
+    return (value.shape[1:], value.dtype) if isinstance(value, Tensor) else (type(value),)
+
+
+def _misfit(key: str, value: Any, expected: tuple[Any, ...] | None) -> str:
+    if not isinstance(value, Tensor):
+        return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
+    wanted = f"; expected {[1, *expected[0]]} and {expected[1]}" if expected and len(expected) == 2 else ""
+    if expected == ():  # one of two would else choose for both
+        wanted = "; the replies differ, and the task declares no form (coterie.Form) that would tell which is right"
+    return f"field {key!r} has shape {list(value.shape)} and {value.dtype}{wanted}"
+
+
+def _out_of_range(
+    key: str,
+    value: Any,
+    names: tuple[str, ...],
+    form: Form | None,
+    ask: Ask,
+    sizes: Callable[[str], Mapping[str, int]],
+) -> dict[str, str]:
+    if form is None or not isinstance(value, Tensor):
+        return {}
+    if form.facts:
+        known = sizes(str(ask.payload.get("part", "train")))
+        said = zip(names, value.tolist(), strict=True)
+        return {
+            n: f"field {key!r} says {rows:g} rows, but the facts of this client {known[n]}"
+            for n, rows in said
+            if n in known and rows != known[n]
+        }
+    if form.within == (-math.inf, math.inf):
+        return {}
+    low, high = form.within(ask.arguments()) if callable(form.within) else form.within
+    outside = ((value < low) | (value > high)).flatten(1).any(1) if value.ndim > 1 else (value < low) | (value > high)
+    return {
+        n: f"field {key!r} has a value out of its range"
+        for n, wrong in zip(names, outside.tolist(), strict=True)
+        if wrong
+    }
+
+
+def not_finite(kinds: Mapping[str, str], replies: Replies[Any], dim: int) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Why replies are refused that have NaN or Inf in these fields, by client; and by field the norm of each update or gradient [n]."""
+    refused: dict[str, str] = {}
+    norms: dict[str, Tensor] = {}
+    for key, kind in kinds.items() if len(replies) else ():
+        value = replies.fields[key]
+        if not (isinstance(value, Tensor) and value.is_floating_point()):
+            continue
+        # A sum or a norm is finite only if all its terms are, and takes a tenth of the time that looking at each of them does.
+        sums = [value]
+        if kind in VECTORS:
+            heads = value[..., :dim].flatten(1)
+            norms[key] = torch.linalg.vector_norm(heads, dim=1)
+            sums = [norms[key], value[..., dim:]] if value.shape[-1] > dim else [norms[key]]
+        if math.isfinite(sum(some.sum().item() for some in sums)):
+            continue
+        finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
+        for name, fine in zip(replies.clients, finite.tolist(), strict=True):
+            if not fine:
+                refused.setdefault(name, f"field {key!r} has NaN or Inf")
+        if key in norms:  # in float64 it cannot overflow, but that copies everything
+            norms[key] = torch.linalg.vector_norm(heads, dim=1, dtype=torch.float64)
+    return refused, norms
+
+
+def medians(norms: Mapping[str, Tensor]) -> dict[str, float]:
+    """The median of norms [n] by field; 0 for less than three, of which nobody can say who is far from the others."""
+    return {key: float(values.median()) if len(values) >= 3 else 0.0 for key, values in norms.items()}
+
+
+def outliers(
+    names: tuple[str, ...], norms: Mapping[str, Tensor], usual: Mapping[str, float], max_norm: float
+) -> dict[str, str]:
+    """Why vectors are refused whose norm is over `max_norm` times the usual median, by client; `norms` [n] by field."""
+    refused: dict[str, str] = {}
+    for key, values in norms.items():
+        median = usual.get(key, 0.0)
+        for i in torch.nonzero(values > max_norm * median).flatten().tolist() if median > 0 else ():
+            refused[names[i]] = (
+                f"field {key!r} has norm {float(values[i]):.3g}, over {max_norm:g} times the median {median:.3g}"
+            )
+    return refused

@@ -1,0 +1,184 @@
+"""Tasks: functions that run where the data is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from math import inf
+from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.base.vector import Layout
+
+__all__ = [
+    "Count",
+    "Flag",
+    "Form",
+    "Gap",
+    "Gradient",
+    "Model",
+    "Number",
+    "OneGradient",
+    "OneUpdate",
+    "Rows",
+    "Size",
+    "Task",
+    "Update",
+    "adopt_task",
+    "find_task",
+    "known_tasks",
+    "task",
+]
+
+Payload = Mapping[str, Any]
+Bound = float | Tensor
+
+
+class Form(NamedTuple):
+    """What a field of a reply must look like. A reply of another form is refused.
+
+    Attributes:
+        shape: of each client's row, from the payload of the ask and the layout of model vectors.
+        dtype: None: that of the model.
+        within: the lowest and the highest value, or how they follow from the payload.
+        facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
+    """
+
+    shape: Callable[[Payload, Layout], tuple[int, ...]] = lambda payload, layout: ()
+    dtype: torch.dtype | None = torch.float64
+    within: tuple[Bound, Bound] | Callable[[Payload], tuple[Bound, Bound]] = (-inf, inf)
+    facts: bool = False
+
+
+Update = Annotated[Tensor, "update"]
+"""[n, ..., d + b]: local model minus received model; the server adds it."""
+Gradient = Annotated[Tensor, "gradient"]
+"""[n, ..., d + b]: points uphill; the server subtracts it."""
+OneUpdate = Annotated[Tensor, "update", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: an update of one model."""
+OneGradient = Annotated[Tensor, "gradient", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: a gradient at one model."""
+Gap = Annotated[Tensor, "gap"]
+"""[n]: a loss minus what the client requires; positive means not good enough."""
+Count = Annotated[Tensor, "count"]
+"""[n, ...]: numbers of rows."""
+Model = Annotated[Tensor, "other", Form(lambda payload, layout: (layout.size,), None)]
+"""[n, d + b]: a model vector."""
+Rows = Annotated[Tensor, "other", Form(facts=True)]
+"""float64 [n]: rows of the part that is asked, else training rows; those of the client's facts."""
+Number = Annotated[Tensor, "other", Form()]
+"""float64 [n]."""
+Size = Annotated[Tensor, "other", Form(within=(0.0, inf))]
+"""float64 [n], not negative: a loss, a norm, a distance."""
+Flag = Annotated[Tensor, "other", Form(dtype=torch.bool)]
+"""bool [n]."""
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=tuple[Any, ...])
+_TASKS: dict[str, Task[Any]] = {}
+
+
+class Task(Generic[R]):
+    """A function `(cohort, *, payload) -> NamedTuple of tensors [n, ...]`, known by name on every engine.
+
+    Attributes:
+        name: `module:function`.
+        reply: the NamedTuple that it returns.
+        kinds: for each field of the reply `update`, `gradient`, `gap`, `stay`, `count` or `other`, as declared by its type.
+        forms: what fields must look like, where that is declared.
+        texts: fields that are no tensors.
+    """
+
+    def __init__(self, function: Callable[..., R]) -> None:
+        self.function = function
+        self.name = f"{function.__module__}:{function.__qualname__}"
+        self.__doc__ = function.__doc__
+        self._reply: type[R] | None = None
+        self._kinds: Mapping[str, str] | None = None
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters or any(p.kind is not p.KEYWORD_ONLY for p in parameters[1:]):
+            raise InputError(
+                f"task {self.name} must take the cohort first and its payload by keyword: def f(cohort, *, x)"
+            )
+
+    def __call__(self, cohort: Any, /, **payload: Any) -> R:
+        """Run the task here, on `cohort`."""
+        return self.function(cohort, **payload)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def __reduce__(self) -> tuple[Callable[[str], Task[Any]], tuple[str]]:
+        return find_task, (self.name,)
+
+    @property
+    def reply(self) -> type[R]:
+        """The NamedTuple in the task's return annotation."""
+        if self._reply is None:
+            reply = get_type_hints(self.function).get("return")
+            if not (isinstance(reply, type) and issubclass(reply, tuple) and hasattr(reply, "_fields")):
+                raise InputError(
+                    f"task {self.name} must declare the NamedTuple that it returns: def f(cohort, *, x) -> Reply"
+                )
+            self._reply = cast("type[R]", reply)
+        return self._reply
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        """`update`, `gradient`, `gap`, `stay`, `count` or `other` for each field of the reply."""
+        if self._kinds is None:
+            hints = get_type_hints(self.reply, include_extras=True)
+            self._kinds = {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
+        return self._kinds
+
+    @cached_property
+    def forms(self) -> Mapping[str, Form]:
+        """What fields must look like, where that is declared."""
+        hints = get_type_hints(self.reply, include_extras=True)
+        return {k: form for k, v in hints.items() for form in get_args(v)[2:] if isinstance(form, Form)}
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """Fields that are no tensors."""
+        return tuple(k for k, v in get_type_hints(self.reply).items() if v is not Tensor)
+
+
+def task(function: Callable[..., R]) -> Task[R]:
+    """Register a function as a task.
+
+    >>> from typing import NamedTuple
+    >>> class Size(NamedTuple):
+    ...     rows: Tensor
+    >>> @task
+    ... def size(cohort, *, scale: float) -> Size:
+    ...     return Size(cohort.sizes * scale)
+    >>> size.kinds
+    {'rows': 'other'}
+    """
+    registered = Task(function)
+    _TASKS[registered.name] = registered
+    return registered
+
+
+def adopt_task(function: Callable[..., R], reply: type[R], kinds: Mapping[str, str]) -> None:
+    """Register a task of another process whose annotations cannot be looked up here."""
+    adopted = task(function)
+    adopted._reply, adopted._kinds = reply, kinds
+
+
+def find_task(name: str) -> Task[Any]:
+    """The task registered under `module:function`."""
+    if name not in _TASKS:
+        raise InputError(
+            f"there is no task {name!r} here; import its module, or install the same version of coterie everywhere"
+        )
+    return _TASKS[name]
+
+
+def known_tasks() -> tuple[str, ...]:
+    """Names of all tasks whose modules are imported, sorted."""
+    return tuple(sorted(_TASKS))

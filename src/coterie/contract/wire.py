@@ -1,0 +1,473 @@
+"""What a wire carries: messages of named values, and nothing that has to be pickled.
+
+A value is a tensor, int, float, bool, str, None, a tuple of these but tensors, `PerClient(tensor)`, a registered frozen dataclass of
+such values, or an envelope: a frozen dataclass of the library's own, whose fields may be mappings of values and tuples of envelopes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.contract.task import Task, find_task
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Block",
+    "ClientCost",
+    "Context",
+    "PerClient",
+    "Refusal",
+    "Saved",
+    "decode",
+    "encode",
+    "envelope",
+    "from_json",
+    "header",
+    "nbytes",
+    "put_together",
+    "take_apart",
+    "to_json",
+    "wire_type",
+    "wire_types",
+]
+
+DEEPEST = 100
+"""How deep the values of a message may be nested."""
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
+"""A string, which may be without end, or a bracket. Whatever begins with a quote fits, so that no text is looked at twice."""
+
+T = TypeVar("T")
+_TYPES: dict[str, type] = {}
+_ENVELOPES: dict[str, type] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class PerClient:
+    """A payload with a leading client dimension: row i goes to the i-th client of the ask.
+
+    The rows belong to the clients in the order in which the caller names them.
+    """
+
+    tensor: Tensor
+
+
+def wire_type(cls: type[T]) -> type[T]:
+    """Let a frozen dataclass travel, as JSON of its fields."""
+    _TYPES[cls.__name__] = cls
+    return cls
+
+
+def envelope(cls: type[T]) -> type[T]:
+    """Let a frozen dataclass travel whose fields may be mappings of values, or tuples of envelopes."""
+    _ENVELOPES[cls.__name__] = cls
+    return cls
+
+
+def wire_types() -> tuple[type, ...]:
+    """All dataclasses that may travel."""
+    return tuple(_TYPES.values())
+
+
+def to_json(value: Any) -> Any:
+    """A payload value as plain JSON; tensors are not allowed here."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [to_json(v) for v in value]
+    if dataclasses.is_dataclass(value) and _TYPES.get(type(value).__name__) is type(value):
+        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"type": type(value).__name__, "fields": fields}
+    raise InputError(
+        f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, PerClient(tensor) and dataclasses "
+        "registered with @wire_type"
+    )
+
+
+def from_json(value: Any) -> Any:
+    """Undo `to_json`; lists come back as tuples."""
+    if isinstance(value, list):
+        return tuple(from_json(v) for v in value)
+    if isinstance(value, dict):
+        if value.get("type") not in _TYPES:
+            raise InputError(
+                f"a payload names the unknown type {value.get('type')!r}; import the module that registers it"
+            )
+        return _TYPES[value["type"]](**{k: from_json(v) for k, v in value["fields"].items()})
+    return value
+
+
+def take_apart(values: Mapping[str, Any]) -> tuple[str, list[Tensor]]:
+    """A message as JSON, and the tensors that it numbers (detached, on the CPU, contiguous)."""
+    tensors: list[Tensor] = []
+    return json.dumps({k: _apart(v, tensors) for k, v in values.items()}), tensors
+
+
+def put_together(text: str, tensors: Sequence[Tensor | None]) -> dict[str, Any]:
+    """Undo `take_apart`."""
+    return {k: _together(v, tensors) for k, v in json.loads(text).items()}
+
+
+def _apart(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, PerClient | Tensor):
+        tensor = value.tensor if isinstance(value, PerClient) else value
+        tensors.append(tensor.detach().cpu().contiguous())
+        return {"each" if isinstance(value, PerClient) else "tensor": len(tensors) - 1}
+    if _ENVELOPES.get(type(value).__name__) is not type(value):
+        return to_json(value)
+    names = [f.name for f in dataclasses.fields(_ENVELOPES[type(value).__name__])]
+    fields = {name: _field_apart(getattr(value, name), tensors) for name in names}
+    return {"envelope": type(value).__name__, "fields": fields}
+
+
+def _field_apart(value: Any, tensors: list[Tensor]) -> Any:
+    if isinstance(value, Mapping):
+        return {"values": {k: _apart(v, tensors) for k, v in value.items()}}
+    if isinstance(value, tuple | list):
+        return [_apart(v, tensors) for v in value]
+    return _apart(value, tensors)
+
+
+def _together(value: Any, tensors: Sequence[Tensor | None]) -> Any:
+    if isinstance(value, list):
+        return tuple(_together(v, tensors) for v in value)
+    if not isinstance(value, dict) or "type" in value:
+        return from_json(value)
+    if "values" in value:
+        return {k: _together(v, tensors) for k, v in value["values"].items()}
+    if "envelope" in value:
+        return _ENVELOPES[value["envelope"]](**{k: _together(v, tensors) for k, v in value["fields"].items()})
+    tensor = tensors[value["each"] if "each" in value else value["tensor"]]
+    return PerClient(tensor) if "each" in value and tensor is not None else tensor
+
+
+def encode(values: Mapping[str, Any]) -> bytes:
+    """A message as bytes: a safetensors file whose metadata holds everything that is not a tensor."""
+    from safetensors.torch import save
+
+    text, tensors = take_apart(values)
+    # Copies: two names of one storage are refused by safetensors.
+    named = {str(number): tensor.clone() for number, tensor in enumerate(tensors)}
+    return bytes(save(named, metadata={"coterie": text}))
+
+
+def decode(message: bytes) -> dict[str, Any]:
+    """Undo `encode`. Raises `InputError` if the bytes are no such message."""
+    from safetensors.torch import load
+
+    with _readable(message):
+        named = load(message)
+        return put_together(_text(message), [named[str(number)] for number in range(len(named))])
+
+
+def header(message: bytes) -> dict[str, Any]:
+    """`decode` without reading the tensors: each is None. Raises `InputError` if the bytes are no such message."""
+    with _readable(message):
+        return put_together(_text(message), _NoTensors())
+
+
+class _NoTensors(Sequence[Tensor | None]):
+    def __getitem__(self, number: Any) -> Any:
+        return None
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _text(message: bytes) -> str:
+    length = int.from_bytes(message[:8], "little")
+    text = str(json.loads(_shallow(message[8 : 8 + length].decode()))["__metadata__"]["coterie"])
+    return _shallow(text)
+
+
+def _shallow(text: str) -> str:
+    """`text`, unless it is JSON too deep to be a message: a parser may run out of stack. Raises `ValueError`."""
+    depth = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket, 0)
+        if depth > DEEPEST:
+            raise ValueError(f"nested over {DEEPEST} deep")
+    return text
+
+
+@contextmanager
+def _readable(message: bytes) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except InputError:
+        raise
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        SafetensorError,
+    ) as error:
+        raise InputError(f"a message of {len(message)} bytes is not a coterie payload ({error})") from error
+
+
+def nbytes(values: Mapping[str, Any]) -> int:
+    """Bytes of the values themselves, without framing; `PerClient` counts one row, since that is what a client receives."""
+    total = 0
+    for value in values.values():
+        if isinstance(value, PerClient):
+            total += value.tensor[:1].numel() * value.tensor.element_size()
+        elif isinstance(value, Tensor):
+            total += value.numel() * value.element_size()
+        elif value is None or isinstance(value, str):
+            total += _word_bytes(value)
+        else:
+            total += 8 if isinstance(value, int | float) else len(json.dumps(to_json(value)))
+    return total
+
+
+@lru_cache(maxsize=256)
+def _word_bytes(value: str | None) -> int:
+    return len(json.dumps(value))
+
+
+@envelope
+@dataclass(frozen=True)
+class Context:
+    """Where in a run an ask stands.
+
+    Attributes:
+        seed, round: of the run.
+        attempt: drawn anew when a run starts, resumes or repeats a round.
+        ask: number of the ask since this process started.
+        number: of the ask in its round, which a resumed run counts alike.
+        stream: how many asks of the same task came before in the round; a repeated ask has that of the first.
+        label: of the method.
+    """
+
+    seed: int
+    round: int
+    attempt: int
+    ask: int
+    number: int = 0
+    stream: int = 0
+    label: str = ""
+
+
+@envelope
+@dataclass(frozen=True)
+class Ask:
+    """A task for some clients.
+
+    Attributes:
+        names: of the clients, sorted.
+        task: name of the task, `module:function`.
+        payload: its arguments; the rows of an `PerClient` are in the order of `names`.
+        context: where in the run it stands.
+        counted: by key of client memory, the round of each client's value that the server counted, in the order of `names`; -1: none.
+        filters: what the replies pass through at the clients, in this order.
+        repeats: whether the clients were asked the same before; what they have remembered since is then taken back first.
+    """
+
+    names: tuple[str, ...]
+    task: str
+    payload: Mapping[str, Any]
+    context: Context
+    counted: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    filters: tuple[Any, ...] = ()
+    repeats: bool = False
+
+    @property
+    def function(self) -> Task[Any]:
+        """The task. Raises `InputError` if it is not known here."""
+        return find_task(self.task)
+
+    def to(self, names: tuple[str, ...]) -> Ask:
+        """The same ask to some of the clients."""
+        if names == self.names:
+            return self
+        number = {n: i for i, n in enumerate(self.names)}
+        rows = [number[n] for n in names]
+        payload = {k: PerClient(v.tensor[rows]) if isinstance(v, PerClient) else v for k, v in self.payload.items()}
+        counted = {key: tuple(rounds[i] for i in rows) for key, rounds in self.counted.items()}
+        return replace(self, names=names, payload=payload, counted=counted)
+
+    def again(self, names: Collection[str]) -> Ask:
+        """The same ask once more to those of its clients that are among `names`."""
+        some = frozenset(names)
+        return replace(self.to(tuple(n for n in self.names if n in some)), repeats=True)
+
+    def counted_by_name(self) -> dict[str, dict[str, int]]:
+        """`counted` by key and client."""
+        return {key: dict(zip(self.names, rounds, strict=True)) for key, rounds in self.counted.items()}
+
+    def arguments(self) -> dict[str, Any]:
+        """The payload as the task takes it: an `PerClient` is its tensor [n, ...]."""
+        return {k: v.tensor if isinstance(v, PerClient) else v for k, v in self.payload.items()}
+
+
+@envelope
+@dataclass(frozen=True)
+class Block:
+    """The replies of some clients.
+
+    Attributes:
+        names: of the n clients.
+        values: each field of the reply by name, [n, ...].
+    """
+
+    names: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    def rows(self, kept: list[int]) -> Block:
+        """The replies of the clients at these positions."""
+        if len(kept) == len(self.names):
+            return self
+        values = {k: pick(v, kept) for k, v in self.values.items()}
+        return Block(tuple(self.names[i] for i in kept), values)
+
+    def bytes_of_one(self) -> int:
+        """Bytes of the first client's reply."""
+        return sum(_bytes_of_one(value) for value in self.values.values())
+
+    def without(self, gone: Iterable[str]) -> Block:
+        """The replies of the clients that are not `gone`."""
+        left_out = set(gone)
+        return self.rows([i for i, n in enumerate(self.names) if n not in left_out])
+
+
+@envelope
+@dataclass(frozen=True)
+class Packed:
+    """A field of a reply in the form in which a filter sends it: tensors [n, ...] by name."""
+
+    parts: Mapping[str, Tensor]
+
+
+def pick(value: Any, kept: list[int]) -> Any:
+    """The rows of a field at these positions."""
+    if isinstance(value, Packed):
+        return Packed({name: part[kept] for name, part in value.parts.items()})
+    return value[kept] if isinstance(value, Tensor) else tuple(value[i] for i in kept)
+
+
+def _bytes_of_one(value: Any) -> int:
+    if isinstance(value, Packed):
+        return sum(_bytes_of_one(part) for part in value.parts.values())
+    if isinstance(value, Tensor):
+        return value[:1].numel() * value.element_size()
+    return len(str(value[0])) if isinstance(value, tuple) and value else 0
+
+
+class ClientCost(NamedTuple):
+    """What one ask cost at a client elsewhere: bytes on the wire down and up, seconds until its reply; why it failed, or ""."""
+
+    client: str
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    failed: str
+
+
+@envelope
+@dataclass(frozen=True)
+class Answer:
+    """What an engine brings back.
+
+    Attributes:
+        blocks: the replies; a client is in one of them or has failed.
+        failed: reason by client.
+        spent: rows of work done, by kind.
+        costs: of clients elsewhere.
+        forgot: by key of client memory, who does not have the value that the server counted.
+        remembered: by key of client memory, (client, round) of the values that the task used or wrote.
+
+    Raises `InputError` for parts of other types: an answer may come from elsewhere.
+    """
+
+    blocks: tuple[Block, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    spent: Mapping[str, int] = field(default_factory=dict)
+    costs: tuple[ClientCost, ...] = ()
+    forgot: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    remembered: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        good = (
+            isinstance(self.blocks, tuple)
+            and all(isinstance(b, Block) and isinstance(b.values, Mapping) and _names(b.names) for b in self.blocks)
+            and all(isinstance(part, Mapping) for part in (self.failed, self.spent, self.forgot, self.remembered))
+            and _names(tuple(self.failed.values()))
+            and all(type(count) is int for count in self.spent.values())
+            and all(_names(names) for names in self.forgot.values())
+            and all(_is_round(pair) for pairs in self.remembered.values() for pair in pairs)
+        )
+        if not good:
+            raise InputError("an answer must hold replies, reasons of failures and counts of rows")
+
+    @classmethod
+    def joined(cls, answers: Iterable[Answer]) -> Answer:
+        """One answer of several."""
+        several = tuple(answers)
+        if len(several) == 1:
+            return several[0]
+        blocks: list[Block] = []
+        failed: dict[str, str] = {}
+        spent: dict[str, int] = {}
+        costs: list[ClientCost] = []
+        forgot: dict[str, tuple[str, ...]] = {}
+        remembered: dict[str, tuple[tuple[str, int], ...]] = {}
+        for answer in several:
+            blocks += answer.blocks
+            failed.update(answer.failed)
+            costs += answer.costs
+            for kind, count in answer.spent.items():
+                spent[kind] = spent.get(kind, 0) + count
+            for key, names in answer.forgot.items():
+                forgot[key] = (*forgot.get(key, ()), *names)
+            for key, pairs in answer.remembered.items():
+                remembered[key] = (*remembered.get(key, ()), *pairs)
+        return cls(tuple(blocks), failed, spent, tuple(costs), forgot, remembered)
+
+
+def _names(given: Any) -> bool:
+    return isinstance(given, tuple) and all(isinstance(n, str) for n in given)
+
+
+def _is_round(pair: Any) -> bool:
+    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int
+
+
+@envelope
+@dataclass(frozen=True)
+class Refusal:
+    """The sentence of an `InputError` that another process raised instead of answering."""
+
+    sentence: str
+
+
+@envelope
+@dataclass(frozen=True)
+class Saved:
+    """What clients remember, as `Memory.save` gives it."""
+
+    values: Mapping[str, Tensor]
+
+
+def answer_in(message: Mapping[str, Any]) -> Answer:
+    """The answer that a message of another process holds. Raises the `InputError` of that process, or one if there is no answer."""
+    answer = message.get("answer")
+    if isinstance(answer, Refusal):
+        raise InputError(answer.sentence)
+    if not isinstance(answer, Answer):
+        raise InputError(f"an answer is missing; got a {type(answer).__name__}")
+    return answer

@@ -1,1 +1,0 @@
-"""The contracts: clients, cohorts, tasks, federations, vectors, randomness and state."""

@@ -1,0 +1,95 @@
+"""`models/` of a run directory: the last model of each method and seed, by client where it has one of its own.
+
+Where several models share frozen parameters, as adapters share a backbone, these are written once to `models/frozen/`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from coterie.base.clients import Clients
+from coterie.base.files import opened_tensors, write_atomically
+from coterie.base.rows import sample
+from coterie.base.vector import Layout, still
+from coterie.models import outputs_of
+from coterie.run.files import safe_name
+from coterie.run.history import Run
+
+__all__ = ["about_models", "frozen_path", "load_model_file", "open_model_file", "save_model", "save_models"]
+
+
+def save_models(folder: Path, label: str, run: Run, clients: Clients) -> list[Path]:
+    """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
+    about = about_models(label, run, clients)
+    apart = _shared(run)
+    files: list[Path] = []
+    if apart:
+        files.append(frozen_path(folder, label, run.seed))
+        _save(files[0], apart, about)
+        about["frozen"] = True
+    for client in run.models:
+        name = f"{label}-{run.seed}" + ("" if client == "*" else f"-{client}")
+        files.append(folder / f"{safe_name(name)}.safetensors")
+        save_model(files[-1], run, client, about, without=apart)
+    return files
+
+
+def frozen_path(folder: Path, label: str, seed: int | str) -> Path:
+    """Where, below `models/`, the tensors are that all models of a method and seed share."""
+    return folder / "frozen" / f"{safe_name(f'{label}-{seed}')}.safetensors"
+
+
+def _shared(run: Run) -> Mapping[str, Tensor]:
+    """The tensors that several models of a run share because they are frozen."""
+    if len(run.models) == 1 or all(parameter.requires_grad for parameter in run.module.parameters()):
+        return {}
+    return still(run.module, Layout.of(run.module))
+
+
+def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
+    """What the file of a model says of it."""
+    inputs = sample(clients.train.inputs)
+    return {
+        "method": label,
+        "seed": run.seed,
+        "rounds": run.rounds,
+        "data": clients.name,
+        # Of this seed: another one may lack a category or a class.
+        "shape": {k: v.shape[1:] for k, v in inputs.items()} if isinstance(inputs, dict) else inputs.shape[1:],
+        "outputs": outputs_of(clients),
+        "classes": clients.classes,
+        **({} if run.meaning is None else {"kind": run.meaning.kind, "last": run.meaning.last}),
+    }
+
+
+def save_model(path: Path, run: Run, client: str, about: Mapping[str, Any], without: Collection[str] = ()) -> None:
+    """Write the model of `client` ("*": the one for everybody) with what is `about` it as metadata, but for some tensors."""
+    _save(path, {name: value for name, value in run.state_dict(client).items() if name not in without}, about)
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    from safetensors.torch import save
+
+    meta = {"coterie": json.dumps(about)}  # one entry: safetensors writes several in any order
+    content = save({name: value.cpu().contiguous().clone() for name, value in tensors.items()}, metadata=meta)
+    # `save_file` makes files that only their owner may read; a run directory is for colleagues.
+    write_atomically(path, lambda p: p.write_bytes(content))
+
+
+def load_model_file(path: Path) -> dict[str, Tensor]:
+    """The state dict of a safetensors file. Raises `InputError` if it is missing or none."""
+    return open_model_file(path)[0]
+
+
+def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state dict of a safetensors file, and what a run wrote about its model; errors as for `load_model_file`."""
+    with opened_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
+    if about.get("frozen") is True:
+        tensors |= load_model_file(frozen_path(path.parent, str(about.get("method")), str(about.get("seed"))))
+    return tensors, about

@@ -1,0 +1,146 @@
+"""Personalisation after training: a few local steps from a finished model, chosen for each client on its validation rows.
+
+The whole model, its last layer, or the bias of its last layer alone. For one logit the bias corrects how frequent the positive class
+is at a client and leaves the ranking of its rows, and so its AUC, as it is. Steps are plain gradient descent in eval mode, so that
+neither dropout nor the statistics of batch norm move.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, require
+from coterie.base.vector import Layout
+from coterie.compute.cohort import Cohort
+from coterie.config.rules import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional
+from coterie.config.schema import options
+from coterie.contract.engine import Engine
+from coterie.contract.federation import Federation
+from coterie.contract.task import Model, Size, task
+from coterie.contract.wire import PerClient, wire_type
+from coterie.run.evaluation import Evaluator
+from coterie.run.history import Record, Run
+from coterie.run.settings import RunSettings
+
+__all__ = ["PARTS", "Tuned", "Tuning", "finetune", "tunable", "tune"]
+
+PARTS = ("all", "last", "bias")
+"""What can be tuned."""
+_WITH_ZERO = Rule(lambda v: list_of(COUNT, "").test(v) and 0 in v, "a list of ints >= 0 with 0 among them")
+
+
+@wire_type
+@options
+class Tuning:
+    """Settings of personalisation: `personalise` of a [[methods]] entry.
+
+    Attributes:
+        part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone.
+        steps: numbers of steps to choose from; 0, the model as it is, is among them.
+        lr: learning rates to choose from, each > 0.
+        batch_size: rows of a step; default: all training rows.
+    """
+
+    part: Annotated[str, one_of(*PARTS)] = "bias"
+    steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
+    lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (0.01, 0.1, 1.0)
+    batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
+
+
+class Tuned(NamedTuple):
+    """The chosen model [n, d + b], its number of steps [n] and learning rate [n] (0 for no step)."""
+
+    model: Model
+    steps: Size
+    lr: Size
+
+
+def tunable(layout: Layout, part: str) -> Tensor:
+    """Which entries of a vector [d + b] are tuned. Raises `InputError` if the last layer has no bias.
+
+    >>> layout = Layout.of(torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1)))
+    >>> [int(tunable(layout, part).sum()) for part in PARTS]
+    [7, 3, 1]
+    """
+    last = layout.parameters[-1][0].rpartition(".")[0]
+    masks = []
+    for name, shape in layout.parameters:
+        owner, _, leaf = name.rpartition(".")
+        masks.append(
+            torch.full((shape.numel(),), part == "all" or (owner == last and (part == "last" or leaf == "bias")))
+        )
+    mask = torch.cat([*masks, torch.zeros(layout.size - layout.dim, dtype=torch.bool)])
+    if not bool(mask.any()):
+        raise InputError(f"the last layer {last!r} has no bias that could be tuned; take part = last or all")
+    return mask
+
+
+@task
+def tune(cohort: Cohort, *, x: Tensor, tuning: Tuning) -> Tuned:
+    """Each client's best of all numbers of steps and learning rates by the loss on its validation rows, fewer steps first.
+
+    x is a model for each client [n, d + b]; it stays where a client has no validation rows to choose by.
+    """
+    held = [i for i in range(len(cohort.names)) if cohort.has(i, "validation")]
+    model, chosen = x.clone(), torch.zeros(len(cohort.names), 2, dtype=torch.float64)
+    if held:
+        some, start = cohort.only(held), x[held]
+        lowest = some.loss(start, part="validation")
+        best, setting = start.clone(), chosen[held]
+        mask = tunable(cohort.layout, tuning.part).to(x.device)
+        for lr in tuning.lr:
+            y = start
+            for step in range(1, max(tuning.steps) + 1):
+                slope = some.gradient(y, batch_size=tuning.batch_size, purpose=f"personalise/{step}")
+                y = torch.where(mask, y - lr * slope, y)
+                if step in tuning.steps:
+                    loss = some.loss(y, part="validation")
+                    better = loss < lowest  # never true of NaN
+                    lowest = torch.where(better, loss, lowest)
+                    best[better] = y[better]
+                    setting[better] = torch.tensor([step, lr], dtype=torch.float64)
+        model[held], chosen[held] = best, setting
+    return Tuned(model, chosen[:, 0], chosen[:, 1])
+
+
+def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) -> Run:
+    """Tune the models of a run on the clients of an engine, which stays open; `Run` and errors as for `personalise`."""
+    settings.check(run.rounds, run.seed, len(engine.clients))
+    tunable(engine.layout, tuning.part)
+    trained = engine.sizes("train")
+    require(
+        any(engine.sizes("validation").values()),
+        "personalisation chooses on validation rows, and there are none; give split.parts a share for validation",
+    )
+    folded = next((r["client"] for r in run.summary if r["n_train"] > trained.get(r["client"], r["n_train"])), None)
+    require(
+        folded is None,
+        f"client {folded!r} was trained on its validation rows, so they cannot choose; fit with merge_validation=False",
+    )
+    federation = Federation(
+        engine, engine.clients, run.seed, max_norm=settings.max_norm, strict_wire=settings.strict_wire
+    )
+    session, attempt = federation.session, secrets.randbits(48)
+    session.spent["row_gradients"] += max((r["row_gradients"] for r in run.summary), default=0)
+    names = [n for n, rows in trained.items() if rows and (n in run.models or "*" in run.models)]
+    models = {n: run.models[n if n in run.models else "*"] for n in names}
+    view = federation.view(engine.clients, run.rounds, attempt)
+    tuned = view.ask(names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=tuning)
+    models.update(zip(tuned.clients, tuned.model, strict=True))
+    evaluator, record = Evaluator(federation, attempt, settings.metrics), Record()
+    record.add(run.rounds, {"tuning_steps": tuned.named(tuned.steps), "tuning_lr": tuned.named(tuned.lr)})
+    record.history += evaluator.look(models, run.rounds)
+    return replace(
+        run,
+        models=models,
+        history=record.history,
+        summary=evaluator.summarise(models, run.rounds),
+        seconds=[],
+        asks=session.asks,
+        failures={**run.failures, **session.failures},
+    )

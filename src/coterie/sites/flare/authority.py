@@ -1,0 +1,160 @@
+"""The authority that signs a federation's certificates: its key, whose keys it has signed, and what a request must say.
+
+FLARE signs whatever name, type and organisation a request claims. Here a request is opened first, and is one of a site of the plan or
+nothing: a certificate of another type would let its holder call sites as the server, or command the federation as its operator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.base.errors import InputError, nearest
+from coterie.base.files import write_atomically
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+
+__all__ = [
+    "AUTHORITY",
+    "Request",
+    "certificate_of",
+    "fingerprint_of",
+    "key_fingerprint",
+    "known_keys",
+    "make_authority",
+    "note_key",
+    "printed",
+    "read_request",
+]
+
+AUTHORITY = "ca"
+"""Folder of the kits with the key that signs sites: it stays with the operator."""
+_KEYS = "keys.json"
+_LARGEST = 1 << 16
+"""Bytes of a file in a request."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a request for a certificate says.
+
+    Attributes:
+        site, kind, organisation: as the request claims; `kind` is `client` for a site.
+        key: SHA-256 of the public key.
+    """
+
+    site: str
+    kind: str
+    organisation: str
+    key: str
+
+    @property
+    def subject(self) -> str:
+        """The subject, for a person to read."""
+        return f"{self.site}, {self.kind}, of {self.organisation}"
+
+    def check(self, sites: tuple[str, ...], organisation: str) -> None:
+        """Raise `InputError` unless this is the request of one of the `sites`, of the organisation that the plan gives that site."""
+        if self.site not in sites:
+            raise InputError(
+                f"the request is for {self.site[:64]!r}, which is no site of the plan; {nearest(self.site, sites)}"
+            )
+        if self.kind != "client":
+            raise InputError(
+                f"the request is for a certificate of type {self.kind[:20]!r}; a site may have type 'client' only"
+            )
+        if self.organisation != organisation:
+            raise InputError(
+                f"the request is for organisation {self.organisation[:64]!r}, but the plan's for this site is {organisation!r}"
+            )
+
+
+def read_request(file: Path) -> Request:
+    """Return what the request in a zip file says. Raises `InputError` for a file that is not such a request."""
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    if not file.is_file():
+        raise InputError(f"there is no file {file}; it is what coterie site request makes")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            (name,) = [name for name in archive.namelist() if name.endswith(".csr")]
+            with archive.open(name) as content:
+                asked = x509.load_pem_x509_csr(content.read(_LARGEST))
+        texts = []
+        for oid in (NameOID.COMMON_NAME, NameOID.UNSTRUCTURED_NAME, NameOID.ORGANIZATION_NAME):
+            (attribute,) = asked.subject.get_attributes_for_oid(oid)
+            texts.append(str(attribute.value))
+        valid, key = asked.is_signature_valid, key_fingerprint(asked.public_key())
+    except (OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{file} is no request of a site ({type(error).__name__}); let the site make a new one"
+        ) from error
+    if not valid:
+        raise InputError(f"{file} is not signed with the key that it is about; let the site make a new one")
+    return Request(*texts, key)
+
+
+def make_authority(state: Path, folder: Path, project: str) -> None:
+    """Keep the authority that has signed the kits, so that more sites can be signed later."""
+    authority = json.loads(state.read_text(encoding="utf-8"))
+    folder.mkdir(mode=0o700)
+    for name, key in (("rootCA.pem", "root_cert"), ("rootCA.key", "root_pri_key")):
+        (folder / name).write_text(authority[key], encoding="utf-8")
+        (folder / name).chmod(0o600)
+    about = {"project": project, "provision_version": "00", "rootCA_fingerprint": fingerprint_of(folder / "rootCA.pem")}
+    (folder / "ca.json").write_text(json.dumps(about), encoding="utf-8")
+    (folder / _KEYS).write_text("{}", encoding="utf-8")
+
+
+def known_keys(authority: Path) -> dict[str, str]:
+    """Return who has which public key, by its SHA-256. Raises `InputError` if there is no such list."""
+    path = authority / _KEYS
+    try:
+        keys = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read; make the kits with: coterie deploy") from error
+    return dict(keys)
+
+
+def note_key(authority: Path, name: str, key: str) -> None:
+    """Note that `name` has the public key with this SHA-256. Raises `InputError` if another has it."""
+    keys = known_keys(authority)
+    if keys.setdefault(key, name) != name:
+        raise InputError(
+            f"the request of {name!r} has the public key of {keys[key]!r}; let the site make a key of its own"
+        )
+    text = json.dumps(keys, indent=1)
+    write_atomically(authority / _KEYS, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def certificate_of(content: bytes) -> x509.Certificate:
+    """Return the certificate in PEM text."""
+    from cryptography import x509
+
+    return x509.load_pem_x509_certificate(content)
+
+
+def fingerprint_of(certificate: Path) -> str:
+    """SHA-256 of a certificate, as FLARE and openssl print it."""
+    from cryptography.hazmat.primitives import hashes
+
+    return printed(certificate_of(certificate.read_bytes()).fingerprint(hashes.SHA256()))
+
+
+def key_fingerprint(key: CertificatePublicKeyTypes) -> str:
+    """SHA-256 of a public key, as `openssl pkey -pubin -outform DER | sha256sum` computes it."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return printed(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest())
+
+
+def printed(digest: bytes) -> str:
+    """Return a SHA-256 as a person reads it aloud."""
+    return "SHA256:" + digest.hex(":").upper()

@@ -1,0 +1,275 @@
+"""`ct.compare`: several methods on the same clients, as the command compares them, and what a notebook wants to know of that."""
+
+from __future__ import annotations
+
+import html
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coterie.base.clients import Clients
+from coterie.base.errors import nearest, require
+from coterie.base.files import write_atomically
+from coterie.contract.engine import EngineSpec
+from coterie.contract.training import LocalSGD
+from coterie.engines.inprocess import InProcess
+from coterie.models import MODELS
+from coterie.run.arguments import check_types
+from coterie.run.files import YARDSTICKS
+from coterie.run.hashes import refuse_damaged_outcomes
+from coterie.run.plots import draw
+from coterie.run.settings import RunSettings
+from coterie.run.spelling import experiment_of
+from coterie.study.progress import Event
+from coterie.study.search import tuned
+from coterie.study.sweep import run_experiment
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from coterie.report.results import Results
+    from coterie.report.series import Weights
+    from coterie.report.verdicts import Verdict
+
+__all__ = ["Comparison", "compare"]
+
+TABLES = ("summary", "history", "weights", "timing")
+MOST_PANELS = 12
+_HERE = InProcess()
+_USUAL = RunSettings()
+
+
+def compare(
+    methods: Sequence[Any] | Mapping[str, Any],
+    clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
+    model: Any = MODELS.default,
+    rounds: int = 50,
+    seeds: int | Sequence[int] = 5,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    jobs: int = 1,
+    data: Mapping[str, Any] = MappingProxyType({}),
+    split: Mapping[str, Any] = MappingProxyType({}),
+    engine: EngineSpec = _HERE,
+    attack: Any = None,
+    filters: Sequence[Any] = (),
+    local: LocalSGD | None = None,
+    init: Any = None,
+    tune: bool | Mapping[str, Sequence[Any]] = False,
+    yardstick: str | None = None,
+    settings: RunSettings = _USUAL,
+    progress: Callable[[Event], None] | None = None,
+) -> Comparison:
+    """Run methods on the same clients with several seeds, as `coterie compare` and `coterie run` do.
+
+    Args:
+        methods: what `fit` takes, or names such as "fedavg+bias", whose clients tune that part after training; by label in a dict.
+        clients: `Clients`, which are the same for all seeds; a function that gives those of `seed=...`; the name of a data set; or a
+            folder.
+        model: as for `fit`; a module starts every seed from the weights that it has.
+        rounds: number of rounds.
+        seeds: 5 means 0 to 4; a list names them.
+        folder: the run directory; None: a temporary one, which goes with what is returned.
+        resume: resume where this run stopped; methods and seeds may be added.
+        jobs: runs at once, each in a process of its own; no result depends on it.
+        data: further keys of [data] for a data set or folder, such as {"label": "outcome"}.
+        split: the [split] table, such as {"kind": "dirichlet", "alpha": 0.5}.
+        engine: as for `fit`.
+        attack: as for `fit`.
+        filters: as for `fit`.
+        local: local training of every method that has some, in place of its own.
+        init: a state dict or a safetensors file to start from.
+        tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
+            {"local.lr": [0.03, 0.1]}. The trials are in `tuning.csv` of the folder.
+        yardstick: "trees" shows scikit-learn's gradient-boosted trees of each client alone, and of all rows, beside the methods.
+        settings: the loss, the metrics and whatever else is the same for every method. Callbacks run in the process of their run.
+        progress: called with an `Event` after each round.
+
+    Returns:
+        The comparison. Its `experiment.toml` says every setting; what files cannot spell, such as a module or a class that has no file,
+        stands there as its name with a hash, and such a run is resumed from Python with the same object.
+
+    Raises:
+        InputError: bad arguments or data, before any training; or a folder that holds something else.
+        RunError: a run cannot go on; what was saved in `folder` stays.
+
+    >>> comparison = compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=3)
+    >>> comparison
+    <comparison of local, fedavg on 4 clients, 3 seeds>
+    >>> comparison.verdict("switzerland").kind
+    'stay alone'
+    """
+    check_types(folder=folder, data=data, split=split, filters=filters, local=local, init=init, tune=tune)
+    check_types(settings=settings, progress=progress)
+    require(folder is not None or not resume, "resume needs the folder of the run that goes on")
+    require(not settings.resume, "resume is an argument of compare; leave it out of settings")
+    experiment = experiment_of(
+        methods,
+        clients,
+        model,
+        rounds,
+        seeds,
+        jobs=jobs,
+        data=data,
+        split=split,
+        engine=engine,
+        attack=attack,
+        filters=filters,
+        local=local,
+        init=init,
+        tune=tune if isinstance(tune, Mapping) else {},
+        yardstick=yardstick,
+        settings=settings,
+    )
+
+    def run(place: Path) -> None:
+        chosen = tuned(experiment, place, resume=resume)[0] if tune else experiment
+        run_experiment(chosen, place, resume=resume, command="ct.compare", notify=progress)
+
+    if folder is not None:
+        run(Path(folder))
+        return Comparison(folder)
+    temporary = Path(tempfile.mkdtemp(prefix="coterie-"))
+    try:
+        run(temporary)
+        return Comparison(temporary, _temporary=True)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+class Comparison:
+    """The results of a run directory, in Python. `compare` returns one, and `Comparison(folder)` reads any.
+
+    Attributes:
+        folder: the run directory.
+
+    Raises `InputError` as `report.load`.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, _temporary: bool = False) -> None:
+        self.folder, self._temporary = Path(folder), _temporary
+        refuse_damaged_outcomes(self.folder)
+        self.results  # noqa: B018 - errors belong here
+        if _temporary:
+            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    @cached_property
+    def results(self) -> Results:
+        """All that the run directory says."""
+        from coterie.report.results import Results
+
+        return Results.load(self.folder)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Labels of the methods, without yardsticks."""
+        return tuple(label for label in self.results.algorithms if label not in YARDSTICKS)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Names of the clients."""
+        return self.results.clients
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds that some method finished."""
+        return self.results.seeds
+
+    @property
+    def weights(self) -> Mapping[str, Weights]:
+        """By method that weighs updates: weights [rounds, targets, clients], mean over seeds."""
+        return self.results.weights
+
+    def table(self, metric: str | None = None) -> str:
+        """The tables of all metrics, or of one. Raises `InputError` for an unknown metric."""
+        from coterie.report.table import render
+
+        return render(self.results, metric=metric, colour=False).rstrip()
+
+    def verdict(self, client: str) -> Verdict:
+        """Whether joining pays for a client, and why. Raises `InputError` for an unknown client."""
+        from coterie.report.verdicts import verdict
+
+        require(client in self.clients, f"there is no client {client!r}; {nearest(client, self.clients)}")
+        return verdict(self.results, client)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Write the HTML report to `path`, or into the run directory; returns where. Needs the extra `report`."""
+        from coterie.report.html import write
+
+        page = write(self.folder)
+        if path is None:
+            return page
+        content = page.read_bytes()
+        write_atomically(Path(path), lambda p: p.write_bytes(content))
+        return Path(path)
+
+    def to_pandas(self, table: str = "summary") -> pd.DataFrame:
+        """A table of the run directory as a data frame. Raises `InputError` for an unknown `table`.
+
+        `summary` has a row for each method, seed, client and split, with its metrics as columns; `history`, `weights` and `timing` are
+        the files of these names.
+        """
+        import pandas as pd
+
+        require(table in TABLES, f"there is no table {table!r}; {nearest(table, TABLES)}")
+        if table == "summary":
+            rows = (row for cell in self.results.cells.values() for row in cell.values())
+            return pd.DataFrame(list(rows))
+        return pd.read_csv(self.folder / f"{table}.csv")
+
+    def plot(self, metric: str | None = None, clients: Sequence[str] | None = None) -> Figure:
+        """A matplotlib figure: a metric over rounds, mean over seeds, a panel for each client and a curve for each method.
+
+        Args:
+            metric: a metric of the history; None: the first of the results.
+            clients: whose panels; None: all, of many those that gain and lose most.
+
+        Raises:
+            InputError: an unknown metric or client, or no matplotlib (extra `plot`).
+        """
+        results = self.results
+        metric = metric or results.metrics[0]
+        shown = results.extremes(metric, MOST_PANELS) if clients is None else tuple(clients)
+        for client in shown:
+            require(client in self.clients, f"there is no client {client!r}; {nearest(client, self.clients)}")
+        panels = {}
+        for client in shown:
+            curves = {m: curve for m in results.methods if (curve := results.curve(m, client, metric)) is not None}
+            if curves:
+                panels[results.names[client]] = {
+                    m: (c.rounds.tolist(), _mean_of_known(c.values)) for m, c in curves.items()
+                }
+        return draw(panels, results.metric_name(metric))
+
+    def __str__(self) -> str:
+        from coterie.report.answer import answer_lines
+
+        return "\n".join(answer_lines(self.results))
+
+    def __repr__(self) -> str:
+        place = "" if self._temporary else f": {self.folder}"
+        counts = f"{len(self.clients)} clients, {len(self.seeds)} seeds"
+        return f"<comparison of {', '.join(self.methods)} on {counts}{place}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _mean_of_known(values: Any) -> list[float]:
+    """Mean over seeds [seeds, k] -> [k] of the values that there are."""
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(axis=0)
+    mean: list[float] = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan).tolist()
+    return mean

@@ -1,0 +1,69 @@
+"""The machine and the software on which a run was computed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coterie.base.errors import InputError, plain
+from coterie.base.files import read_json
+
+__all__ = ["environment", "said_of_other_machine"]
+
+
+def _arithmetic() -> dict[str, Any]:
+    """What decides how numbers are rounded: the instruction set that torch uses, and threads."""
+    return {
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": 1,  # `one_thread`
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+        "MKL_NUM_THREADS": os.environ.get("MKL_NUM_THREADS", ""),
+    }
+
+
+def said_of_other_machine(folder: Path) -> str:
+    """A sentence if what is there was computed on a machine of another kind; else empty."""
+    path = folder / "environment.json"
+    try:
+        before = read_json(path, dict)["machine"]
+        then = {key: before[key] for key in ("processor", "instructions")}
+    except (InputError, LookupError, TypeError):
+        return ""
+    now = {"processor": platform.machine(), "instructions": _arithmetic()["instructions"]}
+    words = [" ".join(map(str, kind.values())) for kind in (then, now)]
+    return (
+        ""
+        if then == now
+        else (
+            f"note: {folder} was begun on {plain(words[0], 60)} and goes on with {words[1]}; the last bits may differ"
+        )
+    )
+
+
+def environment(command: str, started: str) -> dict[str, Any]:
+    """Versions and machine, for whoever repeats the run."""
+    import importlib.metadata
+
+    from coterie import __version__
+
+    versions = {"coterie": __version__, "python": platform.python_version()}
+    for package in ("torch", "numpy", "scipy", "safetensors", "pandas", "scikit-learn"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    machine = {"system": platform.platform(), "processor": platform.machine(), **_arithmetic()}
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "command": command or " ".join(sys.argv),
+        "versions": versions,
+        "machine": machine,
+        "started": started,
+        "finished": finished,
+    }

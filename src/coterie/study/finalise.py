@@ -1,0 +1,181 @@
+"""`coterie finalise`: the recommended method of a finished run, fitted again on all rows, as one model to hand on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from coterie.base.clients import Clients
+from coterie.base.errors import nearest, require
+from coterie.base.files import json_rows, write_atomically
+from coterie.data import DATASETS
+from coterie.data.splits import DEFAULT_PARTS
+from coterie.run.entries import MethodEntry
+from coterie.run.evaluation import add_metrics
+from coterie.run.experiment import Experiment
+from coterie.run.files import FILES, hash_of, require_readable, write_json
+from coterie.run.fit import fit, personalise
+from coterie.run.history import Run
+from coterie.run.model_files import about_models, save_model
+from coterie.run.predictions import Answers
+from coterie.run.tables import read_experiment
+from coterie.study.predict import MODEL, load_answers
+from coterie.study.preflight import initial, model_to_train, run_settings
+
+__all__ = ["Final", "finalise"]
+
+
+class Final(NamedTuple):
+    """What was written: `rows` that each client trained on, for how many `rounds`, and `notes` about what could not be done."""
+
+    rows: dict[str, int]
+    rounds: int
+    notes: tuple[str, ...]
+
+
+def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float | None = None) -> Final:
+    """Fit `method` again on all rows of all clients, and write the model of `client` to the new folder `out`.
+
+    Settings are those of the run, the seed is its first, and rounds are those after which the method ended with it. Rows that were
+    kept for testing are trained on too; where something is chosen on validation rows, as in personalisation, these keep their share.
+    `out` gets model.safetensors, preprocess.json (how columns become inputs) and model.onnx.
+
+    Args:
+        run: the run directory.
+        out: a folder that does not exist or is empty.
+        client: whose model is written.
+        method: the label of a method of the run.
+        threshold: kept with the model, for `predict`.
+
+    Raises:
+        InputError: a run that was not made from tables on this machine, or under attack; an unknown name; `out` holds something.
+    """
+    require_readable(run)
+    experiment = read_experiment(run / "experiment.toml")
+    known = {entry.label: entry for entry in experiment.methods}
+    require(method in known, f"the run has no method {method!r}; {nearest(method, known)}")
+    require((run / "preprocess.json").is_file(), f"{run} was not made from tables; only these can be finalised")
+    require(not (run / "asks.csv").is_file(), f"the rows of {run} lie at sites; finalise works where all rows are here")
+    require(experiment.attack is None, f"{run} was made under attack; repeat it without [attack]")
+    require(not out.exists() or not any(out.iterdir()), f"{out} holds something already; choose another --out")
+    add_metrics(experiment.run.metrics)
+    whole = _on_all_rows(experiment)
+    seed = experiment.run.seeds[0]
+    clients = whole.load_data(seed)
+    require(client in clients.names, f"the run has no client {client!r}; {nearest(client, clients.names)}")
+    fitted = _fit(whole, known[method], clients, seed, _rounds(run, experiment, method, seed))
+    _write(out, whole, fitted, clients, client=client, method=method, threshold=threshold)
+    rows = {row["client"]: int(row["n_train"]) for row in fitted.summary if row["split"] == "train"}
+    return Final(rows, fitted.rounds, tuple(_write_onnx(out, _own_file(experiment.model))))
+
+
+def _on_all_rows(experiment: Experiment) -> Experiment:
+    """The same experiment without test rows; those of validation keep their share beside those of training."""
+    defaults = DATASETS[name].defaults if (name := str(experiment.data.get("name"))) in DATASETS else {}
+    parts = {**experiment.split}.get("parts") or defaults.get("split", {}).get("parts") or DEFAULT_PARTS
+    used = {part: share for part, share in parts.items() if part != "test"}
+    shares = {part: share / sum(used.values()) for part, share in used.items()}
+    data = {key: value for key, value in experiment.data.items() if key != "split_column"}
+    return replace(experiment, data=data, split={**experiment.split, "parts": shares})
+
+
+def _rounds(run: Path, experiment: Experiment, method: str, seed: int) -> int:
+    """Rounds after which a method ended, which callbacks may have decided; those of the run if it is not complete."""
+    rows = json_rows(run / "summary.json", {"method": str, "seed": int, "rounds": int})
+    return next(
+        (row["rounds"] for row in rows if (row["method"], row["seed"]) == (method, seed)), experiment.run.rounds
+    )
+
+
+def _fit(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int, rounds: int) -> Run:
+    module, tuning = model_to_train(experiment, clients, seed), entry.personalise
+    run = fit(
+        experiment.build_method(entry),
+        clients,
+        module,
+        rounds,
+        seed,
+        engine=experiment.engine,
+        filters=experiment.filters,
+        init=initial(experiment),
+        settings=run_settings(experiment, merge_validation=tuning is None),
+    )
+    if tuning is None:
+        return run
+    return personalise(run, clients, **vars(tuning), engine=experiment.engine, settings=run_settings(experiment))
+
+
+def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **about: Any) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    owner = about["client"] if about["client"] in run.models else "*"
+    model = experiment.tables()["model"]
+    save_model(out / MODEL, run, owner, {**about_models(about["method"], run, clients), **about, "model": model})
+    write_json(out / "preprocess.json", clients.recipe)
+    if own := _own_file(model):
+        write_json(out / FILES, {str(own): hash_of(own)})
+
+
+def _own_file(model: Mapping[str, Any]) -> Path | None:
+    """The file of a model of the user's own."""
+    name = str(model.get("name", ""))
+    return Path(name.rpartition(":")[0]) if ".py:" in name else None
+
+
+def _write_onnx(out: Path, own: Path | None) -> list[str]:
+    """Write model.onnx; a sentence if that cannot be done."""
+    try:
+        import onnx  # noqa: F401 - torch imports both when it exports, and names neither where one is missing
+        import onnxscript  # noqa: F401
+    except ImportError:
+        return ['no model.onnx: that needs pip install "coterie[onnx]"']
+    answers, recipe, _ = load_answers(out, trust=own)
+    rows = torch.export.Dim("rows")
+    path = out / "model.onnx"
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                answers,
+                (torch.zeros(2, len(recipe["features"])),),
+                input_names=["features"],
+                output_names=["prediction" if answers.numbers else "probabilities"],
+                dynamic_shapes=({0: rows},),
+                dynamo=True,
+                verbose=False,
+            )
+            exported = cast("torch.onnx.ONNXProgram", program)  # `dynamo` gives one
+            _require_same_answers(exported, answers, len(recipe["features"]))
+            write_atomically(path, exported.save)
+    except Exception as error:  # exporters fail in many ways on models of a user's own
+        return [f"no model.onnx: this model cannot be exported ({type(error).__name__})"]
+    return []
+
+
+def _require_same_answers(exported: torch.onnx.ONNXProgram, answers: Answers, features: int) -> None:
+    """Raises an error unless 3 rows get the answers of the model: where its code fixes the number of rows, exporters say nothing."""
+    from onnx.reference import ReferenceEvaluator
+
+    rows = torch.linspace(-1, 1, 3 * features).reshape(3, features)
+    (given,) = ReferenceEvaluator(exported.model_proto).run(None, {"features": rows.numpy()})
+    with torch.no_grad():
+        torch.testing.assert_close(torch.from_numpy(given), answers(rows), rtol=1e-3, atol=1e-4)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of packages that nobody needs here."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,201 @@
+"""A run directory: which folder it is, who may write it, where each method and seed lies in it, and what a resumed run must equal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, require
+from coterie.run.entries import MethodEntry
+from coterie.run.experiment import Experiment
+from coterie.run.files import refuse_links
+from coterie.run.hashes import damaged, sealed
+from coterie.run.tables import read_saved
+
+__all__ = [
+    "Pair",
+    "choose_folder",
+    "is_run",
+    "is_whole",
+    "mark_of",
+    "opened",
+    "refuse_other_data",
+    "refuse_other_settings",
+    "refuse_others",
+]
+
+CHECKPOINTS = "checkpoint"
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `folder` is a run directory, complete or not."""
+    return (folder / "experiment.toml").is_file() and (folder / CHECKPOINTS).is_dir()
+
+
+def choose_folder(experiment: Experiment, resume: bool) -> Path:
+    """The run directory: `run.out`, or runs/NAME with a number behind it if that is taken; to resume, the newest of these.
+
+    Raises `InputError` if a named folder holds something else, or a run and `resume` is not asked for.
+    """
+    if experiment.run.out is not None:
+        folder = Path(experiment.run.out)
+        refuse_others(folder, resume)
+        return folder
+    plain = newest = folder = Path("runs") / experiment.title
+    number = 2
+    while folder.exists():
+        newest, folder = folder, plain.with_name(f"{plain.name}-{number}")
+        number += 1
+    return newest if resume else folder
+
+
+def refuse_others(folder: Path, resume: bool) -> None:
+    """Raise `InputError` if `folder` holds something else, or a run and `resume` is not asked for."""
+    require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
+    if is_run(folder):
+        require(resume, f"{folder} already holds a run; continue with --resume, or choose another --out")
+    elif folder.is_dir():
+        begun = {CHECKPOINTS, "format.json", "tuning.csv"}  # a run that was killed before its first file
+        other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
+        require(other is None, f"{folder} holds {other} and is not a run directory; choose another --out")
+    refuse_links(folder)
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[None]:
+    """A run directory that no other process writes; what a killed one left half done is removed."""
+    import fcntl
+
+    try:
+        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        file = open(folder / CHECKPOINTS / "lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made a run directory ({error.strerror}); choose another --out") from error
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, and workers do not inherit it
+        except BlockingIOError as error:
+            raise InputError(f"{folder} is being written by another process; wait for it to end") from error
+        for left in folder.rglob(".*.tmp[0-9]*"):
+            left.unlink()
+        yield
+
+
+@dataclass
+class Pair:
+    """One method with one seed."""
+
+    entry: MethodEntry
+    seed: int
+    run: Path
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Label and seed."""
+        return self.entry.label, self.seed
+
+    @property
+    def folder(self) -> Path:
+        """Where its checkpoint lies."""
+        return self.run / CHECKPOINTS / f"{self.entry.label}-{self.seed}"
+
+    @property
+    def done(self) -> Path:
+        """The file that says that it is complete."""
+        return self.folder / "done.json"
+
+    @property
+    def history(self) -> Path:
+        """The file with a line for each saved round."""
+        return self.folder / "history.jsonl"
+
+    def saved(self) -> dict[str, Any] | None:
+        """What `done` holds; None if the pair is not complete, or the file is damaged."""
+        return sealed(self.done)
+
+    def refuse_lost_history(self) -> None:
+        """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
+        saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
+        for what in damaged(self.run, {name: saved["files"][name]} if saved else {}).values():
+            raise InputError(
+                f"{self.history} {what}; delete {self.folder} and continue with --resume: this method and seed start again"
+            )
+
+    def damage(self) -> dict[str, str]:
+        """What is wrong with the files of a complete pair, by their path in the run directory; empty if nothing is."""
+        saved = self.saved()
+        if saved is None:
+            return {self.done.relative_to(self.run).as_posix(): "is damaged"}
+        return damaged(self.run, saved["files"])
+
+
+FREE = frozenset({"seeds", "out", "jobs", "yardstick"})
+"""Keys of [run] on which no number depends, so that they may differ when a run is resumed."""
+
+
+def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
+    """Whether a pair is complete and all of its files are as it left them; what is not is told."""
+    if not pair.done.exists():
+        return False
+    damage = pair.damage()
+    for name, what in damage.items():
+        if say is not None:
+            say(f"{name} {what}: it is made again from the checkpoint of {pair.entry.label}, seed {pair.seed}")
+    return not damage
+
+
+def refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:
+    """Raise `InputError` if what was saved is of other data or settings. Methods and seeds may be added."""
+    saved = read_saved(folder, experiment)
+    old, new = saved.tables(), experiment.tables()
+    cure = "resume with the same settings, or choose another --out"
+    old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()
+    old["callbacks"], new["callbacks"] = {"deciding": saved.deciding()}, {"deciding": experiment.deciding()}
+    for table in ("data", "split", "model", "engine", "attack", "callbacks", "run"):
+        was, now = old.get(table, {}), new.get(table, {})
+        for key in sorted({*was, *now} - FREE):
+            require(
+                was.get(key) == now.get(key),
+                f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}",
+            )
+    methods = {m["label"]: m for m in new["methods"]}
+    for method in old["methods"]:
+        label = method["label"]
+        require(label in methods, f"{folder} has results of {label!r}, which is not among the methods now; {cure}")
+        differ = sorted(k for k in {*method, *methods[label]} if method.get(k) != methods[label].get(k))
+        require(not differ, f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
+    gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
+    require(not gone, f"{folder} has seed {gone[0] if gone else ''}, which is not among the seeds now; {cure}")
+    for entry in experiment.methods:
+        refuse_other_data(experiment, Pair(entry, experiment.run.seeds[0], folder), first)
+
+
+def refuse_other_data(experiment: Experiment, pair: Pair, clients: Clients) -> None:
+    """Raise `InputError` if a pair was saved with other rows, settings or files."""
+    saved = pair.saved()
+    require(
+        saved is None or saved["mark"] == mark_of(experiment, pair, clients),
+        f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
+    )
+
+
+def mark_of(experiment: Experiment, pair: Pair, clients: Clients) -> str:
+    """A hash of all that the numbers of a pair depend on: settings, rows, and files of the user's own."""
+    settings = experiment.tables()
+    settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
+    settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
+    settings["engine"] = experiment.engine.results()
+    settings["callbacks"] = experiment.deciding()
+    for free in ("report", "tune"):
+        settings.pop(free, None)
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
+    digest.update(clients.fingerprint().encode())
+    for path in experiment.files(pair.entry):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

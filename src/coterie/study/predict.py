@@ -1,0 +1,157 @@
+"""`coterie predict`: a model of a finished run, or one that was finalised, answers for new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+from coterie.base.errors import InputError, nearest, require
+from coterie.base.files import json_rows, read_json
+from coterie.base.loss import Kind
+from coterie.base.rows import LabelScale
+from coterie.models import build_shape
+from coterie.run.experiment import model_of
+from coterie.run.files import FILES, hash_of, own_objects, require_readable, safe_name
+from coterie.run.hashes import damaged, read_sealed
+from coterie.run.model_files import frozen_path, open_model_file
+from coterie.run.predictions import Answers, Prediction
+from coterie.run.tables import read_tables
+from coterie.study.layout import CHECKPOINTS
+
+__all__ = ["MODEL", "is_final", "load_answers", "predict"]
+
+MODEL = "model.safetensors"
+
+
+def predict(
+    folder: Path,
+    data: Path,
+    *,
+    client: str | None = None,
+    method: str | None = None,
+    seed: int | None = None,
+    threshold: float | None = None,
+    trust: Path | None = None,
+) -> Prediction:
+    """Predict the rows of a table or an npz file with a client's model of a finished run, or with a finalised one.
+
+    Args:
+        folder: the run directory, or what `coterie finalise` wrote.
+        data: raw columns as in the client's own file; the label may be missing.
+        client: of a run, whose model; where a method has one model for everybody, that one.
+        method: of a run, its label.
+        seed: of the run whose model is used; None: the first.
+        threshold: the probability of the second of two classes from which a row is called so; None: that of a finalised model, else .5.
+        trust: the Python file of a model of the user's own. It is the only file that is imported, and must be the one of the run.
+
+    Raises:
+        InputError: a run without tables, an unknown client or method, a file that does not fit, or a model whose file is not trusted.
+    """
+    from coterie.data import apply_recipe
+    from coterie.data.tables.read import cells_of
+
+    answers, recipe, about = load_answers(folder, client=client, method=method, seed=seed, trust=trust)
+    encoded = apply_recipe(recipe, data)
+    said = about.get("threshold") if threshold is None else threshold
+    prediction = answers.predict(
+        encoded.inputs,
+        encoded.labels,
+        method=about["method"],
+        client=str(about.get("client", client)),
+        notes=tuple(encoded.notes),
+        threshold=0.5 if said is None else said,
+        columns=cells_of(data),
+    )
+    require(threshold is None or len(prediction.classes) == 2, "a threshold needs two classes; leave it out")
+    return prediction
+
+
+def is_final(folder: Path) -> bool:
+    """Whether `folder` is what `coterie finalise` wrote."""
+    return (folder / MODEL).is_file()
+
+
+def load_answers(
+    folder: Path,
+    *,
+    client: str | None = None,
+    method: str | None = None,
+    seed: int | None = None,
+    trust: Path | None = None,
+) -> tuple[Answers, dict[str, Any], dict[str, Any]]:
+    """A model in eval mode, the recipe of its inputs, and what its file says about it; arguments and errors of `predict`."""
+    if is_final(folder):
+        given = {"client": client, "method": method, "seed": seed}
+        named = [key for key, value in given.items() if value is not None]
+        require(not named, f"{folder} holds one model; leave out {', '.join(named)}")
+        path, recipe = folder / MODEL, _json(folder / "preprocess.json")
+    else:
+        path, recipe = _of_run(folder, client, method, seed)
+    state, about = open_model_file(path)
+    require("shape" in about, f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
+    shape = about["shape"]
+    sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
+    table = about["model"] if is_final(folder) else read_tables(folder / "experiment.toml").get("model", {})
+    model = build_shape(_model(folder, table, trust), sizes, about["outputs"])
+    model.load_state_dict(state)
+    classes, label = tuple(about["classes"]), recipe["label"]
+    scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
+    guess = "regression" if not classes else "binary" if about["outputs"] == 1 else "classes"
+    kind = about.get("kind", guess)  # a file that was written before kinds were does not say it
+    require(kind in get_args(Kind), f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}")
+    return Answers(model, kind, classes, scale, last=about.get("last") is True).eval(), recipe, about
+
+
+def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
+    """The file of a model, and the recipe of its seed."""
+    require_readable(run)
+    read_tables(run / "experiment.toml")
+    summary = json_rows(run / "summary.json", {"client": str, "method": str})
+    known = {row["client"] for row in summary}
+    require(client is not None, f"say whose model answers, with --client; the run has {', '.join(sorted(known))}")
+    require(client in known, f"the run has no client {client!r}; {nearest(str(client), known)}")
+    if not (run / "preprocess.json").exists():
+        raise InputError(f"{run} was not made from tables, so it cannot read a file; use its models/ from Python")
+    recipes = _json(run / "preprocess.json")
+    used = str(next(iter(recipes)) if seed is None else seed)
+    require(used in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
+    labels_known = {row["method"] for row in summary}
+    require(method in labels_known, f"the run has no method {method!r}; {nearest(str(method), labels_known)}")
+    return _model_path(run, str(method), used, str(client)), recipes[used]
+
+
+def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
+    """What builds the model of a run. A file of the user's own is imported only if it is trusted and is the one of the run."""
+    name = str(table.get("name", ""))
+    require(
+        not own_objects(name), f"the model of {run} is {name}, an object of a Python program; load it there: models/"
+    )
+    if ".py:" in name:
+        path, _, attribute = name.rpartition(":")
+        if trust is None:
+            raise InputError(
+                f"the model of {run} is {name}, and to build it runs that file; look at it, then say --trust {path}"
+            )
+        recorded = _json(run / FILES).get(path) if (run / FILES).exists() else None
+        require(hash_of(trust) == recorded, f"{trust} is not the file with which {run} was made; give the same {path}")
+        table = {**table, "name": f"{trust}:{attribute}"}
+    return model_of(table, f"{run}, [model]")
+
+
+def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
+    own = run / "models" / f"{safe_name(f'{method}-{seed}-{client}')}.safetensors"
+    shared = run / "models" / f"{safe_name(f'{method}-{seed}')}.safetensors"
+    model = own if own.exists() else shared
+    require(
+        model.exists(),
+        f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
+    )
+    recorded = read_sealed(run / CHECKPOINTS / f"{method}-{seed}" / "done.json")["files"]
+    needed = [path.relative_to(run).as_posix() for path in (model, frozen_path(run / "models", method, seed))]
+    for name in damaged(run, {name: recorded[name] for name in needed if name in recorded}):
+        raise InputError(f"{run / name} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
+    return model
+
+
+def _json(path: Path) -> Any:
+    return read_json(path, dict, "is this the folder of a finished run?")

@@ -1,0 +1,100 @@
+"""What an experiment needs before any training: its metrics, its initial model, and checks of all that a run would stumble over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie import models
+from coterie.attacks import choose_attackers
+from coterie.base.clients import Clients
+from coterie.base.errors import require
+from coterie.base.metric_names import short_names
+from coterie.base.vector import copied
+from coterie.compute.metrics import find_metrics
+from coterie.compute.workspace import Workspace
+from coterie.contract.method import as_attack, as_method
+from coterie.models import build_model
+from coterie.run.entries import MethodEntry
+from coterie.run.experiment import Experiment
+from coterie.run.fit import start_from
+from coterie.run.model_files import load_model_file
+from coterie.run.personalisation import tunable
+from coterie.run.settings import RunSettings
+
+__all__ = [
+    "check_everything",
+    "check_method",
+    "initial",
+    "metric_names",
+    "model_to_train",
+    "run_settings",
+]
+
+
+def check_everything(experiment: Experiment, clients: Clients) -> None:
+    """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
+    run = experiment.run
+    most = len(clients)
+    require(
+        run.clients_per_round is None or run.clients_per_round <= most,
+        f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients",
+    )
+    experiment.engine.check()
+    for callback in experiment.callbacks:
+        callback.check()  # what it imports is then shared by the processes of jobs
+    find_metrics(metric_names(experiment))
+    for entry in experiment.methods:
+        check_method(experiment, entry, clients)
+    if experiment.attack is not None:
+        choose_attackers(as_attack(experiment.attack).on, clients.names, 0)
+    module = model_to_train(experiment, clients, 0)
+    init = initial(experiment)
+    if init is not None:
+        start_from(module, init)
+    workspace = Workspace(module, run.row_loss(clients), clients[0])
+    for entry in experiment.methods:
+        if entry.personalise is not None:
+            tunable(workspace.layout, entry.personalise.part)
+            require(
+                clients.validation is not None,
+                f"{entry.label} chooses on validation rows, and there are none; give split.parts a share for validation",
+            )
+
+
+def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
+    """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
+    method = as_method(experiment.build_method(entry))
+    method.check(clients.names)
+    held = clients.server is not None or not method.needs_server_rows
+    require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
+
+
+def model_to_train(experiment: Experiment, clients: Clients, seed: int) -> torch.nn.Module:
+    """The module of an experiment, with the parameters frozen that it names; a caller's own stays as it is."""
+    given = experiment.build_model()
+    module = build_model(given, clients, seed)
+    if module is given:
+        module = copied(module)
+    models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
+    return module
+
+
+def initial(experiment: Experiment) -> dict[str, Tensor] | None:
+    """The state dict that `model.init` names."""
+    path = experiment.model.get("init")
+    return None if path is None else experiment.objects.get(path) or load_model_file(Path(path))
+
+
+def metric_names(experiment: Experiment) -> tuple[str, ...]:
+    """Names of the metrics, those of the user's own without their file."""
+    return short_names(experiment.run.metrics)
+
+
+def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
+    """The settings of each run of an experiment, but for those that differ."""
+    return replace(experiment.run, **{"metrics": metric_names(experiment), **differing})

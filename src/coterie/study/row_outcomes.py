@@ -1,0 +1,146 @@
+"""`outcomes/`: what each model of a run says of each test row, so that a report can compare methods patient by patient.
+
+One file per method and seed, safetensors, of all clients that have test rows behind each other (R rows):
+
+- `offsets` int64 [n + 1]: client i of the metadata's `clients` has the rows offsets[i]:offsets[i + 1];
+- `numbers` int64 [R]: which row of the client it is, the same number in every seed;
+- `loss` float64 [R], and `constant_loss` float64 [R]: the loss of always predicting the client's own training rows,
+  NaN where the loss is the user's own;
+- `thresholds` float64 [n]: for two classes, the risk of class 1 at which sensitivity plus specificity is highest on the client's
+  validation rows; NaN where there are none, or the method trained on them;
+- `labels` [R] and `outputs` [R, C], where a row has one label (not for images of labels or texts) and the kind of the loss is not
+  "own"; those of a regression are in the unit of the label, while its losses are squared errors of the standardised label.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.base.clients import Clients
+from coterie.base.files import write_atomically
+from coterie.base.loss import Kind, RowLoss
+from coterie.base.rng import Rng
+from coterie.base.rows import LabelScale, Part, named
+from coterie.compute.workspace import Workspace
+from coterie.run.history import Run
+
+__all__ = ["of_rows", "outcomes", "write_outcomes"]
+
+
+def write_outcomes(path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto") -> None:
+    """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
+    from safetensors.torch import save
+
+    names, tensors = outcomes(run, clients, loss)
+    if names:
+        about = {"method": label, "seed": run.seed, "clients": names}
+        content = save(tensors, metadata={"coterie": json.dumps(about)})
+        write_atomically(path, lambda p: p.write_bytes(content))
+
+
+@torch.no_grad()
+def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[list[str], dict[str, Tensor]]:
+    """The clients that have a model and test rows, and the tensors of the file."""
+    workspace = Workspace(run.module, loss, clients[0])
+    workspace.model.eval()
+    trained_on = {row["client"]: row["n_train"] for row in run.summary}
+    names: list[str] = []
+    columns: dict[str, list[Tensor]] = {}
+    thresholds: list[float] = []
+    for client in (*clients, *(clients.unseen or ())):
+        name, model = client.name, run.models.get(client.name, run.models.get("*"))
+        if client.test is None or model is None:
+            continue
+        names.append(name)
+        workspace.load(model.cpu())
+        held = client.validation
+        known = [client.train]
+        if held is not None and trained_on.get(name, 0) > len(client.train):
+            known.append(held)
+            held = None
+        labels = torch.cat([part.labels for part in known])
+        # The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary.
+        with workspace.noise(Rng.named(run.seed, run.rounds, name, "round/layers").seed()):
+            said = of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale)
+            thresholds.append(torch.nan if held is None else _threshold(workspace, held))
+        for key, value in said.items():
+            columns.setdefault(key, []).append(value)
+    sizes = [len(loss) for loss in columns.get("loss", ())]
+    joined = {key: torch.cat(values) for key, values in columns.items()}
+    joined["thresholds"] = torch.tensor(thresholds, dtype=torch.float64)
+    return names, {**joined, "offsets": torch.tensor(np.cumsum([0, *sizes]))}
+
+
+def _outputs(workspace: Workspace, part: Part) -> Tensor:
+    return torch.cat([workspace.model(workspace.prepare(some.read())) for some in part.chunks()])
+
+
+def _threshold(workspace: Workspace, part: Part) -> float:
+    """The risk from which to call a row positive, half way between two rows; of several that are as good the nearest to .5."""
+    if workspace.loss.kind != "binary" or part.labels.ndim > 1:
+        return torch.nan
+    positive = (part.labels == 1).double()
+    risks, group = torch.sigmoid(_outputs(workspace, part).reshape(-1).double()).unique(return_inverse=True)
+    total = torch.stack([positive.sum(), (1 - positive).sum()])
+    if len(risks) < 2 or not bool(total.all()):
+        return torch.nan
+    below = torch.stack([torch.bincount(group, weights=w).cumsum(0)[:-1] for w in (positive, 1 - positive)])
+    missed, spared = below / total[:, None]
+    cuts = (risks[1:] + risks[:-1]) / 2
+    best = cuts[spared - missed >= (spared - missed).max() - 1e-12]
+    return float(best[(best - 0.5).abs().argmin()])
+
+
+@torch.no_grad()
+def of_rows(
+    workspace: Workspace, test: Part, trained_on: Tensor, numbers: NDArray[np.int64] | None, scale: LabelScale
+) -> dict[str, Tensor]:
+    """What the loaded model says of each test row [R] of a client, under the names of the file.
+
+    Args:
+        workspace: with the model, which does not train.
+        test: the test rows.
+        trained_on: labels of the client's training rows.
+        numbers: which rows of the client they are; None: numbers made from what is in them.
+        scale: how the labels of a regression are stored.
+    """
+    outputs = _outputs(workspace, test)
+    tensors = {"loss": workspace.loss.rows(outputs, test.labels).double()}
+    if test.labels.ndim == 1 and workspace.loss.kind != "own":
+        tensors |= {"labels": test.labels, "outputs": outputs.reshape(len(test), -1)}
+        if workspace.loss.kind == "regression":  # on numbers of classes too, which are then numbers like others
+            tensors |= {k: scale.undo(tensors[k]) for k in ("labels", "outputs")}
+            tensors["labels"] = tensors["labels"].to(tensors["outputs"].dtype)
+    kind = workspace.loss.kind if workspace.loss.own is None else "own"
+    tensors["constant_loss"] = _constant_loss(kind, trained_on, test.labels)
+    return tensors | {"numbers": torch.from_numpy(_content_numbers(test) if numbers is None else numbers)}
+
+
+def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
+    """Loss of each row if its training shares (for regression: their mean) are always predicted; NaN where undefined."""
+    if kind == "regression":
+        return ((test - train.double().mean()) ** 2).double().reshape(len(test), -1).mean(dim=1)
+    if kind == "own":
+        return torch.full((len(test),), torch.nan, dtype=torch.float64)
+    # One added row per class: a class without training rows would cost an infinite loss.
+    counts = torch.bincount(train.reshape(-1), minlength=int(max(train.max(), test.max())) + 1).double() + 1
+    return -(counts / counts.sum()).log()[test].reshape(len(test), -1).mean(dim=1)
+
+
+def _content_numbers(part: Part) -> NDArray[np.int64]:
+    """A number for each row made from what is in it: equal rows have equal numbers."""
+    return np.array([number for some in part.chunks() for number in _numbers_of(some)], dtype=np.int64)
+
+
+def _numbers_of(part: Part) -> list[int]:
+    tensors = (*named(part.read()).values(), part.labels)
+    columns = [np.ascontiguousarray(t.cpu().reshape(len(part), -1).numpy()) for t in tensors]
+    digests = [hashlib.blake2b(b"".join(c[i].tobytes() for c in columns), digest_size=8) for i in range(len(part))]
+    return [int.from_bytes(d.digest(), "little", signed=True) for d in digests]

@@ -1,0 +1,278 @@
+"""Run every method and seed of an experiment, save as it goes, and write the files that people and reports read."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from coterie.base.clients import Clients
+from coterie.base.errors import RunError, require
+from coterie.run.entries import MethodEntry
+from coterie.run.evaluation import add_metrics
+from coterie.run.experiment import Experiment
+from coterie.run.files import (
+    FILES,
+    PAIRED,
+    WRITER,
+    YARDSTICKS,
+    hash_of,
+    own_files,
+    require_readable,
+    safe_name,
+    write_json,
+)
+from coterie.run.fit import fit, one_thread, personalise
+from coterie.run.hashes import TABLES, hashes, write_sealed
+from coterie.run.history import Run
+from coterie.run.model_files import save_models
+from coterie.run.tables import write_experiment
+from coterie.study.environment import environment, said_of_other_machine
+from coterie.study.jobs import Jobs
+from coterie.study.layout import (
+    Pair,
+    is_run,
+    is_whole,
+    mark_of,
+    opened,
+    refuse_other_data,
+    refuse_other_settings,
+    refuse_others,
+)
+from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
+from coterie.study.progress import Event, Status
+from coterie.study.row_outcomes import write_outcomes
+from coterie.study.tables import seal_tables, write_tables
+from coterie.study.trees import check_yardstick, entries_of, measured
+
+__all__ = ["Backend", "run_experiment"]
+
+
+class Backend(Protocol):
+    """Where an experiment runs: who has the rows, and which engine trains on them."""
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        """The clients of one seed; rows of zeros stand for rows that are elsewhere."""
+        ...
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: torch.nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        """Run one method on the clients that `load` gave last."""
+        ...
+
+    def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
+        """Of a finished run, rows of `paired.json`; none where the rows are here, and `outcomes/` says more."""
+        ...
+
+
+class _Here:
+    """This machine."""
+
+    def load(self, experiment: Experiment, seed: int) -> Clients:
+        return experiment.load_data(seed)
+
+    def fit(
+        self,
+        experiment: Experiment,
+        entry: MethodEntry,
+        clients: Clients,
+        module: torch.nn.Module,
+        seed: int,
+        *,
+        checkpoint: Path,
+        resume: bool,
+        progress: Callable[[int], None],
+    ) -> Run:
+        run = experiment.run
+        return fit(
+            experiment.build_method(entry),
+            clients,
+            module,
+            run.rounds,
+            seed,
+            engine=experiment.engine,
+            attack=experiment.attack,
+            filters=experiment.filters,
+            init=initial(experiment),
+            checkpoint=checkpoint,
+            settings=run_settings(
+                experiment,
+                resume=resume,
+                callbacks=(*experiment.callbacks, *run.callbacks, progress),
+                label=entry.label,
+                merge_validation=run.merge_validation and entry.personalise is None,
+            ),
+        )
+
+    def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
+        return []
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    resume: bool = False,
+    command: str = "",
+    notify: Callable[[Event], None] | None = None,
+    backend: Backend | None = None,
+    say: Callable[[str], None] | None = None,
+) -> None:
+    """Run every method and seed, and write the run directory; on this machine, or where `backend` says.
+
+    Bad input is found before any training. With `resume` what is complete is not done again; what was damaged since is made again
+    from the checkpoint, and `say` is told.
+
+    Raises:
+        InputError: bad settings or data, or a run directory of another experiment.
+        RunError: a run that cannot go on; what was saved stays.
+    """
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    seeds = experiment.run.seeds
+    add_metrics(experiment.run.metrics)
+    _refuse_elsewhere(experiment, backend)
+    where = backend or _Here()
+    first = where.load(experiment, seeds[0])
+    check_everything(experiment, first)
+    check_yardstick(experiment, first)
+    refuse_others(folder, resume)
+    if is_run(folder):
+        require_readable(folder)
+        refuse_other_settings(experiment, folder, first)
+    entries = (*experiment.methods, *entries_of(experiment))
+    pairs = [Pair(entry, seed, folder) for seed in seeds for entry in entries]
+    if resume:
+        _refuse_lost(pairs, folder, say)
+    status = Status([p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs)
+    with experiment.engine.kept_open(), opened(folder):
+        _write_beginning(experiment, folder, first)
+        try:
+            with Jobs(experiment.run.jobs) as running, one_thread():
+                for clients, pair in _with_clients(pairs, folder, first, functools.partial(where.load, experiment)):
+                    if resume and is_whole(pair, say):
+                        refuse_other_data(experiment, pair, clients)
+                        status.skip(*pair.key)
+                    else:
+                        work = functools.partial(_run_pair, experiment, pair, clients, resume, where)
+                        running.run(work, functools.partial(status.of, *pair.key))
+        finally:
+            write_tables(folder, entries, seeds)
+            write_json(folder / "environment.json", environment(command, started))
+        paired = where.paired_errors(experiment)
+        if paired:
+            write_json(folder / PAIRED, paired)
+        seal_tables(folder)
+
+
+def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
+    """Raise `InputError` for what works only where all rows are, and for jobs where the engine cannot be forked."""
+    run, where = experiment.run, experiment.where
+    here_alone = (
+        experiment.attack,
+        experiment.callbacks,
+        run.appeal,
+        run.yardstick,
+        *(m.personalise for m in experiment.methods),
+    )
+    require(
+        backend is None or not any(here_alone),
+        f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are on this "
+        "machine; leave them out of a plan for sites",
+    )
+    require(
+        run.jobs == 1 or (backend is None and experiment.engine.forks),
+        f"{where}: run.jobs = {run.jobs} needs the engine inprocess on the CPU; leave it out",
+    )
+
+
+def _refuse_lost(pairs: Iterable[Pair], folder: Path, say: Callable[[str], None] | None) -> None:
+    """Raise `InputError` where a run cannot be resumed; `say` is told where it goes on with other arithmetic."""
+    for pair in pairs:
+        pair.refuse_lost_history()
+    other = said_of_other_machine(folder)
+    if other and say:
+        say(other)
+
+
+def _write_beginning(experiment: Experiment, folder: Path, first: Clients) -> None:
+    (folder / TABLES).unlink(missing_ok=True)
+    write_json(folder / "format.json", WRITER)
+    write_experiment(folder / "experiment.toml", experiment)
+    own = own_files(experiment.tables())
+    if own:
+        write_json(folder / FILES, {path: hash_of(Path(path)) for path in own})
+    write_json(folder / "notes.json", [*first.notes, *experiment.notes])
+
+
+def _with_clients(
+    pairs: Sequence[Pair], folder: Path, first: Clients, load: Callable[[int], Clients]
+) -> Iterator[tuple[Clients, Pair]]:
+    """Each pair and the clients of its seed, whose recipes are written as soon as they are known."""
+    recipes: dict[str, Any] = {}
+    for seed, group in itertools.groupby(pairs, lambda pair: pair.seed):
+        clients = first if seed == pairs[0].seed else load(seed)
+        if clients.recipe is not None:
+            recipes[str(seed)] = clients.recipe
+            write_json(folder / "preprocess.json", recipes)
+        for pair in group:
+            yield clients, pair
+
+
+def _run_pair(
+    experiment: Experiment, pair: Pair, clients: Clients, resume: bool, where: Backend, progress: Callable[[int], None]
+) -> None:
+    if pair.entry.name in YARDSTICKS:
+        pair.folder.mkdir(parents=True, exist_ok=True)
+        pair.history.touch()
+        rows = measured(experiment, pair.entry, clients, pair.seed)
+        _seal_pair(experiment, pair, clients, [pair.history], {"summary": rows, "failures": {}, "history": []})
+        return
+    module = model_to_train(experiment, clients, pair.seed)
+    try:
+        result = where.fit(
+            experiment,
+            pair.entry,
+            clients,
+            module,
+            pair.seed,
+            checkpoint=pair.folder,
+            resume=resume,
+            progress=progress,
+        )
+    except RunError as error:
+        raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
+    label, tuning = pair.entry.label, pair.entry.personalise
+    if tuning is not None:
+        settings = run_settings(experiment)
+        result = personalise(result, clients, **vars(tuning), engine=experiment.engine, settings=settings)
+    files = [pair.history, *save_models(pair.run / "models", label, result, clients)]
+    if isinstance(where, _Here):
+        outcomes = pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors"
+        write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients))
+        files.append(outcomes)
+    rows = [{"method": label, "algorithm": pair.entry.name, **row} for row in result.summary]
+    # What was measured before tuning is of other models.
+    history = None if tuning is None else result.history
+    _seal_pair(experiment, pair, clients, files, {"summary": rows, "failures": result.failures, "history": history})
+
+
+def _seal_pair(
+    experiment: Experiment, pair: Pair, clients: Clients, files: Iterable[Path], results: Mapping[str, Any]
+) -> None:
+    mark, written = mark_of(experiment, pair, clients), hashes(pair.run, (f for f in files if f.exists()))
+    write_sealed(pair.done, {"mark": mark, **results, "files": written})

@@ -1,0 +1,135 @@
+"""The tables of a run directory, collected from what each method and seed left; they can be made again at any time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from coterie.base.errors import InputError, require
+from coterie.base.files import read_checkpoint, read_toml
+from coterie.contract.wire import ClientCost
+from coterie.run.checkpoint import history_lines
+from coterie.run.entries import MethodEntry
+from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
+from coterie.run.hashes import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
+from coterie.run.history import Timing
+from coterie.study.layout import CHECKPOINTS, Pair, is_run
+
+__all__ = ["Verified", "mend_tables", "seal_tables", "verify", "write_tables"]
+
+
+def write_tables(folder: Path, methods: Iterable[MethodEntry], seeds: Sequence[int]) -> None:
+    """Write summary.json, history.csv, weights.csv, timing.csv and, for clients elsewhere, asks.csv from complete pairs."""
+    summary: list[dict[str, Any]] = []
+    history: list[list[Any]] = []
+    weights: list[list[Any]] = []
+    timing: list[list[Any]] = []
+    asks: list[list[Any]] = []
+    failed: list[dict[str, Any]] = []
+    for entry in methods:
+        for seed in seeds:
+            pair = Pair(entry, seed, folder)
+            saved = pair.saved()
+            if saved is None:
+                continue
+            summary += saved["summary"]
+            failed += [
+                {"method": entry.label, "seed": seed, "client": client, "last": why}
+                for client, why in sorted(saved["failures"].items())
+            ]
+            head = [entry.label, seed]
+            tuned: list[list[Any]] | None = saved["history"]
+            for line in map(json.loads, pair.history.read_text(encoding="utf-8").splitlines()):
+                history += [[*head, *row] for row in line["history"] if tuned is None]
+                weights += [[*head, *row] for row in line["weights"]]
+                timing += [[*head, *Timing(*row)] for row in line["seconds"]]
+                asks += [[*head, *row] for row in line.get("asks", ())]
+            history += [[*head, *row] for row in tuned or ()]
+    write_json(folder / "summary.json", summary)
+    if failed:
+        write_json(folder / "failures.json", failed)
+    write_csv(folder / "history.csv", HISTORY, history)
+    write_csv(folder / "weights.csv", WEIGHTS, weights)
+    write_csv(folder / "timing.csv", TIMING, timing)
+    if asks:
+        write_csv(folder / "asks.csv", (*ASKS, *ClientCost._fields), asks)
+
+
+def seal_tables(folder: Path) -> None:
+    """Record the hashes of the files that people and reports read, and which methods and seeds they were collected from."""
+    tables = [f for f in folder.iterdir() if f.suffix in (".json", ".csv", ".toml")]
+    pairs = sorted(f.parent.name for f in (folder / CHECKPOINTS).glob("*/done.json"))
+    write_sealed(folder / TABLES, {"files": hashes(folder, tables), "pairs": pairs})
+
+
+def mend_tables(folder: Path) -> list[str]:
+    """Make damaged tables of a finished run again; returns the names of those.
+
+    Raises:
+        InputError: a file that other files cannot replace, with the cure.
+    """
+    record = sealed(folder / TABLES)
+    if record is None:
+        return []  # the run is not finished, or reads as one that is not
+    recorded: dict[str, str] = record["files"]
+    broken = damaged(folder, recorded)
+    if not broken:
+        return []
+    settings = folder / "experiment.toml"
+    require(settings.name not in broken, f"{settings} {broken.get(settings.name)}; restore it from a copy")
+    tables = read_toml(settings)
+    # Their labels are all that is needed, so that no method has to be known here.
+    methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
+    methods += [MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")]
+    pairs = [Pair(entry, seed, folder) for entry in methods for seed in tables["run"]["seeds"]]
+    again = f"continue with: coterie run {settings} --resume"
+    for pair in pairs:
+        require(not pair.damage(), f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
+    write_tables(folder, methods, tables["run"]["seeds"])
+    left = damaged(folder, recorded)
+    for name, what in left.items():
+        raise InputError(f"{folder / name} {what}; {again}")
+    return sorted(broken)
+
+
+class Verified(NamedTuple):
+    """What `verify` found: how many files are as recorded, and what is wrong with the others, a sentence each."""
+
+    whole: int
+    problems: list[str]
+
+
+def verify(folder: Path) -> Verified:
+    """Compare every file of a run directory with what the run recorded of it. Raises `InputError` if it is not a run directory."""
+    require(is_run(folder), f"{folder} is not a run directory; `coterie compare` writes one")
+    whole = 0
+    problems: list[str] = []
+    seals = [folder / TABLES, *sorted((folder / CHECKPOINTS).glob("*/done.json"))]
+    if (record := sealed(folder / TABLES)) is not None:
+        seals[1:] = [folder / CHECKPOINTS / pair / "done.json" for pair in record["pairs"]]
+    for path in seals:
+        try:
+            recorded = read_sealed(path)["files"]
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        broken = damaged(folder, recorded)
+        whole += 1 + len(recorded) - len(broken)
+        problems += [f"{folder / name} {what}; {_cure(folder, name)}" for name, what in broken.items()]
+    for path in sorted((folder / CHECKPOINTS).glob("*/checkpoint.safetensors")):
+        try:
+            history_lines(path.with_name("history.jsonl"), read_checkpoint(path).meta)
+            whole += 1
+        except InputError as error:
+            problems.append(str(error))
+    return Verified(whole, list(dict.fromkeys(problems)))
+
+
+def _cure(folder: Path, name: str) -> str:
+    if name == "experiment.toml":
+        return "restore it from a copy"
+    if name.endswith("history.jsonl"):
+        return f"delete {(folder / name).parent} and continue with: coterie run {folder / 'experiment.toml'} --resume"
+    return f"continue with: coterie run {folder / 'experiment.toml'} --resume"

@@ -1,0 +1,41 @@
+"""`coterie track`: what a finished run measured, sent to a logger as if it had followed the run."""
+
+from __future__ import annotations
+
+import os
+
+from coterie.base.errors import nearest, require
+from coterie.report.results import Results
+from coterie.run.callbacks import CALLBACKS
+from coterie.run.trackers.tracker import Tracker
+
+__all__ = ["track"]
+
+
+def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int:
+    """Send the history of a run directory to a logger; returns the number of runs there, one for each method and seed.
+
+    Args:
+        folder: the run directory.
+        to: name of the logger, mlflow or tensorboard.
+        at: tracking URI or folder; None: the logger's default.
+
+    Raises:
+        InputError: an unknown logger, one that is not installed, or no run directory.
+    """
+    trackers = [name for name in CALLBACKS if issubclass(CALLBACKS[name], Tracker)]
+    require(to in trackers, f"there is no logger {to!r}; {nearest(to, trackers)}")
+    tracker: Tracker = CALLBACKS[to](**({} if at is None else {"to": at}))
+    results = Results.load(os.fspath(folder))
+    rounds = results.experiment["run"]["rounds"]
+    runs: dict[tuple[str, int], list[tuple[str, float, int]]] = {}
+    for (method, client, split, metric), seeds in results.history.items():
+        name = "/".join(part for part in (split, client, metric) if part not in ("", "*"))
+        for seed, values in seeds.items():
+            runs.setdefault((method, seed), []).extend((name, value, number) for number, value in values.items())
+    for (method, seed), numbers in sorted(runs.items()):
+        sink = tracker.open(method, seed, rounds)
+        for number in numbers:
+            sink.number(*number)
+        sink.close()
+    return len(runs)
