@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from coterie.base.files import read_toml
 from experiments.documents import BENCHMARKS, RESULTS, ROOT, Document, Row, read, read_json
-from experiments.judging import Agreement, Interval, Setting, Word, compare, interval, judge_all, moves, too_short
+from experiments.judging import Agreement, Interval, Setting, Word, compare, interval, judge, moves, too_short
 
 FILE = ROOT / "experiments" / "claims.toml"
 EXPERIMENTS = ROOT / "experiments"
@@ -113,8 +113,8 @@ class Evidence:
             pair.effect and Setting(pair.effect, claim["direction"], _margin(claim), pair.room, pair.early, blocked)
             for pair in pairs
         ]
-        word, words = judge_all(settings, claim["over"])
-        return Judged(claim, [_with_word(pair, own) for pair, own in zip(pairs, words, strict=True)], word)
+        word, words = judge(settings, claim["over"])
+        return Judged(claim, [replace(pair, word=own) for pair, own in zip(pairs, words, strict=True)], word)
 
     def _pairs(self, claim: Mapping[str, Any]) -> Iterator[Pair]:
         """Yield the settings of a claim."""
@@ -239,10 +239,6 @@ def _effects(claim: Mapping[str, Any], one: Values, two: Values) -> Values:
     if claim.get("ratio"):
         return {s: sign * math.log(one[s] / two[s]) for s in one}
     return {s: sign * (one[s] - two[s]) for s in one}
-
-
-def _with_word(pair: Pair, word: Word) -> Pair:
-    return Pair(**{**vars(pair), "word": word})
 
 
 def load() -> Evidence:

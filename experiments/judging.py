@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 Word = Literal["confirmed", "opposite", "not clear", "cannot show here", "early training", "not run", "no verdict"]
 Direction = Literal["higher", "lower", "as high", "as low", "alike"]
@@ -44,7 +44,7 @@ class Interval(NamedTuple):
         """Return the one-sided p value of the mean being above a bar."""
         if self.error == 0:
             return 0.0 if self.mean > bar else 1.0
-        return float(stats.t.sf((self.mean - bar) / self.error, self.seeds - 1))
+        return float(stdtr(self.seeds - 1, (bar - self.mean) / self.error))
 
     def below(self, bar: float) -> float:
         """Return the one-sided p value of the mean being below a bar."""
@@ -53,7 +53,7 @@ class Interval(NamedTuple):
     def at_twenty_seeds(self) -> float:
         """Return the half-width that 20 seeds of the same spread would give."""
         spread = self.error * math.sqrt(self.seeds)
-        return float(stats.t.ppf(1 - LEVEL / 2, SEEDS - 1)) * spread / math.sqrt(SEEDS)
+        return float(stdtrit(SEEDS - 1, 1 - LEVEL / 2)) * spread / math.sqrt(SEEDS)
 
 
 def interval(differences: Sequence[float], *, computed: bool = False) -> Interval:
@@ -73,7 +73,7 @@ def interval(differences: Sequence[float], *, computed: bool = False) -> Interva
     if len(values) < 2:
         raise ValueError("one value has no interval")
     error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    half = float(stats.t.ppf(1 - LEVEL / 2, len(values) - 1)) * error
+    half = float(stdtrit(len(values) - 1, 1 - LEVEL / 2)) * error
     return Interval(mean, mean - half, mean + half, error, len(values))
 
 
@@ -96,17 +96,12 @@ class Setting(NamedTuple):
     blocked: bool = False
 
 
-def judge(setting: Setting) -> Word:
-    """Return the word of one setting by itself."""
-    return _before(setting) or _by_p_values(*_p_values(setting))
-
-
-def judge_all(settings: Sequence[Setting | None], over: Literal["all", "most"]) -> tuple[Word, list[Word]]:
+def judge(settings: Sequence[Setting | None], over: Literal["all", "most"]) -> tuple[Word, list[Word]]:
     """Return the word of a sentence over several settings, and that of each setting; None is a setting that was not run.
 
-    "all" is confirmed if each setting is, "most" if more than half are; "all" is opposite if one setting is, "most" if at least half are.
-    Where one or more settings suffice for a word, their p values are corrected for the number of settings (Holm). What neither
-    word follows from is named after the settings that could not decide, if there are such, and else is not clear.
+    "all" is confirmed if each setting is, "most" if more than half are; "all" is opposite if one setting is, "most" if at
+    least half are. Where fewer than all settings suffice for a word, their p values are corrected for the number of settings
+    (Holm). Where neither word follows and some settings could not decide, the word is theirs.
     """
     early: list[Word | None] = [_before(setting) if setting else "not run" for setting in settings]
     pairs = [_p_values(setting) for setting, word in zip(settings, early, strict=True) if setting and word is None]
@@ -115,11 +110,13 @@ def judge_all(settings: Sequence[Setting | None], over: Literal["all", "most"]) 
     later = map(_by_p_values, in_favour, against)
     known: list[Word] = [word or next(later) for word in early]
     confirmed, opposite = known.count("confirmed"), known.count("opposite")
-    if over == "all" and opposite or over == "most" and 2 * opposite >= len(known) > 0:
+    if not known:
+        return "not run", known
+    if opposite >= (1 if over == "all" else len(known) / 2):
         return "opposite", known
-    if known and confirmed == len(known) or over == "most" and 2 * confirmed > len(known):
+    if confirmed == len(known) or (over == "most" and confirmed > len(known) / 2):
         return "confirmed", known
-    if not known or "not run" in known:
+    if "not run" in known:
         return "not run", known
     if "not clear" in known or opposite:
         return "not clear", known

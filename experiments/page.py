@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-
 from coterie.base.files import read_toml
 from experiments.claims import CURVES, FILE, Evidence, Judged, Pair, Place, load
 from experiments.documents import ROOT, Row
@@ -164,13 +163,13 @@ def paper_page(evidence: Evidence, paper: Mapping[str, Any]) -> str:
 def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
     claim = judged.claim
     where = f'"{claim["quote"]}" ({claim["place"]})' if "quote" in claim else f"Ours, {claim['figures']}"
-    lines = ["", f"**{claim['says'].capitalize()}: {judged.word}.** {where}.", ""]
+    lines = ["", f"**{_upper(claim['says'])}: {judged.word}.** {where}.", ""]
     margin = f" by {claim['margin']:g}" if "margin" in claim else ""
     why = f"; {claim['why']}" if "why" in claim else ""
     about = f"Claimed {claim['direction']}{margin}{why}, in {claim['over']} settings."
     notes = [
         about,
-        *(f"{claim[name].capitalize()}." for name in ("read_again", "no_verdict", "not_run") if name in claim),
+        *(f"{_upper(claim[name])}." for name in ("read_again", "no_verdict", "not_run") if name in claim),
     ]
     lines += [" ".join(notes)]
     if judged.pairs:
@@ -178,6 +177,10 @@ def _sentence(evidence: Evidence, judged: Judged) -> list[str]:
         head = ("setting", "first", "second", "effect", "seeds", "room", "second computation", "verdict")
         lines += ["", *_table(head, rows)]
     return lines
+
+
+def _upper(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _row(evidence: Evidence, claim: Mapping[str, Any], pair: Pair) -> tuple[str, ...]:
@@ -197,15 +200,13 @@ def _settings_of(evidence: Evidence, claims: Sequence[Judged]) -> list[str]:
     """Return our setting, the paper's, what differs, and where the rows come from."""
     lines, names = [], dict.fromkeys(name for judged in claims for name in judged.claim["experiments"])
     for run in {id(evidence.runs[name]): evidence.runs[name] for name in names}.values():
-        rows = [row for name in run["experiments"] if name in names for row in _rows(evidence, name)]
+        known = [
+            evidence.documents[name] for name in run["experiments"] if name in names and name in evidence.documents
+        ]
+        rows = [row for document in known for row in document.rows]
         lines.append(f"- Here: {run['here']}. The paper: {run['paper']}. What differs: {run['differs']}. "
                      f"Rates: {run['rates']}. {_made(rows)}")  # fmt: skip
     return lines
-
-
-def _rows(evidence: Evidence, name: str) -> Sequence[Row]:
-    document = evidence.documents.get(name)
-    return document.rows if document else ()
 
 
 def _made(rows: Sequence[Row]) -> str:

@@ -391,14 +391,14 @@ def test_numbers_by_round_are_kept_and_the_last_counts(monkeypatch):
 
 def test_a_finished_run_is_not_repeated(tmp_path, monkeypatch):
     runs = []
-    monkeypatch.setattr(command, "METHODS", {"isfl-fashion-98": dict.fromkeys(("fedavg", "isfl"), runs.append)})
+    monkeypatch.setattr(command, "METHODS", {"isfl-table-3-98": dict.fromkeys(("fedavg", "isfl"), runs.append)})
     monkeypatch.setattr(command, "perform", lambda job: row(job, runs))
-    said = list(command.run_missing(["isfl-fashion-98"], 1, folder=tmp_path))
-    assert said == ["isfl-fashion-98: fedavg, seed 0: done", "isfl-fashion-98: isfl, seed 0: done"]
-    assert len(list(command.run_missing(["isfl-fashion-98"], 2, folder=tmp_path))) == 2
+    said = list(command.run_missing(["isfl-table-3-98"], 1, folder=tmp_path))
+    assert said == ["isfl-table-3-98: fedavg, seed 0: done", "isfl-table-3-98: isfl, seed 0: done"]
+    assert len(list(command.run_missing(["isfl-table-3-98"], 2, folder=tmp_path))) == 2
     assert runs == [("fedavg", 0), ("isfl", 0), ("fedavg", 1), ("isfl", 1)]
-    assert list(command.run_missing(["isfl-fashion-98"], 3, minutes=-1, folder=tmp_path)) == []
-    assert [row.seed for row in read("isfl-fashion-98", tmp_path).rows] == [0, 1, 0, 1]
+    assert list(command.run_missing(["isfl-table-3-98"], 3, minutes=-1, folder=tmp_path)) == []
+    assert [row.seed for row in read("isfl-table-3-98", tmp_path).rows] == [0, 1, 0, 1]
 
 
 def row(job, runs):

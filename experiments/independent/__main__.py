@@ -1,4 +1,4 @@
-"""Compute headline comparisons a second time: `python -m experiments.independent --only isfl-fashion-98 --seeds 5`.
+"""Compute headline comparisons a second time: `python -m experiments.independent --only isfl-table-3-98 --seeds 5`.
 
 Each finished run is at once a row of experiments/results/independent/EXPERIMENT.json, and is not repeated until its settings change.
 """

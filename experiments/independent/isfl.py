@@ -258,13 +258,13 @@ TABLES = {
     "isfl-exact": isfl_exact, "fedprox": fedprox, "moon": moon,
 }  # fmt: skip
 METHODS = {
-    **{name: on(name, TABLES)
-       for name in ("isfl-fashion-98", "isfl-fashion-dirichlet-2", "isfl-fashion-95", "isfl-fashion-dirichlet-4", "isfl-fashion-75")},
-    "isfl-fashion-20": on("isfl-fashion-20", {"fedavg": fedavg, "uniform-is": uniform_is, "isfl": isfl}),
-    "isfl-cifar10": on("isfl-cifar10", {"fedavg": fedavg, "uniform-is": uniform_is, "isfl": isfl, "isfl-exact": isfl_exact}),
-    "isfl-fashion-ratio-10": on("isfl-fashion-ratio-10", {"uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}),
-    **{name: on(name, {"isfl": isfl}) for name in ("isfl-fashion-server-250", "isfl-fashion-server-1000")},
-}  # fmt: skip
+    **{
+        name: on(name, TABLES)
+        for name in ("isfl-table-3-98", "isfl-fashion-dirichlet-2", "isfl-fashion-95", "isfl-fashion-dirichlet-4")
+    },
+    "isfl-figure-9": on("isfl-figure-9", {"uniform-is": uniform_is, "pj-is": pj_is, "isfl": isfl}),
+    **{name: on(name, {"isfl": isfl}) for name in ("isfl-figure-8-250", "isfl-figure-8-1000")},
+}
 
 
 def counted(problem: Problem) -> list[str]:

@@ -148,12 +148,14 @@ class _Judges:
 
 RIVALS = {"fedavg": fedavg, "mwfed": mwfed, "maxfl": maxfl}
 METHODS = {
-    **{name: on(name, RIVALS) for name in ("maxfl-leave", "maxfl-fashion-mnist")},
+    "maxfl-leave": on("maxfl-leave", RIVALS),
     "maxfl-clusters": on("maxfl-clusters", {**RIVALS, "maxfl-tuning": maxfl_tuning}),
     **{name: on(name, {"fedavg": fedavg, "maxfl": maxfl}) for name in ("maxfl-warmup-50", "maxfl-warmup-150")},
-    **{name: on(name, {"mwfed": mwfed, "maxfl": maxfl})
-       for name in ("maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0", "maxfl-byzantine-05", "maxfl-byzantine-10")},
-}  # fmt: skip
+    **{
+        name: on(name, {"mwfed": mwfed, "maxfl": maxfl})
+        for name in ("maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0")
+    },
+}
 
 
 def counted(problem: Problem) -> list[str]:

@@ -125,8 +125,7 @@ OURS = {"internal-only": internal_only, "varsel": varsel}
 METHODS = {
     **{name: on(name, {**OURS, "fedavg": fedavg})
        for name in ("varsel-shards-3-3", "varsel-shards-1-3", "varsel-shards-3-5", "varsel-shards-long",
-                    "varsel-shards-twins", "varsel-small-shards-twins")},
-    "varsel-small-shards": on("varsel-small-shards", OURS),
+                    "varsel-small-shards-twins")},
 }  # fmt: skip
 
 
