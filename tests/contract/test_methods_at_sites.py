@@ -8,7 +8,6 @@ import pytest
 import torch
 from test_methods import CASES, is_pooled, label, method_of, server_rows
 
-from coterie.contract.method import as_method
 from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.engines.inprocess import InProcessEngine
 from federations import Opening, fit, logistic
@@ -65,7 +64,7 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
     from coterie.sites.allowed import Allowed, RefusedError
 
     method = method_of(case, LocalSGD(lr=0.1, steps=Steps(2), batch_size=16))
-    allowed = Allowed(as_method(method), 0, ROUNDS, ("auc",))
+    allowed = Allowed(method, 0, ROUNDS, ("auc",))
     heard = asked(method)
     assert heard
     for ask in heard:

@@ -17,6 +17,7 @@ from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute import cohort_rows
 from coterie.config.schema import build, spell
+from coterie.contract.method import Sampler
 from coterie.contract.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
 from coterie.contract.wire import wire_type
 from federations import (
@@ -346,7 +347,7 @@ def test_a_rule_that_returns_a_tensor_of_its_own_keeps_it():
 
 @wire_type
 @dataclass(frozen=True)
-class FirstRows:
+class FirstRows(Sampler):
     """Takes the first rows in every step."""
 
     shift: int = 0

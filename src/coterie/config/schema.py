@@ -24,7 +24,7 @@ from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
 from coterie.base.errors import InputError, cut, nearest, placed, require
-from coterie.config.hooks import adopted, article, check_hooks
+from coterie.config.hooks import article, check_hooks, check_object
 from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
 
 __all__ = [
@@ -295,7 +295,7 @@ class Registry(dict[str, Any]):
         """The value, if a run can use it as it would one of this registry. Raises `InputError` that says what it lacks."""
         if self._base is not None:
             with placed(where):
-                adopted(value, _imported(self._base))
+                check_object(value, _imported(self._base))
         return value
 
     def build(self, table: Any, where: str, *, named: str = "") -> Any:
