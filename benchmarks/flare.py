@@ -19,9 +19,11 @@ from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
 from benchmarks.engine_work import ARGUMENTS, Sized, Work, echo, methods
+from coterie.config.registry import MODELS
 from coterie.contract.federation import Federation
+from coterie.contract.method import as_method
 from coterie.data.sets.heart_disease import OPTIONS, export
-from coterie.models import MODELS, build_model
+from coterie.models import build_model
 from coterie.run.experiment import Experiment
 from coterie.run.loop import run_method
 from coterie.run.settings import RunSettings
@@ -38,7 +40,7 @@ ALSO_AT_SITES = """
 import sys
 if any("coterie.sites.rows" in word or "nvflare" in word for word in sys.orig_argv):
     from benchmarks import engine_work
-    from coterie.models import MODELS
+    from coterie.config.registry import MODELS
     from coterie.sites.allowed import Allowed
     MODELS["flat"] = engine_work.Sized
     Allowed.check = lambda *request, **where: None
@@ -95,7 +97,7 @@ def _rounds(engine: Remote, clients: Any, model: Any, experiment: Experiment, ro
     seconds = {}
     for entry in experiment.methods:
         engine.prepare(model, clients, pair=f"{entry.label}-0")
-        method = experiment.build_method(entry)
+        method = as_method(experiment.build_method(entry))
         run = run_method(engine, method, rounds, 0, RunSettings(evaluate=rounds, metrics=()))
         seconds[entry.label] = statistics.median(s[1] for s in run.seconds[1:-1])
     return seconds

@@ -72,7 +72,7 @@ def commands(page):
 def test_every_command_on_a_page_is_one_that_coterie_takes(page):
     from coterie.cli.options import build_parser
     from coterie.cli.settings import compared
-    from coterie.data import DATASETS
+    from coterie.config.registry import DATASETS
     from coterie.run.experiment import Experiment
 
     for command in commands(page):
@@ -144,7 +144,7 @@ def test_contributing_is_short():
 
 
 def test_every_method_names_its_paper_and_the_papers_table_names_files_that_exist():
-    from coterie.catalogue import entries
+    from coterie.cli.catalogue import entries
 
     without = [name for name, entry in entries().items() if not entry.row()["paper"]]
     assert without == ["local", "centralised"]
@@ -172,7 +172,7 @@ def pages(tmp_path_factory):
 
 
 def test_every_method_preset_and_command_has_a_page(pages):
-    from coterie.catalogue import entries
+    from coterie.cli.catalogue import entries
     from coterie.cli.commands import COMMANDS
 
     presets = [file.stem for file in (ROOT / "src" / "coterie" / "run" / "presets").glob("*.toml")]
@@ -183,15 +183,15 @@ def test_every_method_preset_and_command_has_a_page(pages):
 
 
 def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
-    from coterie.catalogue import entries, find
+    from coterie.cli.catalogue import entries
     from coterie.config.schema import options_of
 
-    for name in entries():
+    for name, entry in entries().items():
         page = pages[f"methods/{name}.md"]
         parts = ("**Use it when**", "**Choose another when**", "```{math}", "## Fields", "## Example", "## Laws")
         assert [part for part in parts if part not in page] == [], name
         assert not re.search(r"^[A-Z]\w+: *$", page, re.M), name  # a word with nothing behind it
-        assert [o.name for o in options_of(find(name)) if f"| `{o.name}` |" not in page] == []
+        assert [o.name for o in options_of(entry.cls) if f"| `{o.name}` |" not in page] == []
     assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]
 
 

@@ -210,11 +210,11 @@ def test_the_log_keeps_the_beginning_of_a_long_setting(hospital):
 
 @pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl", "pj-is", "scaffold", "perfedavg", "mwfed"])
 def test_the_tasks_of_a_method_are_found_in_its_code(name):
-    from coterie import catalogue
+    from coterie.config.registry import METHODS
     from coterie.contract.task import known_tasks
     from coterie.sites.allowed import tasks_of
 
-    method = catalogue.find(name)
+    method = METHODS.find(name)
     fields = {"varsel": {"internal": ("a",)}}.get(name, {})
     found = {task.name for task in tasks_of(method(**fields))}
     own = {t for t in known_tasks() if t.startswith(f"{method.__module__}:")}

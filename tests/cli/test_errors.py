@@ -277,8 +277,7 @@ def test_bad_data(coterie, tmp_path, nothing_is_asked, case):
 # ---- files of the user's own
 
 METHOD = """
-import coterie as ct
-class Nothing(ct.Method):
+class Nothing:
     def round(self, state, federation, rng): return state, {}
 class Whole(Nothing):
     def __init__(self, strength=1): self.strength = strength

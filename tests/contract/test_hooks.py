@@ -4,19 +4,14 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.attacks import ATTACKS
-from coterie.config.hooks import check_object
-from coterie.contract.method import Attack, Method, Sampler
-from coterie.contract.training import SAMPLERS
-from coterie.engines import ENGINES
-from coterie.filters import FILTERS
-from coterie.run.callbacks import CALLBACKS
+from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, SAMPLERS
+from coterie.contract.method import Attack, Method, Sampler, as_attack, as_method, as_sampler
 
 ROWS = {name: (torch.ones(12, 1), torch.full((12,), label)) for name, label in {"a": 0.0, "b": 1.0}.items()}
 LOCAL = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
 
 
-class Mine(ct.Method):
+class Mine:
     """FedAvg of the user's own, from the three required hooks."""
 
     def init(self, x, federation):
@@ -51,7 +46,7 @@ class Pooled(ct.FedAvg):
     pooled = "no"
 
 
-class Evenly(ct.Sampler):
+class Evenly:
     """A sampler of the user's own with a hook that is none."""
 
     def rows(self, cohort, client, rng, steps, batch_size):
@@ -61,7 +56,7 @@ class Evenly(ct.Sampler):
         return {}
 
 
-class Liar(ct.attacks.Attack):
+class Liar:
     def rewrites(self, kind, rows, attackers, rngs):
         return -rows[attackers]
 
@@ -110,7 +105,7 @@ class Deaf(ct.Callback):
 
 
 class Opens:
-    """An engine without its base class."""
+    """An engine of the user's own without its base class."""
 
     def open(self, clients, model, loss):
         return ct.InProcess().open(clients, model, loss)
@@ -121,7 +116,17 @@ class Closed(ct.EngineSpec):
         return None
 
 
-class Fails(ct.attacks.Attack):
+class Always:
+    """An attack of the user's own without its base class."""
+
+    on = 50
+
+    def rewrite(self, kind, rows, attackers, rngs):
+        return -rows[attackers]
+
+
+class Fails(Always):
+    on = ("a",)
     fails = True
 
 
@@ -139,7 +144,7 @@ def fit(method, **options):
             ct.FedAvg(ct.LocalSGD(sampler=Evenly())),
             r"Evenly\.after_rounds is not .* a sampler; did you mean after_round\?",
         ),
-        (object(), r"object.* is not a method; give one such as FedAvg\(\), of a class derived from Method"),
+        (object(), "object has no init and no models and no round, so it is not a method"),
         (Onw(LOCAL), r"Onw.participation must be run \| own; got 'onw'; did you mean 'own'\?"),
         (Pooled(LOCAL), "Pooled.pooled must be true or false; got 'no'"),
         (ct.FedAvg, "is a class and not a method; call it"),
@@ -172,7 +177,8 @@ def test_a_misspelt_hook_of_an_attack_is_refused_when_a_run_begins():
         ({"filters": [OfUpdates()]}, r"OfUpdates.kinds must be a tuple of update, .*; got \('updates',\)"),
         ({"filters": [ct.TopK]}, "TopK'> is a class and not a filter; call it"),
         ({"attack": Honest(on=("a",))}, "Honest has no hook of an attack and would do nothing; define corrupt, "),
-        ({"attack": Fails(on=("a",))}, r"Fails.fails must be a function \(rng\); got True"),
+        ({"attack": Always()}, r"Always.on must be a list of names or a share in \(0, 1\]; got 50"),
+        ({"attack": Fails()}, r"Fails.fails must be a function \(rng\); got True"),
         ({"settings": ct.RunSettings(callbacks=(Deaf(),))}, "Deaf has no hook of a callback and would do nothing"),
         ({"engine": Opens()}, r"Opens.* is not an engine; give one such as InProcess\(workers=2\), of a class derived"),
         ({"engine": Closed()}, "Closed.open must return an engine, of a class derived from .*; got None"),
@@ -247,10 +253,12 @@ def test_an_object_with_three_hooks_is_a_method_and_its_others_count():
 
 
 def test_what_is_missing_has_the_default_and_what_is_there_is_kept():
-    method = Keeps()
+    method = as_method(Keeps())
     assert (method.participation, method.pooled, method.sampler) == ("run", False, None)
     assert method.keeps_validation(("a", "b")) == ("a", "b")
     assert method.memory_estimate(3, 7) == 3
+    assert isinstance(method, Method)
+    assert as_method(method) is method
 
 
 def test_underscored_names_fields_and_unlike_names_are_the_users_own():
@@ -258,26 +266,24 @@ def test_underscored_names_fields_and_unlike_names_are_the_users_own():
         helper = 3
         _keep_validation = True
 
-    check_object(Free(), Method)
-    check_object(ct.MultiKrum(LOCAL), Method)  # its field `keep` resembles a hook
+    assert as_method(Free()).helper == 3
+    assert as_method(ct.MultiKrum(LOCAL)).keep is None
 
 
-@pytest.mark.parametrize(
-    ("base", "example"), [(Method, r"FedAvg\(\)"), (Sampler, r"LipschitzSampler\(\)"), (Attack, r"SignFlip\(on=0.2\)")]
-)
-def test_a_class_without_the_base_is_refused_with_an_example(base, example):
-    class Alone:
-        def round(self, state, federation, rng): ...
+def test_samplers_and_attacks_get_their_defaults():
+    class First:
+        def rows(self, cohort, client, rng, steps, batch_size):
+            return torch.zeros(steps, batch_size, dtype=torch.int64).numpy()
 
-    with pytest.raises(
-        ct.InputError, match=rf"Alone.*give one such as {example}, of a class derived from {base.__name__}"
-    ):
-        check_object(Alone(), base)
+    class Never:
+        def fails(self, rng):
+            return False
 
-
-def test_the_example_of_each_kind_is_one_of_it():
-    for base in (Method, Sampler, Attack, ct.Filter, ct.Callback, ct.EngineSpec):
-        check_object(eval(f"ct.{base._kind.example}".replace("ct.SignFlip", "ct.attacks.SignFlip")), base)
+    assert as_sampler(First()).sample_ratio == 1.0
+    assert as_sampler(First()).after_round(None, None) == {}
+    attack, rows = as_attack(Never()), torch.eye(2)
+    assert torch.equal(attack.rewrite("update", rows, torch.tensor([True, False]), []), rows[:1])
+    assert (attack.late, attack.fails(None), isinstance(attack, Attack)) == (False, False, True)
 
 
 def test_a_sampler_without_rows_says_what_it_lacks():

@@ -15,7 +15,6 @@ from coterie.base.errors import InputError
 from coterie.base.files import read_checkpoint, write_checkpoint
 from coterie.base.vector import move
 from coterie.contract.federation import QuorumError
-from coterie.contract.method import Method
 from coterie.contract.task import Update
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
@@ -49,7 +48,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ClientMomentum(Method):
+class ClientMomentum:
     local: LocalSGD = LOCAL
     break_in: int = 0
     """A round that breaks after its ask, when clients have written."""
@@ -85,7 +84,7 @@ class ServerState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ServerMomentum(Method):
+class ServerMomentum:
     """The same rule with every client's momentum kept by the server: the oracle of client memory."""
 
     local: LocalSGD = LOCAL
@@ -286,7 +285,7 @@ def test_memory_refuses_what_it_could_not_restore(four):
 # ---- methods of one's own, from nothing but the three functions
 
 
-class Cloned(Method):
+class Cloned:
     """No dataclass, no annotations, a state that is a plain NamedTuple; one model per client."""
 
     def init(self, x, federation):
@@ -312,7 +311,7 @@ def forget_each(cohort, *, x: Tensor) -> Plain:
 def test_any_object_with_three_functions_is_a_method(tmp_path):
     one = run(Cloned(), workers=2, checkpoint=tmp_path)
     problem = logistic()
-    from coterie.algorithms import Local
+    from coterie import Local
 
     alone = fit(Local(LOCAL), problem.clients, problem.model, 6, evaluate=1)
     for name, x in one.models.items():
@@ -322,7 +321,7 @@ def test_any_object_with_three_functions_is_a_method(tmp_path):
     assert one.weights == {}
 
 
-class Silent(Method):
+class Silent:
     def init(self, x, federation):
         return State(x)
 
@@ -338,7 +337,7 @@ def test_the_quorum_of_a_users_method_is_its_own():
         run(Silent())
 
 
-class Draws(Method):
+class Draws:
     """Logs what its random stream gives."""
 
     def init(self, x, federation):
@@ -424,7 +423,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(about, words
         run(ClientMomentum(), checkpoint=tmp_path, resume=True)
 
 
-class Bare(Method):
+class Bare:
     """Its state is the model itself."""
 
     def init(self, x, federation):

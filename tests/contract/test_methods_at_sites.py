@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_methods import CASES, is_pooled, label, method_of, server_rows
 
+from coterie.contract.method import as_method
 from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.engines.inprocess import InProcessEngine
 from federations import Opening, fit, logistic
@@ -64,7 +65,7 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
     from coterie.sites.allowed import Allowed, RefusedError
 
     method = method_of(case, LocalSGD(lr=0.1, steps=Steps(2), batch_size=16))
-    allowed = Allowed(method, 0, ROUNDS, ("auc",))
+    allowed = Allowed(as_method(method), 0, ROUNDS, ("auc",))
     heard = asked(method)
     assert heard
     for ask in heard:
@@ -77,7 +78,7 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
 
 
 def test_a_number_under_the_name_of_a_setting_is_that_settings():
-    from coterie.algorithms import MaxFL
+    from coterie import MaxFL
     from coterie.sites.allowed import Allowed, RefusedError
 
     method = MaxFL(warmup_steps=9, tuning_steps=2)

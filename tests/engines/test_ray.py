@@ -18,8 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import task
-from coterie.algorithms import FedAvg, MaxFL, MeritFed, VaRSeL
+from coterie import FedAvg, MaxFL, MeritFed, VaRSeL, task
 from coterie.base.errors import InputError, RunError
 from coterie.cli import main as cli
 from coterie.contract.federation import Federation
@@ -386,7 +385,7 @@ def helper(after, before):
 class State(NamedTuple):
     x: Tensor
 
-class Mine(ct.Method):
+class Mine:
     local = ct.LocalSGD(lr=0.3, steps=ct.Steps(2), batch_size=4)
     def init(self, x, federation): return State(x)
     def round(self, state, federation, rng):

@@ -20,10 +20,9 @@ from row_samplers import (
 )
 from short_runs import MINI, forget, logged, run_with_server
 
-from coterie.algorithms import ISFL
+from coterie import ISFL
 from coterie.base.rng import Rng
 from coterie.compute.tasks import local_update
-from coterie.contract.method import Sampler
 from coterie.contract.task import Task
 from coterie.contract.training import Epochs
 from coterie.contract.wire import PerClient
@@ -158,7 +157,7 @@ def test_a_client_that_has_lost_the_shares_draws_any_row():
     assert torch.equal(got.delta, cohort_of(problem).train(x, replace(MINI, sampler=Evenly())) - x)
 
 
-class Evenly(Sampler):
+class Evenly:
     """Rows drawn evenly."""
 
     def rows(self, cohort, client, rng, steps, batch_size):

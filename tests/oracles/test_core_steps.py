@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.contract.method import Sampler
 from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.contract.wire import wire_type
 from federations import SIZES, batch_norm, cohort_of, dropout, logistic, start
@@ -17,7 +16,7 @@ from federations import SIZES, batch_norm, cohort_of, dropout, logistic, start
 
 @wire_type
 @dataclass(frozen=True)
-class FirstRows(Sampler):
+class FirstRows:
     """The first rows, and fewer of them than there are."""
 
     sample_ratio: float = 0.6

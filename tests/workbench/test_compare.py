@@ -76,7 +76,7 @@ class Kept(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Halfway(ct.Method):
+class Halfway:
     speed: float = 0.5
     local: ct.LocalSGD = TWO_STEPS
 

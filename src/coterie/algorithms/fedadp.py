@@ -82,8 +82,6 @@ class FedAdp(Method[State]):
     0.0
     """
 
-    catalogue = "fedadp", 150
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     alpha: Annotated[float, POSITIVE] = 5.0

@@ -66,8 +66,6 @@ class FedAvg(Method[State]):
     0.33
     """
 
-    catalogue = "fedavg", 30
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 

@@ -89,8 +89,6 @@ class FedDyn(Method[State]):
     [1.06, 1.6]
     """
 
-    catalogue = "feddyn", 95
-
     local: LocalSGD = LocalSGD()
     alpha: Annotated[float, POSITIVE] = 0.1
 

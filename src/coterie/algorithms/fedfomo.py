@@ -99,8 +99,6 @@ class FedFomo(Method[State]):
     {'a': 0.5, 'b': 0.5, 'c': 0.0}
     """
 
-    catalogue = "fedfomo", 140
-
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
     validation: Annotated[str, one_of("validation", "train")] = "validation"

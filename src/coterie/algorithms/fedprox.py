@@ -76,8 +76,6 @@ class FedProx(Method[State]):
     (1.0, 0.5)
     """
 
-    catalogue = "fedprox", 40
-
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 0.1
     lr: Annotated[float, POSITIVE] = 1.0

@@ -60,7 +60,6 @@ class Local(Method[State]):
     [1.0, 0.0]
     """
 
-    catalogue = "local", 10
     is_reference = True
 
     local: LocalSGD = LocalSGD()

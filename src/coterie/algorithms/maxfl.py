@@ -129,8 +129,6 @@ class MaxFL(Method[State]):
     {'a': 0.5, 'b': 0.5, 'c': 0.0}
     """
 
-    catalogue = "maxfl", 70
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     eps: Annotated[float, POSITIVE] = 1e-8

@@ -289,8 +289,6 @@ class MeritFed(Method[State]):
     0.0
     """
 
-    catalogue = "meritfed", 50
-
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
     lr: Annotated[float | Schedule, RATE] = 1.0

@@ -142,8 +142,6 @@ class MOON(Method[State]):
     [False, True]
     """
 
-    catalogue = "moon", 100
-
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 1.0
     temperature: Annotated[float, POSITIVE] = 0.5

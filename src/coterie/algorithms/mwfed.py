@@ -118,8 +118,6 @@ class MWFed(Method[State]):
     True
     """
 
-    catalogue = "mwfed", 120
-
     local: LocalSGD = LocalSGD()
     rate: Annotated[float, NOT_NEGATIVE] = 0.1
     lr: Annotated[float, POSITIVE] = 1.0

@@ -104,8 +104,6 @@ class OCS(Method[State]):
     [0.0, 0.06, 0.94]
     """
 
-    catalogue = "ocs", 190
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 

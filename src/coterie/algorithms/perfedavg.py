@@ -108,8 +108,6 @@ class PerFedAvg(Method[State]):
     {'*': 0.5, 'a': 0.25, 'b': 0.75}
     """
 
-    catalogue = "perfedavg", 130
-
     local: LocalSGD = LocalSGD()
     alpha: Annotated[float | None, optional(NOT_NEGATIVE, "the rate of local training")] = None
     variant: Annotated[str, one_of("fo", "hf")] = "fo"

@@ -88,8 +88,6 @@ class QFFL(Method[State]):
     [1.0, 1.33]
     """
 
-    catalogue = "qffl", 110
-
     local: LocalSGD = LocalSGD()
     q: Annotated[float, NOT_NEGATIVE] = 1.0
 

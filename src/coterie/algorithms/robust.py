@@ -120,8 +120,6 @@ class Median(Method[State]):
     2.0
     """
 
-    catalogue = "median", 260
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
@@ -167,8 +165,6 @@ class TrimmedMean(Method[State]):
     >>> round(float(run.x.sum()), 1)
     3.0
     """
-
-    catalogue = "trimmed-mean", 270
 
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
@@ -219,8 +215,6 @@ class GeometricMedian(Method[State]):
     >>> round(float(run.x.sum()), 1)
     2.0
     """
-
-    catalogue = "geometric-median", 280
 
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
@@ -275,8 +269,6 @@ class MultiKrum(Method[State]):
     >>> round(float(run.x.sum()), 1)
     2.5
     """
-
-    catalogue = "multi-krum", 290
 
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0

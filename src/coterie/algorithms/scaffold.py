@@ -104,8 +104,6 @@ class Scaffold(Method[State]):
     [1.06, 1.6]
     """
 
-    catalogue = "scaffold", 90
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 

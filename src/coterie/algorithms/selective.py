@@ -88,8 +88,6 @@ class SelectiveLearning(Method[State]):
     {'a': 0.5, 'b': 0.5}
     """
 
-    catalogue = "selective", 180
-
     internal: Annotated[str | tuple[str, ...], NAMES] = ()
     budget: Annotated[int | None, optional(COUNT)] = None
     local: LocalSGD = LocalSGD()

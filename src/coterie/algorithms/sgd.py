@@ -104,8 +104,6 @@ class SGDFull(Method[State]):
     0.5
     """
 
-    catalogue = "sgd-full", 230
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
@@ -152,8 +150,6 @@ class SGDIdeal(Method[State]):
     >>> round(float(run.x.sum()), 2)
     1.5
     """
-
-    catalogue = "sgd-ideal", 240
 
     members: Annotated[str | tuple[str, ...], MEMBERS] = ()
     local: LocalSGD = LocalSGD()
@@ -221,8 +217,6 @@ class TargetOnly(Method[State]):
     >>> round(float(run.x.sum()), 2)
     2.0
     """
-
-    catalogue = "target-only", 250
 
     target: Annotated[str, TEXT._replace(allowed="a client's name")] = ""
     local: LocalSGD = LocalSGD()

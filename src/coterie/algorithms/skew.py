@@ -104,8 +104,6 @@ class Skew(Method[State]):
     {'b': 1.0}
     """
 
-    catalogue = "skew", 170
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     candidates: Annotated[int | None, optional(SIZE, "twice the clients of a round")] = None

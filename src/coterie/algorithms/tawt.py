@@ -84,8 +84,6 @@ class TAWT(Method[State]):
     True
     """
 
-    catalogue = "tawt", 160
-
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0

@@ -161,8 +161,6 @@ class VaRSeL(Method[State]):
     {'a': 0.33, 'b': 0.33, 'c': 0.33}
     """
 
-    catalogue = "varsel", 60
-
     internal: Annotated[str | tuple[str, ...], NAMES] = ()
     budget: Annotated[float | None, optional(NOT_NEGATIVE)] = None
     local: LocalSGD = LocalSGD()

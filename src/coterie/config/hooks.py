@@ -13,10 +13,10 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coterie.base.errors import InputError, cut, require
+from coterie.base.errors import cut, require
 from coterie.config.rules import Rule, obey, rule_of
 
-__all__ = ["Kind", "article", "check_hooks", "check_object", "hooks_of", "overrides"]
+__all__ = ["Kind", "adopted", "article", "check_hooks", "hooks_of", "overrides"]
 
 _ALIKE = 0.8
 """From this `difflib` ratio on, an attribute counts as a misspelt hook."""
@@ -26,12 +26,13 @@ class Kind(NamedTuple):
     """What a base class says, as `_kind`, of the objects that have its hooks.
 
     Attributes:
-        name: Name in words, such as `engine`.
-        example: One of these objects, as a user would write it.
+        name: in words, such as `engine`.
+        derived: an example, where the class of such an object must derive from the base; empty: any object is adopted that has
+            what it needs of the hooks.
     """
 
     name: str
-    example: str
+    derived: str = ""
 
 
 def article(noun: str) -> str:
@@ -88,7 +89,7 @@ def check_hooks(given: Any, base: type[Any]) -> None:
     Public attributes that resemble a hook but are none are refused; fields of a dataclass are the user's own.
 
     >>> class Base:
-    ...     _kind = Kind("callback", "EarlyStopping(patience=3)")
+    ...     _kind = Kind("callback")
     ...     keeps_validation: bool = False
     >>> class Mine(Base):
     ...     keep_validation = True
@@ -98,9 +99,10 @@ def check_hooks(given: Any, base: type[Any]) -> None:
     """
     cls = given if isinstance(given, type) else type(given)
     own, kind, hooks = cls.__name__, article(base._kind.name), hooks_of(base)
-    if not issubclass(cls, base):
-        example = f"give one such as {base._kind.example}, of a class derived from {base.__name__}"
-        raise InputError(f"{cut(given)} is not {kind}; {example}")
+    require(
+        issubclass(cls, base) or not base._kind.derived,
+        f"{cut(given)} is not {kind}; give one such as {base._kind.derived}, of a class derived from {base.__name__}",
+    )
     fields = {f.name for f in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else set()
     for name in dir(given):
         if not (name.startswith("_") or name in hooks or name in fields):
@@ -130,12 +132,35 @@ def _meant(missing: Sequence[str], names: Sequence[str]) -> str:
 
 
 def overrides(given: Any, base: type[Any], hook: str) -> bool:
-    """Return True if the class of an object, or a class, defines `hook` itself."""
+    """Whether the class of an adopted object, or a class, defines `hook` itself."""
     return getattr(given if isinstance(given, type) else type(given), hook, None) is not getattr(base, hook)
 
 
-def check_object(given: Any, base: type[Any]) -> None:
-    """Raise `InputError` as `check_hooks` does, and for a class in place of an object."""
-    if isinstance(given, type):
-        raise InputError(f"{given!r} is a class and not {article(base._kind.name)}; call it")
+def adopted(given: Any, base: type[Any]) -> Any:
+    """An object of the user's own as one of `base`: itself if it is one, else with the default of each hook that it lacks.
+
+    Raises `InputError` as `check_hooks` does, and for a class in place of an object.
+    """
+    require(not isinstance(given, type), f"{given!r} is a class and not {article(base._kind.name)}; call it")
     check_hooks(given, base)
+    if isinstance(given, base):
+        return given
+    has = {name: _delegated(name) for name in hooks_of(base) if hasattr(given, name)}
+    return type(type(given).__name__, (_Adopted, base), has)(given)
+
+
+def _delegated(name: str) -> property:
+    return property(lambda self: getattr(self._given, name))
+
+
+class _Adopted:
+    """An object of the user's: its own hooks, and the defaults of a base class for the others."""
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._given, name)
+
+    def __repr__(self) -> str:
+        return repr((self._given, getattr(self._given, "__dict__", None)))  # a NamedTuple has none

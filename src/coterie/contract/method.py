@@ -16,13 +16,11 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut, is_number, nearest, require
 from coterie.base.rng import Rng
-from coterie.config.hooks import Kind, check_object, overrides
+from coterie.config.hooks import Kind, adopted
 from coterie.config.rules import Rule, one_of
 from coterie.config.schema import Flag, options
 from coterie.contract.federation import Federation
-from coterie.contract.filters import Filter, in_order
-from coterie.contract.replies import VECTORS
-from coterie.contract.wire import to_json
+from coterie.contract.filters import Filter
 
 if TYPE_CHECKING:
     from coterie.base.clients import Clients
@@ -33,9 +31,11 @@ __all__ = [
     "Log",
     "Method",
     "Sampler",
+    "as_attack",
     "as_log",
+    "as_method",
     "as_models",
-    "filters_of",
+    "as_sampler",
     "validation_kept",
 ]
 
@@ -102,7 +102,7 @@ class Sampler:
         sample_ratio: share of its rows that a client draws in a local epoch.
     """
 
-    _kind = Kind("sampler", "LipschitzSampler()")
+    _kind = Kind("sampler")
     sample_ratio: float = 1.0
 
     def at(self, cohort: Any, x: Tensor) -> Sampler:
@@ -133,13 +133,9 @@ class Method(ABC, Generic[S]):
     """State in, state out. A method is a frozen dataclass whose fields are the paper's hyper-parameters; it stores nothing on itself.
 
     `init`, `round` and `models` are the method; all other hooks have defaults.
-
-    Attributes:
-        catalogue: name and place in the catalogue, of the methods that come with coterie (see `coterie/catalogue.py`).
     """
 
-    _kind = Kind("method", "FedAvg()")
-    catalogue: tuple[str, int] | None = None
+    _kind = Kind("method")
 
     @abstractmethod
     def init(self, x: Tensor, federation: Federation) -> S:
@@ -222,7 +218,7 @@ class Attack:
         late: whether a client that fails has done its work before.
     """
 
-    _kind: ClassVar = Kind("attack", "SignFlip(on=0.2)")
+    _kind: ClassVar = Kind("attack")
 
     on: Annotated[
         tuple[str, ...] | float,
@@ -265,36 +261,34 @@ class Attack:
         return clients
 
 
-def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...]:
-    """Return the filters of a run of this method in the order in which they run; none where it is a reference.
+def as_method(given: Any) -> Method[Any]:
+    """A method of the user's own: itself if it is a `Method`, else with the default of each hook that it lacks.
 
-    Raises:
-        InputError: What is not a filter or cannot travel, two that pack, and a lossy one where the method needs exact uploads.
+    Raises `InputError` if `init`, `round` or `models` is missing, a hook is not what it may be, or a public attribute resembles a hook
+    but is none.
+
+    >>> class Mine:
+    ...     def init(self, x, federation): ...
+    ...     def round(self, state, federation, rng): ...
+    ...     def models(self, state): ...
+    >>> as_method(Mine()).participation
+    'run'
+    >>> Mine.keep_validation = lambda self, names: names
+    >>> as_method(Mine())
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: Mine.keep_validation is not a hook of a method; did you mean keeps_validation?
     """
-    chosen = tuple(filters)
-    for one in chosen:
-        check_object(one, Filter)
-        _check_filter(one, method)
-    packing = [type(one).__name__ for one in chosen if one.packs]
-    if len(packing) > 1:
-        raise InputError(f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them")
-    return () if method.is_reference else in_order(chosen)
+    method: Method[Any] = adopted(given, Method)
+    return method
 
 
-def _check_filter(filter: Filter, method: Method[Any]) -> None:
-    cls = type(filter).__name__
-    halves = [overrides(filter, Filter, hook) for hook in ("pack", "unpack")]
-    if filter.packs and not all(halves):
-        raise InputError(f"{cls}.packs is true; define pack and unpack, by which replies are sent")
-    if any(halves) and not filter.packs:
-        raise InputError(f"{cls}.pack and {cls}.unpack are used where {cls}.packs is true; set it")
-    try:
-        to_json(filter)
-    except InputError as error:
-        raise InputError(f"{cls} must be a frozen dataclass registered with @wire_type: {error}") from error
-    if filter.lossy and method.needs_exact_uploads:
-        raise InputError(
-            f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {cls}"
-        )
-    if filter.packs and not set(filter.kinds) <= set(VECTORS):
-        raise InputError(f"{cls}.kinds is {filter.kinds!r}; only updates and gradients can be sent in another form")
+def as_sampler(given: Any) -> Sampler:
+    """The same for a sampler."""
+    sampler: Sampler = adopted(given, Sampler)
+    return sampler
+
+
+def as_attack(given: Any) -> Attack:
+    """The same for an attack."""
+    attack: Attack = adopted(given, Attack)
+    return attack

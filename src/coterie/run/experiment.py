@@ -12,24 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from coterie import catalogue
 from coterie.base.errors import InputError, cut, nearest, placed, require
 from coterie.base.modules import load_object
-from coterie.config.hooks import check_hooks, check_object
+from coterie.config.hooks import check_hooks
+from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
 from coterie.config.schema import (
-    Registry,
     build,
     options_of,
     spell,
 )
 from coterie.contract.engine import EngineSpec
-from coterie.contract.filters import Filter
-from coterie.contract.method import Method, filters_of
+from coterie.contract.filters import Filter, filters_of
+from coterie.contract.method import Method, as_method
 from coterie.contract.training import LocalSGD
-from coterie.engines import ENGINES
-from coterie.filters import FILTERS
-from coterie.models import MODELS
-from coterie.run.callbacks import CALLBACKS, Callback
+from coterie.run.callbacks import Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
 from coterie.run.files import own_objects
 from coterie.run.grid import apply, check_grid, names_of, settings_of
@@ -143,7 +139,7 @@ class Experiment:
         require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
         experiment.build_model()
         for entry in experiment.methods:
-            filters_of(experiment.build_method(entry), experiment.filters)
+            filters_of(as_method(experiment.build_method(entry)), experiment.filters)
         check_grid(experiment.tune, experiment.methods, f"{where}, [tune]")
         for entry in experiment.methods if experiment.tune else ():
             for setting in experiment.trials_of(entry):
@@ -188,19 +184,15 @@ class Experiment:
         return {"name": entry.name, "label": entry.label, **spelled, **rest, **tuning}
 
     def _attack_table(self) -> dict[str, Any]:
-        from coterie.attacks import ATTACKS
 
         return {} if self.attack is None else self._spelled(ATTACKS, self.attack)
 
     def build_method(self, entry: MethodEntry) -> Any:
         """The method of an entry, with [local] below its own local settings."""
         if entry.name in self.objects:
-            method = self.objects[entry.name]
-        else:
-            fields = {**entry.fields, **self._local_of(entry)}
-            method = build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
-        check_object(method, Method)
-        return method
+            return self.objects[entry.name]
+        fields = {**entry.fields, **self._local_of(entry)}
+        return build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
 
     def _local_of(self, entry: MethodEntry) -> dict[str, LocalSGD]:
         """The local training of an entry by the name of its parameter; empty for a method that takes none."""
@@ -316,7 +308,8 @@ def find_method(name: str) -> Callable[..., Any]:
             check_hooks(given, Method)
         method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
         return method
-    return catalogue.find(name)
+    registered: Callable[..., Any] = METHODS.find(name)
+    return registered
 
 
 def _trains(entry: MethodEntry) -> bool:
@@ -356,8 +349,6 @@ def label_of(table: Mapping[str, Any]) -> str:
 
 def build_local(table: Mapping[str, Any], where: str) -> LocalSGD:
     """The `LocalSGD` of a [local] table."""
-    import coterie.samplers  # noqa: F401 - it brings the samplers that a table may name
-
     return build(LocalSGD, table, where)
 
 
@@ -391,11 +382,10 @@ def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> Ru
 def _value(registry: Registry, table: Any, where: str, objects: Mapping[str, Any], *, named: str = "") -> Any:
     """What a table says: an object of the Python program, or a value whose class the registry finds."""
     given = _object_of(table, objects)
-    return registry.build(table, where, named=named) if given is None else registry.checked(given, where)
+    return registry.build(table, where, named=named) if given is None else registry.check_value(given, where)
 
 
 def _attack(table: Mapping[str, Any] | None, where: str, objects: Mapping[str, Any]) -> Any:
-    from coterie.attacks import ATTACKS
 
     if not table:
         return None

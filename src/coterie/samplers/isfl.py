@@ -295,8 +295,6 @@ class ISFL(Preset):
     [0.36, 0.64, 0.0]
     """
 
-    catalogue = "isfl", 80
-
     floor: Annotated[float, SHARE] = 0.05
     sample_ratio: Annotated[float, SHARE] = 1.0
     exact: bool = False

@@ -107,8 +107,6 @@ class PjIS(Preset):
     [0.1, 0.8]
     """
 
-    catalogue = "pj-is", 210
-
     sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property

@@ -13,6 +13,7 @@ from torch import nn
 
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.method import as_method
 from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import served
 from coterie.run.experiment import Experiment
@@ -52,7 +53,7 @@ class Sites:
         """Run one method on the sites."""
         sites = cast("RemoteClients", clients)  # which `load` gave
         run, start = experiment.run, initial(experiment)
-        method = experiment.build_method(entry)
+        method = as_method(experiment.build_method(entry))
         if start is not None:
             start_from(module, start)
         self.engine.prepare(

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie import catalogue
 from coterie.base.errors import InputError, nearest, require
+from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
 from coterie.data.tables.read import read
 from coterie.data.tables.settings import EVERY_FILE
@@ -50,7 +50,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     require(site in plan.deployment.sites, f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
     import coterie.compute.metrics  # noqa: F401 - the settings may name its tasks
 
-    catalogue.methods()  # and those of all methods
+    METHODS.importable()  # and those of all methods
 
     settings = read_settings(settings_file)
     options = table_options(plan.experiment.data)

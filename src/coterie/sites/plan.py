@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 from coterie.base.errors import InputError, nearest, require
+from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, SIZE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
 from coterie.engines.inprocess import InProcess
-from coterie.filters import FILTERS
-from coterie.models import MODELS
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
 from coterie.run.tables import read_tables

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from coterie import catalogue
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import forked
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.contract.method import validation_kept
+from coterie.config.registry import METHODS
+from coterie.contract.method import as_method, validation_kept
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import encoded_client
@@ -162,7 +162,7 @@ class SiteRows:
         clients = self.clients
         if self.experiment.run.merge_validation:
             sites = tuple(sorted(self.approved.plan.deployment.sites))
-            clients = clients.folded(validation_kept(allowed.method, sites))
+            clients = clients.folded(validation_kept(as_method(allowed.method), sites))
         clients = parts_withheld(clients, self.settings.minimum_cell)
         module = self._module(clients)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
@@ -417,7 +417,7 @@ def main(descriptor: str, settings: str) -> None:
     """Serve the rows of a site at the other end of a pipe until it is closed; the settings are JSON."""
     import coterie.compute.metrics  # noqa: F401 - it registers its tasks
 
-    catalogue.methods()  # and these theirs
+    METHODS.importable()  # and these theirs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
     torch.set_num_threads(1)

@@ -15,7 +15,7 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.errors import nearest, require
 from coterie.base.files import json_rows, write_atomically
-from coterie.data import DATASETS
+from coterie.config.registry import DATASETS
 from coterie.data.splits import DEFAULT_PARTS
 from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import add_metrics

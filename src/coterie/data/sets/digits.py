@@ -10,10 +10,12 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
+from coterie.data.sets import Dataset
 from coterie.data.split_table import Split
+from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tensors import split_over
 
-__all__ = ["DEFAULT_SPLIT", "digits"]
+__all__ = ["DATASET", "DEFAULT_SPLIT", "digits"]
 
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 
@@ -34,3 +36,13 @@ def digits(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
         name="digits",
         classes=[str(d) for d in range(10)],
     )
+
+
+DATASET = Dataset(
+    "scikit-learn's handwritten digits: 1,797 images, each 64 numbers (8 x 8)",
+    "10, Dirichlet(.5) shares of the classes",
+    "10 classes",
+    "CC BY 4.0",
+    digits,
+    {"split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from coterie.base.clients import Clients
+from coterie.data.sets import Dataset
 from coterie.data.sets.fashion_mnist import Images, over_idx, read_pair
 from coterie.data.sets.where import find_folder
 from coterie.data.split_table import Split
+from coterie.data.splits import DEFAULT_PARTS
 
-__all__ = ["CLASSES", "DEFAULT_SPLIT", "emnist"]
+__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "emnist"]
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "shards", "clients": 25, "shards_per_client": 24, "shard_size": 180}
@@ -52,3 +54,13 @@ def emnist(
 
     pairs = {"train": lambda: upright("train"), "test": lambda: upright("test")}
     return over_idx(pairs, rule, seed=seed, rows=rows, server=server, name="emnist", classes=CLASSES)
+
+
+DATASET = Dataset(
+    "EMNIST-Balanced: 112,800 letters and digits, from your disk",
+    "25 with 24 shards of 180 rows",
+    "47 classes",
+    "public domain",
+    emnist,
+    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -29,9 +29,11 @@ from typing import Any
 
 from coterie.base.clients import Clients
 from coterie.base.errors import require
+from coterie.data.sets import Dataset
+from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tables.folder import from_folder
 
-__all__ = ["CLASSES", "FOLDER", "OPTIONS", "export", "heart_disease"]
+__all__ = ["CLASSES", "DATASET", "FOLDER", "OPTIONS", "export", "heart_disease"]
 
 FOLDER = Path(__file__).parent / "files" / "heart_disease"
 CLASSES = ("no disease", "disease")
@@ -86,3 +88,13 @@ def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
         files.append(folder.parent / "server.csv")
         files[-1].write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return files
+
+
+DATASET = Dataset(
+    "UCI Heart Disease: 920 patients, 15 features, embedded",
+    "4 hospitals: cleveland, hungary, long-beach, switzerland",
+    "2 classes: no disease, disease",
+    "CC BY 4.0",
+    heart_disease,
+    {"split": {"parts": dict(DEFAULT_PARTS)}},
+)

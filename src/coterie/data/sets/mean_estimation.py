@@ -26,10 +26,11 @@ from coterie.base.errors import is_number, require
 from coterie.base.rng import Rng
 from coterie.base.rows import Part, Rows
 from coterie.config.rules import COUNT
+from coterie.data.sets import Dataset
 from coterie.data.split_table import Split
 from coterie.data.splits import generator, numbered
 
-__all__ = ["TARGET", "mean_estimation", "means"]
+__all__ = ["DATASET", "TARGET", "mean_estimation", "means"]
 
 TARGET = "d1-000"
 """The client whose mean is wanted, and the only one with validation rows."""
@@ -135,3 +136,21 @@ def _check(mu: Any, groups: Any, sizes: Mapping[str, tuple[Any, int]]) -> None:
     )
     for key, (value, low) in sizes.items():
         require(COUNT.test(value) and value >= low, f"{key} = {value!r} must be a whole number of at least {low}")
+
+
+DATASET = Dataset(
+    "MeritFed's synthetic task: whose samples have my mean?",
+    "150 in groups of 5, 95 and 50; the target is d1-000",
+    "the mean of 10-dimensional normal samples",
+    "none needed (drawn from the seed)",
+    mean_estimation,
+    {
+        "mu": 0.01,
+        "groups": [5, 95, 50],
+        "samples": 1000,
+        "validation": 1000,
+        "test": 1000,
+        "dim": 10,
+        "centres": None,
+    },
+)
