@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import re
 import runpy
@@ -127,6 +128,15 @@ def test_links_to_files_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     local = [t for t in targets if "://" not in t and not t.removeprefix("../").startswith(GENERATED)]
     assert [t for t in local if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "explanation").glob("*.md")), ids=lambda p: p.stem)
+def test_the_numbers_of_an_explanation_are_what_its_lines_print(page):
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
+    printed: list[str] = []
+    assert doctest.DocTestRunner().run(examples, out=printed.append).failed == 0, "".join(printed)
+    assert page.stem == "frameworks" or examples.examples
 
 
 def test_every_path_that_a_page_an_example_or_a_docstring_names_exists():
