@@ -66,6 +66,8 @@ class Local(Method[State]):
 
     participation = "own"
 
+    tasks = (own_update,)
+
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
         return State(federation.everyone, x.repeat(len(federation.everyone), 1))

@@ -123,6 +123,8 @@ class Median(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
+    tasks = (own_update,)
+
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
         return State(x)
@@ -169,6 +171,8 @@ class TrimmedMean(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients to trim."""
@@ -220,6 +224,8 @@ class GeometricMedian(Method[State]):
     lr: Annotated[float, POSITIVE] = 1.0
     smoothing: Annotated[float, POSITIVE] = 1e-6
     tolerance: Annotated[float, POSITIVE] = 1e-6
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -274,6 +280,8 @@ class MultiKrum(Method[State]):
     lr: Annotated[float, POSITIVE] = 1.0
     byzantine: Annotated[float, NUMBER_OR_SHARE] = 0.2
     keep: Annotated[int | None, optional(SIZE, "n - f")] = None
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients for f or m."""

@@ -110,6 +110,8 @@ class SGDFull(Method[State]):
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
 
+    tasks = (own_update,)
+
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
         return _start(x, federation)
@@ -159,6 +161,8 @@ class SGDIdeal(Method[State]):
     eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
+
+    tasks = (own_update,)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a member that fits no client."""
@@ -226,6 +230,8 @@ class TargetOnly(Method[State]):
     eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
+
+    tasks = (own_update,)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

@@ -105,6 +105,11 @@ class Sampler:
     _kind = Kind("sampler")
     sample_ratio: float = 1.0
 
+    @property
+    def tasks(self) -> Sequence[Any]:
+        """What may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
+        return ()
+
     def at(self, cohort: Any, x: Tensor) -> Sampler:
         """The sampler of one training that starts from the models x, [d + b] or [n, d + b]; called where the client is."""
         return self
@@ -148,6 +153,11 @@ class Method(ABC, Generic[S]):
     @abstractmethod
     def models(self, state: S) -> Tensor | Mapping[str, Tensor]:
         """One model [d + b] for everybody, or a model for each client that has one."""
+
+    @property
+    def tasks(self) -> Sequence[Any]:
+        """What may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
+        return ()
 
     @property
     def participation(self) -> Annotated[str, one_of("run", "own")]:

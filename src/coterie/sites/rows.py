@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
@@ -27,6 +27,7 @@ from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import METHODS
 from coterie.contract.method import as_method, validation_kept
+from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.columns import Table
 from coterie.data.tables.folder import encoded_client
@@ -73,7 +74,6 @@ class SiteRows:
         self.pair = self._prepared = ""
         self.about: dict[str, Any] = {}
         self._asked = _asked_before(Path(settings.log), approved.hash)
-        self._of_round = Counter(request[1:3] for request in self._asked)
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
@@ -171,7 +171,8 @@ class SiteRows:
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
         # Whether what clients remember is kept changes no answer of a request that was answered before.
-        sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume")}
+        # Neither does the name of the run, which the server chooses.
+        sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
         self._prepared = hashlib.sha256(encode({**sent, "recipe": json.dumps(self.clients.recipe)})).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
@@ -230,12 +231,15 @@ class SiteRows:
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._allowed(self.pair)
-        allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
-        self._spend(str(message.get("run")), ask, self.approved.budget_of_a_round)
-        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), self._about_models(ask)))
+        limits, context = self._limits(self.shard), ask.context
+        declaration = allowed.check(ask.task, ask.payload, limits, seed=context.seed, round=context.round)
+        self._undo(message)
+        self.shard.begin(ask)
+        requests = self._about_models(ask, self.shard)
+        self._spend((self.pair, ask.task, context.round), requests, declaration.most_models(limits.clients))
+        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), requests))
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._noted(message))}
-        self._undo(message)
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
         self._save_memory(self.shard)
@@ -267,7 +271,8 @@ class SiteRows:
         given = ask.arguments()
         if (given.get("method"), given.get("other")) not in self.approved.comparisons or len(given) > 2:
             raise RefusedError("the approved plan does not compare these methods")
-        self._spend(str(message.get("run")), ask, self.approved.budget)
+        requests = (self._hash(ask, ask.payload, ""),)
+        self._spend(("", ask.task, 0), requests, len(self.approved.comparisons))
         return self._of_test_rows(ask, self._noted(message))
 
     def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
@@ -282,33 +287,34 @@ class SiteRows:
         """Where what a run leaves is kept."""
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
-    def _spend(self, run: str, ask: Ask, most: int) -> None:
-        """Count a request against the budget, and against the `most` that this round of the method may have.
+    def _limits(self, shard: Shard) -> Limits:
+        """What dimensions of a payload may be."""
+        layout, plan = shard.workspace.layout, self.approved.plan
+        classes, sites = shard.workspace.classes, len(plan.deployment.sites)
+        return Limits(layout.size, layout.dim, classes, sites, layout.dtype, plan.experiment.run.rounds)
 
-        The same one again costs nothing if it carries the same payload to the same model.
-        """
-        hashed = self._hash(ask, ask.payload)
-        request, budget = (run, self.pair, ask.context.round, ask.context.ask, hashed), self.approved.budget
-        if request not in self._asked:
-            if len(self._asked) >= budget:
-                raise RefusedError(f"the budget of {budget} requests of the approved plan is spent; approve it again")
-            if self._of_round[request[1:3]] >= most:
-                raise RefusedError(f"the {most} requests of a round of the approved plan are spent; approve it again")
-            self._of_round[request[1:3]] += 1
-        self._asked.add(request)
-        self.about |= {"pair": self.pair, "payload": hashed}
+    def _spend(self, where: tuple[str, str, int], requests: tuple[str, ...], models: int) -> None:
+        """Count the models that a request is about against those that the plan's runs ask in this round. The same again are free."""
+        spent, budget = self._asked[where], models * self.approved.plan.deployment.runs
+        fresh = {*requests} - spent
+        if len(spent) + len(fresh) > budget:
+            raise RefusedError(
+                f"the budget of {budget} models that {short(where[1])} may be asked about in a round of the approved plan is spent; "
+                "approve it again"
+            )
+        spent |= fresh
+        self.about |= {"pair": where[0], "models": sorted(fresh)}
 
-    def _hash(self, ask: Ask, payload: Mapping[str, Any]) -> str:
-        """The hash of task, payload and prepared model."""
+    def _hash(self, ask: Ask, payload: Mapping[str, Any], memory: str) -> str:
+        """The hash of task, payload, prepared model and what the client remembers."""
         values = {f"payload/{k}": v for k, v in payload.items()}
-        return hashlib.sha256(encode({"task": ask.task, "prepared": self._prepared, **values})).hexdigest()
+        about = {"task": ask.task, "round": ask.context.round, "prepared": self._prepared, "memory": memory}
+        return hashlib.sha256(encode({**about, **values})).hexdigest()[:32]
 
-    def _about_models(self, ask: Ask) -> tuple[str, ...]:
-        """The hash of the request about each model x[t] of a payload, as if it came alone; one hash where x is one model."""
-        x = ask.payload.get("x")
-        if not isinstance(x, torch.Tensor) or x.ndim < 2:
-            return (self._hash(ask, ask.payload),)
-        return tuple(self._hash(ask, {**ask.payload, "x": model.contiguous()}) for model in x)
+    def _about_models(self, ask: Ask, shard: Shard) -> tuple[str, ...]:
+        """The hash of the request about each model of a payload, as if it came alone."""
+        memory = hashlib.sha256(encode(shard.memory.save())).hexdigest()
+        return tuple(self._hash(ask, payload, memory) for payload in about_each_model(ask.function, ask.payload))
 
     def _speakable(self, answer: Answer, ask: Ask, clients: Clients) -> Answer:
         """An answer without what too few rows stand behind; sentences of errors stay here, since they may quote values."""
@@ -374,14 +380,15 @@ def _brief(value: Any) -> Any:
     return json.loads(text) if len(text) <= LONGEST_SETTING else text[:LONGEST_SETTING]
 
 
-def _asked_before(log: Path, plan: str) -> set[tuple[Any, ...]]:
-    """Requests since this plan was last approved: run, method and seed, round, number, and the hash of what they carried."""
-    asked: set[tuple[Any, ...]] = set()
+def _asked_before(log: Path, plan: str) -> defaultdict[tuple[str, str, int], set[str]]:
+    """Models that were asked about since this plan was last approved, by method and seed, task and round."""
+    asked: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
     for entry in entries(log):
         if entry.get("what") == "approved" and entry.get("plan") == plan:
-            asked = set()
-        elif entry.get("plan") == plan and "payload" in entry:
-            asked.add(tuple(entry.get(key) for key in ("run", "pair", "round", "ask", "payload")))
+            asked.clear()
+        elif entry.get("plan") == plan and "models" in entry:
+            where = (entry["pair"], entry["what"], entry["round"] if entry["pair"] else 0)
+            asked[where].update(entry["models"])
     return asked
 
 
