@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.base.errors import cut, is_number, nearest, require
+from coterie.base.errors import InputError, cut, is_number, nearest, require
 from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, one_of, optional
 from coterie.config.schema import Flag, build, options, options_of
 from coterie.data import splits
@@ -58,6 +58,9 @@ def _are_parts(value: Any) -> bool:
     return named and all(map(_FRACTION.test, value.values()))
 
 
+_FOLDS = Rule(lambda v: COUNT.test(v) and v != 1, "0 or an int > 1")
+_WHOLE = {"train": 1.0}
+"""The parts of a client whose rows folds are dealt from."""
 _PARTS = Rule(_are_parts, "a table of train, validation and test with fractions from 0 to 1")
 
 
@@ -83,6 +86,8 @@ class Split:
             classes; or "standard", all of that test set for every client.
         seed: of the whole split; None is the run's seed.
         parts: fraction of a client's rows per part.
+        folds: test every row once, in so many folds of each client (cross-validation), and repeat that with each seed; a simulated
+            split is then dealt once, by the first seed. 0: one split into `parts`.
     """
 
     kind: Annotated[str | None, optional(one_of(*_KINDS)), Flag("--split", "KIND")] = None
@@ -103,12 +108,13 @@ class Split:
     test: Annotated[str, one_of("own", "label-mix", "standard")] = "own"
     seed: Annotated[int | None, optional(COUNT, "that of the run")] = None
     parts: Annotated[Mapping[str, float], _PARTS] = field(default_factory=lambda: dict(DEFAULT_PARTS))
+    folds: Annotated[int, _FOLDS, Flag(metavar="K")] = 0
 
     @classmethod
     def parse(cls, table: Mapping[str, Any] | None, *, natural: str = "", **defaults: Any) -> Split:
         """The split that `table` asks for, on top of `defaults`.
 
-        `natural` names data that brings its own clients: only `seed` and `parts` make sense there. Raises `InputError`
+        `natural` names data that brings its own clients: only `seed`, `parts` and `folds` make sense there. Raises `InputError`
         that names the key, what is allowed and the nearest spelling.
         """
         fits = table is None or isinstance(table, Mapping)
@@ -118,9 +124,15 @@ class Split:
             known = key in _KEYS
             require(known, f"[split]: unknown key {key!r}; {nearest(str(key), _KEYS)}")
             require(
-                not natural or key in ("seed", "parts"),
-                f"[split] {key} does not apply to {natural}, which has its own clients; only seed and parts do",
+                not natural or key in ("seed", "parts", "folds"),
+                f"[split] {key} does not apply to {natural}, which has its own clients; only seed, parts and folds do",
             )
+        if given.get("folds"):
+            if "parts" in given:
+                raise InputError(
+                    "[split] folds and parts both say which rows are tested; drop one of them, or set folds = 0"
+                )
+            defaults = {**defaults, "parts": _WHOLE}
         if given.get("kind") == "target-groups":
             defaults = {**defaults, "clients": 20}
         if given.get("kind") == "column":
@@ -145,6 +157,11 @@ class Split:
             self.test == "own" or not self.flip,
             f"flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them",
         )
+        if self.folds and (self.test != "own" or self.unseen or self.kind == "target-groups"):
+            beside = "unseen" if self.unseen else "kind" if self.kind == "target-groups" else "test"
+            raise InputError(
+                f"[split] {beside} = {getattr(self, beside)!r} has test rows of its own, so folds cannot deal them; set folds = 0"
+            )
         if self.kind != "target-groups":
             return
         require(self.clients in (20, 40), f"clients = {self.clients} must be 20 or 40 for kind = 'target-groups'")

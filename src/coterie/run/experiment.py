@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, placed, require
 from coterie.base.modules import load_object
 from coterie.config.hooks import check_hooks
@@ -27,12 +28,9 @@ from coterie.contract.method import Method, as_method
 from coterie.contract.training import LocalSGD
 from coterie.run.callbacks import Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
-from coterie.run.files import own_objects
+from coterie.run.files import ALL, own_objects
 from coterie.run.grid import apply, check_grid, names_of, settings_of
 from coterie.run.personalisation import Tuning
-
-if TYPE_CHECKING:
-    from coterie.base.clients import Clients
 
 __all__ = [
     "Experiment",
@@ -243,17 +241,37 @@ class Experiment:
         known = _object_of(self.model, self.objects)
         return model_of(self.model, f"{self.where}, [model]") if known is None else known
 
+    @property
+    def folds(self) -> int:
+        """Number of folds, 0 for one split a seed."""
+        folds = self.split.get("folds", 0)
+        return folds if isinstance(folds, int) else 0
+
     def load_data(self, seed: int) -> Clients:
-        """The clients of this experiment for one seed."""
+        """Return the clients of this experiment for one seed; with folds those of the first, whose rows all train (`of_fold`)."""
+        from coterie.data.folds import refuse_split
         from coterie.data.registry import clients_of, load
 
         table = dict(self.data)
         name = table.pop("name") if "name" in table else table.pop("folder")
-        known = {"seed": seed, "split": self.split or None, **table}
+        ready = isinstance(self.objects.get(name), Clients)
+        split = {key: value for key, value in self.split.items() if not (ready and key == "folds")}
+        settings = {"seed": self.run.seeds[0] if self.folds else seed, "split": split or None, **table}
         try:
-            return clients_of(self.objects[name], name, **known) if name in self.objects else load(name, **known)
+            clients = (
+                clients_of(self.objects[name], name, **settings) if name in self.objects else load(name, **settings)
+            )
+            if self.folds:
+                refuse_split(clients)
+            return clients
         except InputError as error:
             raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
+
+    def of_fold(self, clients: Clients, seed: int, fold: str) -> Clients:
+        """Return the clients that `load_data` gave as one fold of this seed finds them; without folds as they are."""
+        from coterie.data.folds import with_fold
+
+        return with_fold(clients, self.folds, None if fold == ALL else int(fold), seed) if fold else clients
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
