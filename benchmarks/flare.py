@@ -21,7 +21,6 @@ from nvflare.recipe import SimEnv
 from benchmarks.engine_work import ARGUMENTS, Sized, Work, echo, methods
 from coterie.config.registry import MODELS
 from coterie.contract.federation import Federation
-from coterie.contract.method import as_method
 from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import build_model
 from coterie.run.experiment import Experiment
@@ -99,7 +98,7 @@ def _rounds(engine: Remote, clients: Any, model: Any, experiment: Experiment, ro
     seconds = {}
     for entry in experiment.methods:
         engine.prepare(model, clients, pair=f"{entry.label}-0")
-        method = as_method(experiment.build_method(entry))
+        method = experiment.build_method(entry)
         run = run_method(engine, method, rounds, 0, RunSettings(evaluate=rounds, metrics=()))
         seconds[entry.label] = statistics.median(s[1] for s in run.seconds[1:-1])
     return seconds

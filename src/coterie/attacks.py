@@ -32,12 +32,12 @@ from coterie.base.errors import InputError, cut, is_number, nearest, require
 from coterie.base.identity import identity
 from coterie.base.rng import Rng, normal
 from coterie.base.rows import Rows
-from coterie.config.hooks import overrides
+from coterie.config.hooks import check_object, overrides
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
 from coterie.config.schema import options
 from coterie.contract.engine import Engine
 from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
-from coterie.contract.method import Attack, as_attack
+from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, well_formed
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json, wire_type
@@ -321,7 +321,8 @@ class Attacked(Engine):
             engine.simulated,
             f"attacks are simulated in process or on Ray, not on {type(engine).__name__}; choose engine inprocess or ray",
         )
-        self._engine, self.attack = engine, as_attack(attack)
+        check_object(attack, Attack)
+        self._engine, self.attack = engine, attack
         self.attackers = choose_attackers(clients, engine.clients, 0)
         self.clients, self.unseen, self.has_server = engine.clients, engine.unseen, engine.has_server
         self.layout, self.x, self.model, self.loss = engine.layout, engine.x, engine.model, engine.loss

@@ -9,7 +9,6 @@ import pytest
 import torch
 from test_methods import CASES, is_pooled, label, method_of, server_rows
 
-from coterie.contract.method import as_method
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.contract.wire import PerClient, encode
@@ -87,7 +86,7 @@ def alone(ask, client):
 @at_sites
 def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
     method = method_of(case, LOCAL)
-    allowed = Allowed(as_method(method), 0, ROUNDS, ("auc",))
+    allowed = Allowed(method, 0, ROUNDS, ("auc",))
     heard = asked(method)
     assert heard
     for ask in heard:
@@ -104,7 +103,7 @@ def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
 def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
     """With all clients and with some, over some rounds: each declared task is asked, about as many models as declared."""
     method = method_of(case, LOCAL)
-    allowed = Allowed(as_method(method), 0, ROUNDS, ("auc",))
+    allowed = Allowed(method, 0, ROUNDS, ("auc",))
     rounds = 11 if getattr(method, "flexible", False) else 3  # a flexible pool is asked who stays after ten
     models = defaultdict(set)
     for run, settings in enumerate(({}, {"clients_per_round": 2}, {"clients_per_round": 3})):
@@ -129,7 +128,7 @@ def test_every_field_of_every_declared_task_says_what_it_may_hold(case):
     """An undeclared field runs in one process; a site refuses it, so that no method of the catalogue may have one."""
     from coterie.contract.requests import declared
 
-    method = as_method(method_of(case, LOCAL))
+    method = method_of(case, LOCAL)
     for one, owner in declared(method).values():
         for name, about in one.task.payload.items():
             where = f"{one.task.name} takes {name!r}"

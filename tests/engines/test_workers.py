@@ -20,6 +20,7 @@ from coterie import FedAvg, MeritFed, task
 from coterie.base.errors import InputError, RunError
 from coterie.compute.capacity import check_free_memory
 from coterie.contract.federation import QuorumError
+from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
@@ -224,7 +225,7 @@ class Broken(NamedTuple):
     delta: Update
 
 
-class Breaks:
+class Breaks(Method):
     """Its second round has a bug."""
 
     def __init__(self, error: BaseException) -> None:

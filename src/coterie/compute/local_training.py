@@ -19,8 +19,8 @@ from coterie.base.rows import Inputs, named, sample, take
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, RowSource, StepRule, chunks
-from coterie.config.hooks import overrides
-from coterie.contract.method import Sampler, as_sampler
+from coterie.config.hooks import check_object, overrides
+from coterie.contract.method import Sampler
 from coterie.contract.training import GradientRule, LocalSGD, Penalty, Quadratic, Step, Steps, make_optimiser
 
 __all__ = ["LocalTraining", "StepBatches", "TrainOptions", "of_client"]
@@ -156,8 +156,8 @@ class LocalTraining:
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
             raise InputError(f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}")
-        sampler = _adopted(options.get("sampler") or local.sampler)
-        self.sampler = None if sampler is None else _adopted(sampler.at(cohort, x))
+        sampler = _checked_sampler(options.get("sampler") or local.sampler)
+        self.sampler = None if sampler is None else _checked_sampler(sampler.at(cohort, x))
         self.lr = local.rate(cohort.round)
 
     def models(self, *, relative: bool = False) -> Tensor:
@@ -321,8 +321,10 @@ class _Hooks:
         return grad
 
 
-def _adopted(sampler: Any) -> Sampler | None:
-    return sampler if sampler is None or isinstance(sampler, Sampler) else as_sampler(sampler)
+def _checked_sampler(sampler: Any) -> Sampler | None:
+    if sampler is not None and not isinstance(sampler, Sampler):
+        check_object(sampler, Sampler)
+    return cast("Sampler | None", sampler)
 
 
 def _split(inputs: Inputs, sizes: list[int]) -> list[Inputs]:

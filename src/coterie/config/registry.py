@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, distributions
 from typing import Any, TypeVar
 
 from coterie.base.errors import InputError, cut, nearest, placed
-from coterie.config.hooks import adopted, article, check_hooks
+from coterie.config.hooks import article, check_hooks, check_object
 from coterie.config.schema import Choice, Flag, build, spell
 
 __all__ = [
@@ -187,7 +187,7 @@ class Registry(Choice, MutableMapping[str, Any]):
         """Return the value, if a run can use it as one of this registry. Raises `InputError` that says what it lacks."""
         if self._base is not None:
             with placed(where):
-                adopted(value, self.base)
+                check_object(value, self.base)
         return value
 
     def build(self, table: Any, where: str, *, named: str = "") -> Any:

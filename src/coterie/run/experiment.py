@@ -15,7 +15,7 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, placed, require
 from coterie.base.modules import load_object
-from coterie.config.hooks import check_hooks
+from coterie.config.hooks import check_hooks, check_object
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
 from coterie.config.schema import (
     build,
@@ -23,8 +23,8 @@ from coterie.config.schema import (
     spell,
 )
 from coterie.contract.engine import EngineSpec
-from coterie.contract.filters import Filter, filters_of
-from coterie.contract.method import Method, as_method
+from coterie.contract.filters import Filter
+from coterie.contract.method import Method, filters_of
 from coterie.contract.training import LocalSGD
 from coterie.run.callbacks import Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
@@ -137,7 +137,7 @@ class Experiment:
         require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
         experiment.build_model()
         for entry in experiment.methods:
-            filters_of(as_method(experiment.build_method(entry)), experiment.filters)
+            filters_of(experiment.build_method(entry), experiment.filters)
         check_grid(experiment.tune, experiment.methods, f"{where}, [tune]")
         for entry in experiment.methods if experiment.tune else ():
             for setting in experiment.trials_of(entry):
@@ -188,9 +188,12 @@ class Experiment:
     def build_method(self, entry: MethodEntry) -> Any:
         """The method of an entry, with [local] below its own local settings."""
         if entry.name in self.objects:
-            return self.objects[entry.name]
-        fields = {**entry.fields, **self._local_of(entry)}
-        return build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
+            method = self.objects[entry.name]
+        else:
+            fields = {**entry.fields, **self._local_of(entry)}
+            method = build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
+        check_object(method, Method)
+        return method
 
     def _local_of(self, entry: MethodEntry) -> dict[str, LocalSGD]:
         """The local training of an entry by the name of its parameter; empty for a method that takes none."""

@@ -12,8 +12,8 @@ from typing import Any
 from coterie.base.errors import require
 from coterie.base.files import write_atomically
 from coterie.config.registry import FILTERS
-from coterie.contract.filters import Filter, filters_of
-from coterie.contract.method import as_method
+from coterie.contract.filters import Filter
+from coterie.contract.method import filters_of
 from coterie.contract.requests import declared
 from coterie.contract.training import LocalSGD
 from coterie.filters.clip import Clip
@@ -53,7 +53,7 @@ class Approved:
         allowed = {}
         for entry in experiment.methods:
             method = experiment.build_method(entry)
-            filters = filters_of(as_method(method), experiment.filters)
+            filters = filters_of(method, experiment.filters)
             for seed in experiment.run.seeds:
                 about = (method, seed, experiment.run.rounds, metric_names(experiment), filters)
                 allowed[f"{entry.label}-{seed}"] = Allowed(*about)
@@ -109,7 +109,7 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     )
     for entry in experiment.methods:
         method = experiment.build_method(entry)
-        filters = filters_of(as_method(method), experiment.filters)
+        filters = filters_of(method, experiment.filters)
         yield f"method    {entry.label}: {run.rounds} rounds{_trained(getattr(method, 'local', None))}"
         yield from (f"          before it leaves, {_changed(one)}" for one in filters)
         for one, _ in declared(method).values():

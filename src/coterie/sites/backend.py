@@ -12,7 +12,6 @@ from torch import nn
 
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
-from coterie.contract.method import as_method
 from coterie.run.evaluation import served
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
@@ -50,7 +49,7 @@ class Sites:
         """Run one method on the sites."""
         sites = cast("RemoteClients", clients)  # which `load` gave
         run, start = experiment.run, initial(experiment)
-        method = as_method(experiment.build_method(pair.entry))
+        method = experiment.build_method(pair.entry)
         if start is not None:
             start_from(module, start)
         self.engine.prepare(

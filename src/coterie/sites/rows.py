@@ -26,7 +26,7 @@ from coterie.base.rng import forked
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import METHODS
-from coterie.contract.method import as_method, validation_kept
+from coterie.contract.method import validation_kept
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.columns import Table
@@ -162,7 +162,7 @@ class SiteRows:
         clients = self.clients
         if self.experiment.run.merge_validation:
             sites = tuple(sorted(self.approved.plan.deployment.sites))
-            clients = clients.folded(validation_kept(as_method(allowed.method), sites))
+            clients = clients.folded(validation_kept(allowed.method, sites))
         clients = parts_withheld(clients, self.settings.minimum_cell)
         module = self._module(clients)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
