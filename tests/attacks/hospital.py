@@ -13,7 +13,7 @@ import coterie.compute.metrics  # noqa: F401 - both register their tasks
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import Ask, Context, decode, encode
 from coterie.data.sets.heart_disease import FOLDER
-from coterie.data.tables.folder import agree
+from coterie.data.tables.agreement import agree
 from coterie.models import build_shape, outputs_of
 from coterie.run.tables import preset
 from coterie.sites.log import Log

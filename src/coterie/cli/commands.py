@@ -415,11 +415,14 @@ def _predict(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from coterie.cli.check import lines
     from coterie.cli.settings import override
+    from coterie.config.data import Tables
+    from coterie.config.schema import build
     from coterie.data.tables.check import check_folder
 
     tables: dict[str, Any] = {"data": {}}
     override(tables, args)
-    checked = check_folder(args.data, split=tables.get("split"), **tables["data"])
+    settings = build(Tables, tables["data"], "[data]", named="data")
+    checked = check_folder(args.data, tables=settings, split=tables.get("split"))
     _say(json.dumps(checked.spelled(), indent=1) if args.json else "\n".join(lines(checked)))
     return 2 if checked.problems else 0
 

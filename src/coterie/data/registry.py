@@ -11,10 +11,11 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.files import found
 from coterie.base.modules import load_object
+from coterie.config.data import Split, Tables, check_seed, table_of
 from coterie.config.registry import DATASETS
+from coterie.config.schema import build, options_of
 from coterie.data import hub
 from coterie.data.sets import Dataset
-from coterie.data.splits import check_seed
 from coterie.data.tables.folder import from_folder
 
 __all__ = ["clients_of", "load"]
@@ -22,17 +23,14 @@ __all__ = ["clients_of", "load"]
 
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 _HUB_OPTIONS = ("label", "input", "subset_name", "part", "rows", "lazy")
-_TABLE_OPTIONS = (
-    "label", "task", "above", "classes", "categorical", "drop", "missing", "rename", "rare", "meaning", "unit",
-    "unlabelled", "split_column", "server_file", "arrays",
-)  # fmt: skip
+_TABLE_OPTIONS = tuple(option.name for option in options_of(Tables))
 
 
 def load(
     name_or_folder: str | os.PathLike[str],
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     label: str | None = None,
     folder: str | None = None,
     **options: Any,
@@ -44,10 +42,10 @@ def load(
             is `Clients` or a function of `seed` that gives them; or hf:NAME, or OWNER/NAME where there is no such folder, for the
             hub (extra `hub`).
         seed: of every split that `split` gives no seed of its own.
-        split: the [split] table: the fields of `Split`.
+        split: who gets which row: a `Split`, or a table of its fields.
         label: column to predict, for a folder and the hub.
         folder: where the files of a named data set lie (fashion-mnist, cifar10).
-        options: of the data set (`DATASETS[name].defaults`), of `from_folder`, of `from_hub`, or arguments of the function.
+        options: of the data set (`DATASETS[name].defaults`), the fields of `Tables`, those of `from_hub`, or arguments of the function.
 
     Raises:
         InputError: one sentence with the cure, for a wrong name, option, key or file.
@@ -76,7 +74,8 @@ def load(
             )
         require(folder is None, f"{key} is a folder already; drop folder = {folder!r}")
         _check(options, _TABLE_OPTIONS, "a folder of tables")
-        return from_folder(key, label=label, seed=seed, split=split, **options)
+        tables = build(Tables, options, key, named="data")
+        return from_folder(key, label=label, tables=tables, split=split, seed=seed)
     if label is not None:
         raise InputError(f"{key} has its own label; drop label = {label!r}")
     data_set: Dataset = DATASETS[key]
@@ -92,18 +91,20 @@ def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
         require(option in allowed, f"{name} has no option {option!r}; {hint}")
 
 
-def clients_of(given: Any, name: str, *, seed: int, split: Mapping[str, Any] | None = None, **options: Any) -> Clients:
+def clients_of(
+    given: Any, name: str, *, seed: int, split: Split | Mapping[str, Any] | None = None, **options: Any
+) -> Clients:
     """Clients that are ready, or those that a function makes of `seed=...`, of `split=...` if there is one, and of `options`.
 
     Raises `InputError`, which calls it `name`, for a function that fails, for what is not `Clients`, and for settings of ready clients.
     """
     if isinstance(given, Clients):
-        unused = [f"data.{key}" for key in options] + [f"split.{key}" for key in split or {}]
+        unused = [f"data.{key}" for key in options] + [f"split.{key}" for key in table_of(split)]
         require(not unused, f"{name} holds clients that are ready, so {', '.join(unused)} cannot be set")
         return given
     if callable(given):
         try:
-            given = given(seed=seed, **options, **({"split": dict(split)} if split else {}))
+            given = given(seed=seed, **options, **({"split": table_of(split)} if split else {}))
         except InputError:
             raise
         except Exception as error:

@@ -13,17 +13,16 @@ from dataclasses import is_dataclass
 from typing import Any, NamedTuple, cast
 
 from coterie.base.errors import InputError
+from coterie.config.data import KINDS_OF, Split, Tables
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, MODELS, Registry
 from coterie.config.schema import Option, explanations, options_of
 from coterie.contract.training import LocalSGD
-from coterie.data.split_table import KINDS_OF, Split
-from coterie.data.tables.settings import FileSettings, TableSettings
 from coterie.run.entries import ModelTable, ReportTable, RunTable
 
 __all__ = ["CHOICES", "DECLARED", "SEVERAL", "Key", "keys", "keys_of", "lasting"]
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
-    "data": (TableSettings, FileSettings),
+    "data": (Tables,),
     "split": (Split,),
     "model": (MODELS, ModelTable),
     "local": (LocalSGD,),

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.data.tables.columns import Column, Table
+from coterie.data.tables.agreement import MANY_CLASSES
+from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.recipe import TableCohort, describe
-from coterie.data.tables.settings import MANY_CLASSES
 from coterie.sites.allowed import RefusedError
 from coterie.sites.tables import described_as, left_out
 

@@ -29,8 +29,8 @@ from coterie.config.registry import METHODS
 from coterie.contract.method import validation_kept
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
-from coterie.data.tables.columns import Table
-from coterie.data.tables.folder import encoded_client
+from coterie.data.tables.cells import Table
+from coterie.data.tables.folder import encode_client
 from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe
 from coterie.models import build_shape, freeze
 from coterie.sites.allowed import Allowed, RefusedError
@@ -130,7 +130,7 @@ class SiteRows:
         table = self._opened()
         recipe = json.loads(message["recipe"])
         self._check_recipe(recipe, table)
-        client, notes = encoded_client(table, recipe)
+        client, notes = encode_client(table, recipe)
         self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
         self.about = {"rows": len(table)}
         return {"notes": self._notes(notes), "facts": json.dumps(asdict(self._facts(self.clients)))}

@@ -15,8 +15,8 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.errors import nearest, require
 from coterie.base.files import json_rows, write_atomically
+from coterie.config.data import DEFAULT_PARTS
 from coterie.config.registry import DATASETS
-from coterie.data.splits import DEFAULT_PARTS
 from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment

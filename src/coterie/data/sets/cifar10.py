@@ -21,11 +21,11 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.rows import Part
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import COUNT, SIZE
 from coterie.data import hub
 from coterie.data.sets import Dataset
-from coterie.data.split_table import Split
-from coterie.data.splits import DEFAULT_PARTS, subset
+from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 
 __all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "ImageSet", "cifar10", "load_images"]
@@ -71,7 +71,7 @@ CIFAR10 = ImageSet("cifar10", "CIFAR-10", CLASSES, "label", "plain_text")
 def cifar10(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,
@@ -95,7 +95,7 @@ def load_images(
     images: ImageSet,
     *,
     seed: int,
-    split: Mapping[str, Any] | None,
+    split: Split | Mapping[str, Any] | None,
     folder: str | Path | None,
     rows: int | None,
     server: int,

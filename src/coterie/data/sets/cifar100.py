@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.clients import Clients
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.sets import Dataset
 from coterie.data.sets.cifar10 import DEFAULT_SPLIT, ImageSet, load_images
-from coterie.data.splits import DEFAULT_PARTS
 
 __all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "cifar100"]
 
@@ -35,7 +35,7 @@ CIFAR100 = ImageSet("cifar100", "CIFAR-100", CLASSES, "fine_label", "cifar100")
 def cifar100(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,

@@ -10,9 +10,8 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.sets import Dataset
-from coterie.data.split_table import Split
-from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tensors import split_over
 
 __all__ = ["DATASET", "DEFAULT_SPLIT", "digits"]
@@ -20,7 +19,7 @@ __all__ = ["DATASET", "DEFAULT_SPLIT", "digits"]
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 
 
-def digits(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
+def digits(*, seed: int = 0, split: Split | Mapping[str, Any] | None = None) -> Clients:
     """Ten classes, inputs float32 [rows, 64] from 0 to 1; by default 10 clients with Dirichlet(.5) shares of classes."""
     try:
         from sklearn.datasets import load_digits

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from coterie.base.clients import Clients
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.sets import Dataset
 from coterie.data.sets.fashion_mnist import Images, over_idx, read_pair
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
-from coterie.data.splits import DEFAULT_PARTS
 
 __all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "emnist"]
 
@@ -31,7 +30,7 @@ _STEM = "emnist-balanced"
 def emnist(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,

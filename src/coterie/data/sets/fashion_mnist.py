@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.rows import Part
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets import Dataset
-from coterie.data.split_table import Split
-from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tensors import split_over
 
 __all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "Images", "fashion_mnist", "over_idx", "read_idx", "read_pair"]
@@ -37,7 +36,7 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 def fashion_mnist(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
+from coterie.config.data import Split
 from coterie.config.rules import COUNT, SIZE
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
 from coterie.data.splits import generator, numbered
 from coterie.data.tensors import from_tensors
 from coterie.data.words import hashed_words
@@ -54,7 +54,7 @@ class _Comments(NamedTuple):
 def goemotions(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     target: str = "joy",
     alpha: float = 0.9,

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
-from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tensors import from_tensors, split_over
 
 __all__ = ["DATASET", "medmnist", "read_npz"]
@@ -39,7 +38,7 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 def medmnist(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     sets: Sequence[str] = ("pneumoniamnist",),
 ) -> Clients:

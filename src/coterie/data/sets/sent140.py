@@ -16,11 +16,10 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import SIZE
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
-from coterie.data.splits import DEFAULT_PARTS
 from coterie.data.tensors import from_tensors
 from coterie.data.words import hashed_words
 
@@ -32,7 +31,7 @@ _SENTIMENTS = {"0": 0, "1": 1, "4": 1}
 def sent140(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     minimum: int = 50,
     features: int = 2048,

@@ -23,10 +23,10 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.loss import IGNORED
+from coterie.config.data import Split
 from coterie.config.rules import SIZE
 from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors
 
 __all__ = ["CHARACTERS", "DATASET", "shakespeare"]
@@ -38,7 +38,7 @@ MOST_TESTED = 40
 def shakespeare(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     plays: Sequence[str] = (),
     minimum_characters: int = 3000,
