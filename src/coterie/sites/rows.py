@@ -31,17 +31,26 @@ from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.cells import Table
 from coterie.data.tables.folder import encode_client
-from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe
+from coterie.data.tables.recipe import TableCohort, describe
 from coterie.models import build_shape, freeze
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.log import entries
-from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, summed, table_withheld
+from coterie.sites.minima import (
+    classes_withheld,
+    described,
+    moments_fit,
+    parts_withheld,
+    recipe_fits,
+    summed,
+    table_withheld,
+    within_reach,
+)
 from coterie.sites.noted import Noted
 from coterie.sites.paired import note_outcomes, paired_errors
 from coterie.sites.secret import under_key
 from coterie.sites.settings import SiteSettings, matches, short
-from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, left_out, read_site, table_options
+from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, fingerprint_of, read_site, table_options
 
 __all__ = ["SiteRows", "site_key"]
 
@@ -68,7 +77,7 @@ class SiteRows:
         self.options = table_options(self.experiment.data)
         self.options.pop("server_file", None)
         self.table: Table | None = None
-        self.seed = -1
+        self.seed, self._fingerprint = -1, ""
         self.clients: Clients | None = None
         self.shard: Shard | None = None
         self.pair = self._prepared = ""
@@ -119,6 +128,7 @@ class SiteRows:
             )
         moments_fit(len(seeds), rows)
         self.table, self.seed = table_withheld(table, self.options, self.settings.minimum_cell), seed
+        self._fingerprint = hmac.new(site_key(self.folder), fingerprint_of(table).encode(), "sha256").hexdigest()[:32]
         self.about = {"rows": len(table)}
         return {"rows": rows, "notes": self._notes(notes)}
 
@@ -128,28 +138,20 @@ class SiteRows:
 
     def _encode(self, message: Mapping[str, Any]) -> dict[str, Any]:
         table = self._opened()
-        recipe = json.loads(message["recipe"])
-        self._check_recipe(recipe, table)
-        client, notes = encode_client(table, recipe)
-        self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
+        try:
+            recipe = json.loads(message["recipe"])
+            recipe_fits(recipe, table, self.options)
+            client, notes = encode_client(within_reach(table, recipe), recipe)
+            self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
+        except RefusedError:
+            raise
+        except Exception as error:  # which cell or which rule is wrong would tell something of the cells
+            self.about = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+            raise RefusedError(
+                "the recipe does not fit its rows and the approved plan; the site's own log says more"
+            ) from error
         self.about = {"rows": len(table)}
         return {"notes": self._notes(notes), "facts": json.dumps(asdict(self._facts(self.clients)))}
-
-    def _check_recipe(self, recipe: Mapping[str, Any], table: Table) -> None:
-        """Raise `RefusedError` for a recipe that makes other features of this table than the plan says."""
-        chosen, drop = self.options.get("categorical", ()), left_out(self.options)
-        if recipe["label"]["column"] != self.options["label"] or recipe["label"]["above"] != self.options.get("above"):
-            raise RefusedError("the recipe has another label than the approved plan")
-        classes = recipe["label"]["classes"]
-        if len(classes) > MANY_CATEGORIES:
-            raise RefusedError(
-                f"the recipe has {len(classes)} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
-            )
-        for column in recipe["columns"]:
-            name, own = column["name"], table.columns.get(column["name"])
-            plain = own is not None and own.kind in ("number", "boolean") and name not in chosen
-            if name in (self.options["label"], *drop) or (plain and column["kind"] != "number"):
-                raise RefusedError(f"the recipe uses column {name[:40]!r} otherwise than the approved plan")
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         self.shard = None
@@ -196,9 +198,7 @@ class SiteRows:
         return module
 
     def _facts(self, clients: Clients) -> Facts:
-        facts = facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name)
-        keyed = hmac.new(site_key(self.folder), facts.fingerprint.encode(), "sha256").hexdigest()[:32]
-        return Facts(facts.sizes, facts.lowest, facts.highest, keyed)
+        return facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name, self._fingerprint)
 
     def _allowed(self, pair: Any) -> Allowed:
         pairs = self.approved.pairs

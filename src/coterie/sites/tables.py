@@ -6,6 +6,7 @@ the others, and it is agreed on by tasks; so the rows of a site are, to the last
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ __all__ = [
     "Facts",
     "RemoteClients",
     "facts_of",
+    "fingerprint_of",
     "read_site",
     "table_options",
     "table_settings",
@@ -108,16 +110,27 @@ class Facts:
     fingerprint: str
 
 
-def facts_of(clients: Clients, name: str) -> Facts:
-    """The facts about one client."""
+def facts_of(clients: Clients, name: str, fingerprint: str) -> Facts:
+    """The facts about one client, whose rows have this fingerprint."""
     labels = [part.labels for _, part in clients[name].parts()]
     counted = not labels[0].is_floating_point()
     return Facts(
         {key: clients.sizes(key)[name] for key in ("train", "validation", "test")},
         min(int(v.min()) for v in labels) if counted else 0,
         max(int(v.max()) for v in labels) if counted else 0,
-        clients.fingerprints()[name],
+        fingerprint,
     )
+
+
+def fingerprint_of(table: Table) -> str:
+    """Return a hash of a table as it was read and split. No recipe has touched it, so that no recipe can ask which cells are equal."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, column in table.columns.items():
+        cells = column.spelled if column.numbers is None else column.numbers
+        digest.update(repr((name, column.kind, cells.tolist())).encode())
+    for part, rows in sorted(table.parts.items()):
+        digest.update(repr((part, rows.tolist())).encode())
+    return digest.hexdigest()
 
 
 class RemoteClients(Clients):
