@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import coterie as ct
-from coterie.algorithms import ALGORITHMS
+from coterie.config.registry import METHODS
 from coterie.contract.task import Update
 
 __all__ = ["ARGUMENTS", "Flat", "Sent", "Sized", "Work", "echo", "methods"]
@@ -75,7 +75,7 @@ def echo(cohort: ct.Cohort, *, x: Tensor) -> Sent:
 def methods(work: Work) -> Iterator[tuple[str, Any]]:
     """Names of the methods and the methods, as they are measured."""
     local = ct.LocalSGD(lr=0.05, steps=ct.Steps(10), batch_size=16)
-    for name, made in ALGORITHMS.items():
+    for name, made in METHODS.items():
         if work.methods and name not in work.methods:
             continue
         fields = made.__dataclass_fields__  # type: ignore[attr-defined]

@@ -19,10 +19,10 @@ from nvflare.collab import CollabRecipe, collab
 from nvflare.recipe import SimEnv
 
 from benchmarks.engine_work import ARGUMENTS, Sized, Work, echo, methods
+from coterie.config.registry import MODELS
 from coterie.contract.federation import Federation
-from coterie.contract.method import as_method
 from coterie.data.sets.heart_disease import OPTIONS, export
-from coterie.models import MODELS, build_model
+from coterie.models import build_model
 from coterie.run.experiment import Experiment
 from coterie.run.loop import run_method
 from coterie.run.settings import RunSettings
@@ -39,10 +39,12 @@ ALSO_AT_SITES = """
 import sys
 if any("coterie.sites.rows" in word or "nvflare" in word for word in sys.orig_argv):
     from benchmarks import engine_work
-    from coterie.models import MODELS
+    from coterie.config.registry import MODELS
+    from coterie.contract.requests import asks
+    from coterie.contract.task import find_task
     from coterie.sites.allowed import Allowed
     MODELS["flat"] = engine_work.Sized
-    Allowed.check = lambda *request, **where: None
+    Allowed.check = lambda self, task, payload, limits, **where: asks(find_task(task), models=10**6)
 """
 """No code travels to sites, and no plan asks the benchmark's own task: its sites find task and model on their path and allow both."""
 
@@ -96,7 +98,7 @@ def _rounds(engine: Remote, clients: Any, model: Any, experiment: Experiment, ro
     seconds = {}
     for entry in experiment.methods:
         engine.prepare(model, clients, pair=f"{entry.label}-0")
-        method = as_method(experiment.build_method(entry))
+        method = experiment.build_method(entry)
         run = run_method(engine, method, rounds, 0, RunSettings(evaluate=rounds, metrics=()))
         seconds[entry.label] = statistics.median(s[1] for s in run.seconds[1:-1])
     return seconds
@@ -138,7 +140,7 @@ def _plan(folder: Path, sites: Sequence[str], model: Mapping[str, Any], entries:
         "local": {"lr": 0.05, "steps": 10, "batch_size": 16},
         "methods": entries,
         "run": {"rounds": 10_000, "seeds": 1},
-        "deploy": {"sites": sites, "asks_per_round": 1000},
+        "deploy": {"sites": sites},
     }
     path = folder / "plan.toml"
     path.write_text(tomli_w.dumps(tables), encoding="utf-8")

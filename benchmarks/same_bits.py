@@ -3,8 +3,8 @@
 Both trees are run on this machine by the cases of `same_bits_cases.py`: every method on three small problems, every attack and
 sampler, personalisation, many clients, one and two workers, Ray where it is installed, `coterie compare` and `coterie run`. Compared
 are values by case, method, seed, client, split, round and column as hex floats, and tensors of models by name, never bytes of files,
-so that files, columns and code may move. What was renamed stands in `same_bits_renames.toml`, other spellings of calls and settings
-in `same_bits_spelling.py`; what only the present tree has is counted and passed over.
+so that files, columns and code may move. Methods that were renamed stand in `same_bits_cases.RENAMED`; what only the present tree has
+is counted and passed over.
 
 It is in neither `make test` nor CI: other instruction sets, and other versions of torch, sum in another order and give other bits, so
 that nothing recorded elsewhere could be compared with. Recordings of a base are kept in `build/same-bits` of the main checkout, for
@@ -26,9 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,9 +39,8 @@ from benchmarks import same_bits_cases
 from benchmarks.same_bits_cases import GROUPS, Key, Recording, record
 from benchmarks.trees import ROOT, GitError, commit_of, git, worktree
 
-__all__ = ["Compared", "compare", "main", "renamed"]
+__all__ = ["Compared", "compare", "main"]
 
-RENAMES = Path(__file__).with_name("same_bits_renames.toml")
 SHOWN = 20
 """Differences that are printed."""
 
@@ -63,14 +61,11 @@ class Compared(NamedTuple):
     new: int
 
 
-def compare(base: Recording, present: Recording, renames: Mapping[str, Mapping[str, str]]) -> Compared:
-    """Look for everything of the base in the present recording, by its present name."""
+def compare(base: Recording, present: Recording) -> Compared:
+    """Look for everything of the base in the present recording."""
     failures: dict[Key, str] = {}
-    looked_at = set()
     count = Counter[bool]()
-    for old, was in base.found.items():
-        key = renamed(old, renames)
-        looked_at.add(key)
+    for key, was in base.found.items():
         now = present.found.get(key)
         if now is None:
             failures[key] = f"MISSING, was {_readable(was)}"
@@ -78,14 +73,7 @@ def compare(base: Recording, present: Recording, renames: Mapping[str, Mapping[s
             failures[key] = f"{_readable(was)} became {_readable(now)}"
         else:
             count[key.place == "model"] += 1
-    return Compared(failures, count[False], count[True], len(present.found.keys() - looked_at))
-
-
-def renamed(key: Key, renames: Mapping[str, Mapping[str, str]]) -> Key:
-    """A key of the base by its present name."""
-    kind = {"history": "columns", "summary": "columns", "model": "tensors"}.get(key.place, "")
-    column = renames.get(kind, {}).get(key.column, key.column)
-    return key._replace(method=renames.get("labels", {}).get(key.method, key.method), column=column)
+    return Compared(failures, count[False], count[True], len(present.found.keys() - base.found.keys()))
 
 
 def _readable(text: str) -> str:
@@ -210,7 +198,7 @@ def main() -> int:
     if not base.found:
         print(f"no case fits {arguments.only!r}", file=sys.stderr)
         return 2
-    found = compare(base, present, tomllib.loads(RENAMES.read_text()))
+    found = compare(base, present)
     show(found)
     return 1 if found.failures else 0
 

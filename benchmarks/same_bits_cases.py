@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import functools
 import hashlib
+import importlib
+import importlib.util
+import inspect
 import json
 import os
 import subprocess
@@ -21,9 +24,30 @@ import torch
 from torch import nn
 
 import coterie as ct
-from benchmarks import same_bits_spelling as tree
 
 __all__ = ["GROUPS", "Key", "Recording", "record", "text_of"]
+
+# ---- how trees differ
+
+RENAMED = {"power-of-choice": "skew"}
+"""Methods by their present name, and the name that an older tree has; recordings have the older one."""
+
+
+def _table(*places: str) -> dict[str, Any]:
+    """The first of these tables that the tree has, by names as recordings have them."""
+    for place in places:
+        module, _, name = place.partition(":")
+        try:
+            table = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError):
+            continue
+        return {RENAMED.get(key, key): table[key] for key in table}
+    raise LookupError(f"the tree has none of {', '.join(places)}")
+
+
+METHODS = _table("coterie.config.registry:METHODS", "coterie.algorithms:ALGORITHMS")
+SAMPLERS = _table("coterie.config.registry:SAMPLERS", "coterie.samplers:SAMPLERS")
+ATTACKS = _table("coterie.config.registry:ATTACKS", "coterie.attacks:ATTACKS")
 
 # ---- what is recorded
 
@@ -198,22 +222,36 @@ COMPARED = {
     "digits": "local,fedavg,scaffold,meritfed,trimmed-mean --rounds 4 --clients-per-round 6",
 }
 """Methods and options of `coterie compare`."""
+METHODS_RUN: tuple[dict[str, Any], ...] = (
+    {"name": "fedavg"},
+    {"name": "scaffold"},
+    {"name": "meritfed", "label": "merit", "local": {"lr": 0.05, "momentum": 0.9}},
+)
 EXPERIMENT: Mapping[str, Any] = {
     "data": {"name": "heart-disease"},
     "model": {"name": "mlp"},
     "local": {"lr": 0.1, "epochs": 1, "batch_size": 16},
-    "methods": [
-        {"name": "fedavg"},
-        {"name": "scaffold"},
-        {"name": "meritfed", "label": "merit", "local": {"lr": 0.05, "momentum": 0.9}},
-    ],
+    "methods": list(METHODS_RUN),
     "run": {"rounds": 4, "seeds": [1, 5], "evaluate": 3, "clients_per_round": 3},
 }
 """What `coterie run` is given, with further tables by case."""
 RUNS: Mapping[str, Mapping[str, Any]] = {
-    "attack by name": {"attack": {"name": "ipm", "clients": ["hungary"]}},
-    "attack by share": {"attack": {"name": "label-flip", "share": 0.5}},
-    "personalise": {"personalise": {"part": "last", "steps": [0, 3], "lr": [0.1]}},
+    "attack by name": {"attack": {"name": "ipm", "on": ["hungary"]}},
+    "attack by share": {"attack": {"name": "label-flip", "on": 0.5}},
+    "personalise": {
+        "methods": [
+            {**method, "label": label, **tuning}
+            for method in METHODS_RUN
+            for label, tuning in (
+                (method.get("label", method["name"]), {}),
+                (
+                    f"{method.get('label', method['name'])}+last",
+                    {"personalise": {"part": "last", "steps": [0, 3], "lr": [0.1]}},
+                ),
+            )
+        ],
+        "run": {"merge_validation": False},
+    },
 }
 Case = Callable[[Recording, str], None]
 
@@ -288,29 +326,29 @@ PROBLEMS: Mapping[str, Callable[[], Problem]] = {
 
 def _runs() -> Iterator[tuple[str, Case]]:
     """Cases of one `fit` in this process or with workers."""
-    for name in tree.catalogue():
+    for name in METHODS:
         settings = ARGUMENTS.get(name, ({},))
         for problem, make in PROBLEMS.items():
             yield f"methods/{problem}/{name}", _method_case(name, settings[0], make)
         yield f"workers/batch-norm/{name}", _method_case(name, settings[0], _batch_norm, workers=2)
         for arguments in settings[1:]:
             yield f"methods/targets/{name} {_spelled(arguments)}", _method_case(name, arguments, _targets)
-    for name in tree.samplers():
+    for name in SAMPLERS:
         yield f"samplers/{name}", _sampler_case(name)
     yield "schedule", _method_case("fedavg", {}, _targets, local=_local(lr=ct.Schedule(0.2, at=(2, 4), factor=0.5)))
     yield "personalise", _personalise
     for name in ("fedavg", "scaffold", "meritfed"):
         for workers in (1, 2):
             yield f"many/{name}/{workers} workers", _method_case(name, {}, _many, workers=workers)
-    for name in tree.attacks():
+    for name in ATTACKS:
         for fields in ATTACK_FIELDS.get(name, ({},)):
             for workers in (1, 2):
                 yield (
                     f"attacks/{name} {_spelled(fields)}/{workers} workers",
-                    _method_case("fedavg", {}, _batch_norm, workers=workers, attack=name, fields=fields,
-                                 attackers=("b", "e"), clients_per_round=5),
+                    _method_case("fedavg", {}, _batch_norm, workers=workers, clients_per_round=5,
+                                 attack=ATTACKS[name](**fields, on=("b", "e"))),
                 )  # fmt: skip
-    yield "attacks/of a gap", _method_case("maxfl", {}, _targets, attack="loss-inflation", attackers=0.4)
+    yield "attacks/of a gap", _method_case("maxfl", {}, _targets, attack=ATTACKS["loss-inflation"](on=0.4))
 
 
 def _commands() -> Iterator[tuple[str, Case]]:
@@ -320,9 +358,9 @@ def _commands() -> Iterator[tuple[str, Case]]:
             yield f"compare/{data}/{workers} workers", _compare_case(data, options.split(), workers)
     for name, further in RUNS.items():
         yield f"run/{name}", _run_case(further)
-    if tree.ray_is_here():
-        yield "ray/fit", _method_case("meritfed", {}, _batch_norm, actors=2)
-        yield "ray/run", _run_case({}, {"engine": "ray", "actors": 2})
+    if importlib.util.find_spec("ray") is not None:
+        yield "ray/fit", _method_case("meritfed", {}, _batch_norm, engine=ct.Ray(actors=2))
+        yield "ray/run", _run_case({"engine": {"name": "ray", "actors": 2}})
 
 
 GROUPS: Mapping[str, Callable[[], Iterator[tuple[str, Case]]]] = {"runs": _runs, "commands": _commands}
@@ -337,15 +375,29 @@ def _local(**settings: Any) -> ct.LocalSGD:
     return ct.LocalSGD(**{"lr": 0.1, "steps": ct.Steps(3), "batch_size": 6, **settings})
 
 
+def _method(name: str, arguments: Mapping[str, Any], local: Any = None) -> Any:
+    trains = {"local": local or _local()} if "local" in inspect.signature(METHODS[name]).parameters else {}
+    return METHODS[name](**trains, **arguments)
+
+
 def _method_case(
-    name: str, arguments: Mapping[str, Any], make: Callable[[], Problem], local: Any = None, **options: Any
+    name: str,
+    arguments: Mapping[str, Any],
+    make: Callable[[], Problem],
+    local: Any = None,
+    *,
+    workers: int = 1,
+    engine: Any = None,
+    attack: Any = None,
+    **options: Any,
 ) -> Case:
     def case(recording: Recording, label: str) -> None:
         problem = make()
-        method = tree.method(name, arguments, local or _local())
-        run = tree.fit(
-            method, problem.clients, problem.model, ROUNDS, seed=SEED, evaluate=2, **{**problem.options, **options}
-        )
+        settings = ct.RunSettings(evaluate=2, **{**problem.options, **options})
+        run = ct.fit(
+            _method(name, arguments, local), problem.clients, problem.model, ROUNDS, SEED, attack=attack,
+            engine=engine or ct.InProcess(workers=workers), settings=settings,
+        )  # fmt: skip
         add_run(recording, label, name, run)
 
     return case
@@ -353,33 +405,33 @@ def _method_case(
 
 def _sampler_case(name: str) -> Case:
     def case(recording: Recording, label: str) -> None:
-        _method_case("fedavg", {}, _participation, _local(sampler=tree.samplers()[name]()))(recording, label)
+        _method_case("fedavg", {}, _participation, _local(sampler=SAMPLERS[name]()))(recording, label)
 
     return case
 
 
 def _personalise(recording: Recording, label: str) -> None:
     problem = _targets()
-    method = tree.method("fedavg", {}, _local())
-    run = tree.fit(method, problem.clients, problem.model, ROUNDS, seed=SEED, fold_validation=False)
+    settings = ct.RunSettings(merge_validation=False)
+    run = ct.fit(_method("fedavg", {}), problem.clients, problem.model, ROUNDS, SEED, settings=settings)
     for part in ("all", "last", "bias"):
-        tuned = tree.personalise(run, problem.clients, part=part, steps=(0, 2, 5), lr=(0.1, 1.0))
+        tuned = ct.personalise(run, problem.clients, part=part, steps=(0, 2, 5), lr=(0.1, 1.0))
         add_run(recording, label, f"fedavg+{part}", tuned)
 
 
 def _compare_case(data: str, options: list[str], workers: int) -> Case:
     def case(recording: Recording, label: str) -> None:
-        spread = tree.command_options(_help_of("compare"), workers)
+        spread = [] if workers == 1 else ["--set", f"engine.workers={workers}"]
         _command(recording, label, "compare", data, "--methods", *options, "--seeds", "2", *spread)
 
     return case
 
 
-def _run_case(further: Mapping[str, Any], run: Mapping[str, Any] = {}) -> Case:
+def _run_case(further: Mapping[str, Any]) -> Case:
     def case(recording: Recording, label: str) -> None:
         import tomli_w
 
-        tables = tree.tables({**EXPERIMENT, **further, "run": {**EXPERIMENT["run"], **run}})
+        tables = {**EXPERIMENT, **further, "run": {**EXPERIMENT["run"], **further.get("run", {})}}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "experiment.toml"
             path.write_text(tomli_w.dumps(tables))
@@ -402,11 +454,6 @@ class CommandError(Exception):
     """A command failed."""
 
 
-@functools.cache
-def _help_of(command: str) -> str:
-    return _coterie(command, "--help").stdout
-
-
 def _coterie(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "coterie", *arguments], capture_output=True, text=True, check=False)
 
@@ -426,8 +473,6 @@ def record(groups: Iterable[str] = tuple(GROUPS), pattern: str = "*") -> tuple[R
             case(recording, label)
         except ct.RunError:
             ended = "RunError"
-        except tree.SpellingError:
-            raise
         except Exception as error:
             ended = f"{type(error).__name__}: {error}"
             broken.append(f"{label}: {traceback.format_exc()}")

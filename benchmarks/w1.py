@@ -20,7 +20,8 @@ import coterie as ct
 from benchmarks.bare import BareLoop
 from benchmarks.measure import Settings, Turns, on_a_quiet_machine, ratio, speed_row
 from coterie.base.rng import batches
-from coterie.models import MODELS, build_model
+from coterie.config.registry import MODELS
+from coterie.models import build_model
 
 WHAT = __doc__ or ""
 SEED, LR = 0, 0.1

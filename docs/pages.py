@@ -13,11 +13,11 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from coterie.catalogue import Entry, entries, find, traffic
+from coterie.cli.catalogue import Entry, entries, traffic
 from coterie.cli.options import build_parser
+from coterie.config.registry import DATASETS
 from coterie.config.schema import explanations, options_of
 from coterie.contract.task import find_task, known_tasks
-from coterie.data import DATASETS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -59,19 +59,19 @@ def write_pages(docs: Path) -> list[Path]:
 
 def method_page(entry: Entry) -> str:
     """The page of a method, from the text of its file and class."""
-    cls = find(entry.name)
+    cls = entry.cls
     about, _, example = (inspect.getdoc(cls) or "").partition("\n>>> ")
     first = about.partition("\n\n")[0]
     text = Text(entry.text)
-    rows = [(word, entry.said(word)) for word in SAID if entry.said(word)]
+    rows = [(word, entry.paragraph(word)) for word in SAID if entry.paragraph(word)]
     parts = [
         f"# {entry.name}",
         prose(f"{entry.summary[:1].upper()}{entry.summary[1:]}."),
         "" if entry.shared else prose(first),
         f"<!-- picture {entry.name} -->",
-        f"**Use it when** {prose(entry.said('Use'))}" if entry.said("Use") else "",
-        f"**Choose another when** {prose(entry.said('Avoid'))}" if entry.said("Avoid") else "",
-        f"## Formula\n\n```{{math}}\n{entry.said('Formula')}\n```" if entry.said("Formula") else "",
+        f"**Use it when** {prose(entry.paragraph('Use'))}" if entry.paragraph("Use") else "",
+        f"**Choose another when** {prose(entry.paragraph('Avoid'))}" if entry.paragraph("Avoid") else "",
+        f"## Formula\n\n```{{math}}\n{entry.paragraph('Formula')}\n```" if entry.paragraph("Formula") else "",
         f"Symbols: {prose(text.paragraph('Symbols'))}" if text.paragraph("Symbols") else "",
         f"## What it sends and remembers\n\n{table(('', ''), rows)}",
         NUMBERS,
@@ -82,9 +82,9 @@ def method_page(entry: Entry) -> str:
         f"## Differences from the paper\n\n{prose(text.differences)}" if text.differences else "",
         "## More about it\n\n" + "\n\n".join(map(prose, text.remarks)) if text.remarks else "",
         f"## Laws\n\nEach sentence is a test that runs with every change.\n\n{laws(text.laws)}" if text.laws else "",
-        f"## Source\n\n{prose(entry.said('Papers?'))}\n\nThe whole method is one file: "
+        f"## Source\n\n{prose(entry.paragraph('Papers?'))}\n\nThe whole method is one file: "
         f"`src/{entry.module.replace('.', '/')}.py`."
-        if entry.said("Papers?")
+        if entry.paragraph("Papers?")
         else "",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -243,9 +243,8 @@ def _drawn(mark: re.Match[str]) -> str:
 
 def privacy_row(entry: Entry) -> str:
     """Which fields of which tasks leave a site, from the types of the replies, and what a site is shown, from the header."""
-    find(entry.name)  # which makes its tasks known
     tasks = {task.rpartition(":")[2]: find_task(task).reply._fields for task in known_tasks()}
     sent = "; ".join(
-        f"`{task}`: {', '.join(f'`{field}`' for field in tasks[task])}" for task in traffic(entry.said("Sends"))
+        f"`{task}`: {', '.join(f'`{field}`' for field in tasks[task])}" for task in traffic(entry.paragraph("Sends"))
     )
-    return f"| `{entry.name}` | {sent} | {entry.said('Shows').rstrip('.')} |\n"
+    return f"| `{entry.name}` | {sent} | {entry.paragraph('Shows').rstrip('.')} |\n"

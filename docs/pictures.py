@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import coterie as ct
-from coterie.catalogue import Entry, find
+from coterie.cli.catalogue import Entry
 
 KEPT = Path(__file__).parent.parent / "build" / "pictures"
 NAMES = "abcd"
@@ -58,7 +58,7 @@ def measured(entry: Entry) -> dict[str, Any]:
 
 
 def _method(entry: Entry) -> Any:
-    cls = find(entry.name)
+    cls = entry.cls
     local = {"local": LOCAL} if "local" in getattr(cls, "__dataclass_fields__", {}) else {}
     return cls(**local, **NEEDED.get(entry.name, {}))
 

@@ -2,7 +2,7 @@
 
     coterie compare heart-disease --metrics accuracy,examples/own_metric.py:costly_error
 
-From Python: ct.metrics.register("costly_error", costly_error), then ct.fit(..., settings=ct.RunSettings(metrics=["accuracy",
+From Python: ct.register("metrics", "costly_error")(costly_error), then ct.fit(..., settings=ct.RunSettings(metrics=["accuracy",
 "costly_error"])). It runs at each client, on its own rows; only the number leaves. A metric whose name ends in brier, loss, error,
 mse, mae or rmse is better when lower.
 """

@@ -15,7 +15,9 @@ frames = {file.stem: pd.read_csv(file, dtype=str) for file in FOLDER.glob("*.csv
 
 comparison = ct.compare(
     ["local", "fedavg", ct.MeritFed(targets="all")],
-    lambda seed: ct.data.from_frames(frames, seed=seed, **OPTIONS),  # another split for each seed
+    lambda seed: ct.data.from_frames(
+        frames, tables=ct.data.Tables(**OPTIONS), seed=seed
+    ),  # another split for each seed
     rounds=5,
     seeds=3,
     jobs=2,

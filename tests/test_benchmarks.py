@@ -208,7 +208,7 @@ def test_unknown_names_and_quick_results_are_refused(capsys):
     assert "there is no benchmark w9" in capsys.readouterr().err
 
 
-def test_other_bits_and_missing_values_are_found_under_their_present_names(capsys):
+def test_same_bits_finds_other_bits_and_missing_values(capsys):
     from benchmarks.same_bits import compare, show
     from benchmarks.same_bits_cases import Recording
 
@@ -218,16 +218,15 @@ def test_other_bits_and_missing_values_are_found_under_their_present_names(capsy
             made.add(value, "case", place, method, 0, "a", "test", 1, column)
         return made
 
-    base = recorded([(0.1, "history", "old", "loss"), (3, "summary", "old", "n"), ("digest", "model", "old", "weight")])
-    renames = {"columns": {"n": "rows"}, "labels": {"old": "new"}}
-    same = [(0.1, "history", "new", "loss"), (3, "summary", "new", "rows"), ("digest", "model", "new", "weight")]
-    assert compare(base, recorded([*same, (1.0, "history", "new", "auc")]), renames) == ({}, 2, 1, 1)
-    found = compare(base, recorded([(0.1 + 2**-56, *same[0][1:]), *same[2:]]), renames)
+    same = [(0.1, "history", "avg", "loss"), (3, "summary", "avg", "n"), ("digest", "model", "avg", "weight")]
+    base = recorded(same)
+    assert compare(base, recorded([*same, (1.0, "history", "avg", "auc")])) == ({}, 2, 1, 1)
+    found = compare(base, recorded([(0.1 + 2**-56, *same[0][1:]), *same[2:]]))
     assert (found.values, found.tensors, found.new) == (0, 1, 0)
     show(found)
     out = capsys.readouterr().out
     assert "column loss: 0x1.999999999999ap-4 (0.10000000000000001) became 0x1.999999999999bp-4" in out
-    assert "column rows: MISSING, was 3" in out
+    assert "column n: MISSING, was 3" in out
     assert "MISSING or different: 2" in out
 
 

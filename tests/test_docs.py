@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import re
 import runpy
@@ -72,7 +73,7 @@ def commands(page):
 def test_every_command_on_a_page_is_one_that_coterie_takes(page):
     from coterie.cli.options import build_parser
     from coterie.cli.settings import compared
-    from coterie.data import DATASETS
+    from coterie.config.registry import DATASETS
     from coterie.run.experiment import Experiment
 
     for command in commands(page):
@@ -129,6 +130,15 @@ def test_links_to_files_lead_somewhere(page):
     assert [t for t in local if not (page.parent / t).exists()] == []
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "explanation").glob("*.md")), ids=lambda p: p.stem)
+def test_the_numbers_of_an_explanation_are_what_its_lines_print(page):
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+    examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, page.name, str(page), 0)
+    printed: list[str] = []
+    assert doctest.DocTestRunner().run(examples, out=printed.append).failed == 0, "".join(printed)
+    assert page.stem == "frameworks" or examples.examples
+
+
 def test_every_path_that_a_page_an_example_or_a_docstring_names_exists():
     named = r"(?<![\w./-])((?:docs|examples|tests|src|benchmarks|experiments)/[\w/.-]*\w)"
     sources = [file for folder in ("src/coterie", "examples") for file in (ROOT / folder).rglob("*.py")]
@@ -144,7 +154,7 @@ def test_contributing_is_short():
 
 
 def test_every_method_names_its_paper_and_the_papers_table_names_files_that_exist():
-    from coterie.catalogue import entries
+    from coterie.cli.catalogue import entries
 
     without = [name for name, entry in entries().items() if not entry.row()["paper"]]
     assert without == ["local", "centralised"]
@@ -172,7 +182,7 @@ def pages(tmp_path_factory):
 
 
 def test_every_method_preset_and_command_has_a_page(pages):
-    from coterie.catalogue import entries
+    from coterie.cli.catalogue import entries
     from coterie.cli.commands import COMMANDS
 
     presets = [file.stem for file in (ROOT / "src" / "coterie" / "run" / "presets").glob("*.toml")]
@@ -183,15 +193,15 @@ def test_every_method_preset_and_command_has_a_page(pages):
 
 
 def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):
-    from coterie.catalogue import entries, find
+    from coterie.cli.catalogue import entries
     from coterie.config.schema import options_of
 
-    for name in entries():
+    for name, entry in entries().items():
         page = pages[f"methods/{name}.md"]
         parts = ("**Use it when**", "**Choose another when**", "```{math}", "## Fields", "## Example", "## Laws")
         assert [part for part in parts if part not in page] == [], name
         assert not re.search(r"^[A-Z]\w+: *$", page, re.M), name  # a word with nothing behind it
-        assert [o.name for o in options_of(find(name)) if f"| `{o.name}` |" not in page] == []
+        assert [o.name for o in options_of(entry.cls) if f"| `{o.name}` |" not in page] == []
     assert "| `mu` | `0.1` | a number \\>= 0 |" in pages["methods/fedprox.md"]
 
 

@@ -14,6 +14,7 @@ import torch
 
 import coterie as ct
 from coterie.cli.main import main
+from coterie.config.registry import METRICS
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -32,11 +33,10 @@ COMMANDS = [(path.name, command) for path in EXAMPLES for command in said(path)]
 @pytest.fixture
 def out(tmp_path, monkeypatch):
     """A run directory; commands are given in the checkout's root, as in the examples."""
-    from coterie import metrics
-
-    monkeypatch.setattr(metrics, "OWN", {})
     monkeypatch.chdir(ROOT)
-    return tmp_path / "run"
+    yield tmp_path / "run"
+    for name in [*METRICS.added]:
+        del METRICS[name]
 
 
 def rows_of(run):

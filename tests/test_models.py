@@ -7,8 +7,9 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from coterie.base.errors import InputError
+from coterie.config.registry import MODELS
 from coterie.data import from_tensors
-from coterie.models import MLP, MODELS, ResNet8, ResNet18, build_model, build_shape
+from coterie.models import MLP, ResNet8, ResNet18, build_model, build_shape
 
 IMAGES = ["cnn", "resnet8", "resnet9", "resnet18"]
 RESNETS = IMAGES[1:]

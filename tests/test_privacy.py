@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import coterie.sites.paired  # noqa: F401 - it registers its tasks
-from coterie.algorithms import ALGORITHMS
-from coterie.catalogue import entries, traffic
+from coterie.cli.catalogue import entries, traffic
+from coterie.config.registry import METHODS
 from coterie.contract.task import find_task, known_tasks
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -47,7 +47,7 @@ def test_every_tensor_that_leaves_a_site_has_a_declared_form(name):
     assert plain == list(CLASSES.get(name.rpartition(":")[2], ()))
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_every_method_has_a_row(name):
     assert re.search(rf"^\| [^|]*`{name}`", TEXT, re.M)
 
@@ -67,5 +67,5 @@ def test_every_row_says_what_a_site_is_shown_of_others():
 
 def test_the_tasks_of_all_methods_are_looked_at():
     known = {task.rpartition(":")[2] for task in TASKS}
-    assert all(set(traffic(entry.said("Sends"))) <= known for entry in entries().values())
+    assert all(set(traffic(entry.paragraph("Sends"))) <= known for entry in entries().values())
     assert len(TASKS) > 30

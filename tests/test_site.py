@@ -84,16 +84,16 @@ def test_a_page_loads_nothing_from_elsewhere(site):
 
 
 def test_each_method_preset_and_command_is_found_on_its_page(site):
-    from coterie.catalogue import entries
+    from coterie.cli.catalogue import entries
 
     pages = runpy.run_path(str(DOCS / "pages.py"))
     text = {f"{file.parent.name}/{file.stem}": page.text for file, page in site.items()}
     for name, entry in entries().items():
         said = pages["Text"](entry.text)
-        parts = (entry.summary, entry.said("Use"), said.paragraph("Symbols"), said.differences, *said.remarks)
+        parts = (entry.summary, entry.paragraph("Use"), said.paragraph("Symbols"), said.differences, *said.remarks)
         page = squeezed(text[f"methods/{name}"])
         assert [part for part in parts if squeezed(part) not in page] == [], name
-        assert entry.class_name.lower() in page, name
+        assert entry.cls.__name__.lower() in page, name
     for file in pages["PRESETS"].glob("*.toml"):
         assert file.read_text(encoding="utf-8").strip() in text[f"presets/{file.stem}"]
     for words, _ in pages["commands"]():

@@ -1,31 +1,75 @@
 """coterie: federated learning among partners who are not alike.
 
 `import coterie as ct` needs torch and numpy; each public name is imported when it is first used, so that the command answers at once.
-The names stand in `__init__.pyi`, where type checkers look for them as well; those of methods in their files.
 """
 
 __version__ = "0.2.0"
 
-_NAMES: dict[str, tuple[str, str]] = {}
+_PUBLIC: dict[str, str] = {
+    "attacks": "coterie.attacks",
+    "data": "coterie.data",
+    "metrics": "coterie.compute.metrics",
+    "models": "coterie.models",
+    "report": "coterie.report",
+    "solvers": "coterie.solvers",
+    "Attack": "coterie.contract.method:Attack",
+    "Callback": "coterie.run.callbacks:Callback",
+    "ClassShareSampler": "coterie.samplers.pj_is:ClassShareSampler",
+    "Client": "coterie.base.clients:Client",
+    "Clients": "coterie.base.clients:Clients",
+    "Clip": "coterie.filters.clip:Clip",
+    "Cohort": "coterie.compute.cohort:Cohort",
+    "compare": "coterie.study.compare:compare",
+    "Comparison": "coterie.study.compare:Comparison",
+    "CoterieError": "coterie.base.errors:CoterieError",
+    "EarlyStopping": "coterie.run.callbacks:EarlyStopping",
+    "EngineSpec": "coterie.contract.engine:EngineSpec",
+    "Epochs": "coterie.contract.training:Epochs",
+    "Federation": "coterie.contract.federation:Federation",
+    "Filter": "coterie.contract.method:Filter",
+    "fit": "coterie.run.fit:fit",
+    "Form": "coterie.contract.task:Form",
+    "Gap": "coterie.contract.task:Gap",
+    "GaussianNoise": "coterie.filters.gaussian_noise:GaussianNoise",
+    "Gradient": "coterie.contract.task:Gradient",
+    "GradientNormSampler": "coterie.samplers.isfedavg:GradientNormSampler",
+    "InProcess": "coterie.engines.inprocess:InProcess",
+    "InputError": "coterie.base.errors:InputError",
+    "LipschitzSampler": "coterie.samplers.isfl:LipschitzSampler",
+    "LocalSGD": "coterie.contract.training:LocalSGD",
+    "Method": "coterie.contract.method:Method",
+    "MLflow": "coterie.run.trackers.mlflow:MLflow",
+    "move": "coterie.base.vector:move",
+    "Part": "coterie.base.rows:Part",
+    "PerClient": "coterie.contract.wire:PerClient",
+    "personalise": "coterie.run.fit:personalise",
+    "Quadratic": "coterie.contract.training:Quadratic",
+    "Ray": "coterie.engines.ray:Ray",
+    "register": "coterie.config.registry:register",
+    "Rng": "coterie.base.rng:Rng",
+    "Run": "coterie.run.history:Run",
+    "RunError": "coterie.base.errors:RunError",
+    "RunSettings": "coterie.run.settings:RunSettings",
+    "Sampler": "coterie.contract.method:Sampler",
+    "Schedule": "coterie.contract.training:Schedule",
+    "Steps": "coterie.contract.training:Steps",
+    "task": "coterie.contract.task:task",
+    "TensorBoard": "coterie.run.trackers.tensorboard:TensorBoard",
+    "TopK": "coterie.filters.top_k:TopK",
+    "UniformClassSampler": "coterie.samplers.uniform_is:UniformClassSampler",
+    "Update": "coterie.contract.task:Update",
+    "wire_type": "coterie.contract.wire:wire_type",
+}
+"""Public names, each with its module and its name there (`coterie.run.fit:fit`), or a module; methods are added from their registry.
+
+`python docs/stub.py` writes them into `__init__.pyi` for type checkers.
+"""
 
 
-def _names() -> dict[str, tuple[str, str]]:
-    """By public name the module that has it, and its name there."""
-    if not _NAMES:
-        import re
-        from pathlib import Path
+def _places() -> dict[str, str]:
+    from coterie.config.registry import METHODS
 
-        text = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-        listed = re.findall(r"^from (\S+) import (\w+) as (\w+)$", text, re.M)
-        _NAMES.update({name: (module, given) for module, given, name in listed})
-    return _NAMES
-
-
-def _methods() -> dict[str, tuple[str, str]]:
-    """The same of the methods, which need no line there."""
-    from coterie.catalogue import entries
-
-    return {entry.class_name: (entry.module, entry.class_name) for entry in entries().values()}
+    return _PUBLIC | {place.partition(":")[2]: place for place in METHODS.places.values()}
 
 
 def __getattr__(name: str) -> object:
@@ -34,16 +78,14 @@ def __getattr__(name: str) -> object:
 
     if name == "__all__":
         return __dir__()
-    where = None if name.startswith("__") else _names().get(name) or _methods().get(name)
-    if where is None:
+    place = None if name.startswith("__") else _PUBLIC.get(name) or _places().get(name)
+    if place is None:
         raise AttributeError(f"module 'coterie' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
-    module, given = where
-    parent = importlib.import_module(module)
-    is_module = hasattr(parent, "__path__")  # what is taken from a package is a module
-    value: object = importlib.import_module(f"{module}.{given}") if is_module else getattr(parent, given)
-    globals()[name] = value
+    module, _, attribute = place.partition(":")
+    value: object = importlib.import_module(module)
+    globals()[name] = value = getattr(value, attribute) if attribute else value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*_names(), *_methods(), "__version__"})
+    return sorted({*_places(), "__version__"})

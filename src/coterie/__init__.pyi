@@ -1,4 +1,4 @@
-"""The public names, each with the module that it lies in: what `import coterie` reads, and what type checkers see."""
+"""The public names, each with the module that it lies in; `python docs/stub.py` writes this file."""
 
 from coterie import attacks as attacks
 from coterie import data as data
@@ -41,6 +41,7 @@ from coterie.base.rows import Part as Part
 from coterie.base.vector import move as move
 from coterie.compute import metrics as metrics
 from coterie.compute.cohort import Cohort as Cohort
+from coterie.config.registry import register as register
 from coterie.contract.engine import EngineSpec as EngineSpec
 from coterie.contract.federation import Federation as Federation
 from coterie.contract.method import Attack as Attack

@@ -32,19 +32,18 @@ from coterie.base.errors import InputError, cut, is_number, nearest, require
 from coterie.base.identity import identity
 from coterie.base.rng import Rng, normal
 from coterie.base.rows import Rows
-from coterie.config.hooks import overrides
+from coterie.config.hooks import check_object, overrides
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
-from coterie.config.schema import Flag, Registry, options
+from coterie.config.schema import options
 from coterie.contract.engine import Engine
 from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
-from coterie.contract.method import Attack, as_attack
+from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, well_formed
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json, wire_type
 
 __all__ = [
     "ALIE",
-    "ATTACKS",
     "IPM",
     "Attack",
     "Attacked",
@@ -247,25 +246,6 @@ class LabelFlip(Attack):
         return attacked
 
 
-ATTACKS = Registry(
-    "attack",
-    {
-        "ipm": IPM,
-        "alie": ALIE,
-        "sign-flip": SignFlip,
-        "noise": Noise,
-        "loss-inflation": LossInflation,
-        "label-flip": LabelFlip,
-        "nan": NaN,
-        "dropout": Dropout,
-        "straggler": Straggler,
-    },
-    base=Attack,
-    flag=Flag("--attack", "NAME"),
-)
-"""What `[attack] name = ...` and `--attack` can name."""
-
-
 def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int) -> tuple[str, ...]:
     """The attackers among the clients `names`, sorted: those named, or a share of all (rounded), drawn by name from the seed.
 
@@ -341,7 +321,8 @@ class Attacked(Engine):
             engine.simulated,
             f"attacks are simulated in process or on Ray, not on {type(engine).__name__}; choose engine inprocess or ray",
         )
-        self._engine, self.attack = engine, as_attack(attack)
+        check_object(attack, Attack)
+        self._engine, self.attack = engine, attack
         self.attackers = choose_attackers(clients, engine.clients, 0)
         self.clients, self.unseen, self.has_server = engine.clients, engine.unseen, engine.has_server
         self.layout, self.x, self.model, self.loss = engine.layout, engine.x, engine.model, engine.loss

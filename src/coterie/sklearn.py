@@ -25,8 +25,9 @@ from torch import nn
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
+from coterie.config.registry import MODELS
 from coterie.engines.inprocess import InProcess
-from coterie.models import MODELS, build_shape
+from coterie.models import build_shape
 from coterie.run.fit import fit
 from coterie.run.history import Run
 from coterie.run.settings import RunSettings

@@ -13,9 +13,10 @@ import coterie.compute.metrics  # noqa: F401 - both register their tasks
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import Ask, Context, decode, encode
 from coterie.data.sets.heart_disease import FOLDER
-from coterie.data.tables.folder import agree
+from coterie.data.tables.agreement import agree
 from coterie.models import build_shape, outputs_of
 from coterie.run.tables import preset
+from coterie.sites.log import Log
 
 FEDAVG = {"name": "fedavg", "local": {"steps": 2, "batch_size": 16, "minimum_batch": 8}}
 
@@ -49,7 +50,7 @@ def settings_file(folder, **settings):
 
 
 class Hospital:
-    """A site that has approved a plan, and the server's half of a conversation with it."""
+    """A site that has approved a plan, and the server's half of a conversation with it; where it `logs`, a restart remembers asks."""
 
     def __init__(self, folder, settings=None, **plan):
         from coterie.sites.approval import approve
@@ -61,7 +62,7 @@ class Hospital:
         self.settings = read_settings(self.settings_file)
         self.approved = approve(self.plan, self.settings_file)
         self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
-        self.serial = 0
+        self.serial, self.logs = 0, False
 
     def say(self, do, **values):
         """One message over the wire, and the reply."""
@@ -73,8 +74,19 @@ class Hospital:
         """One task; the fields of the reply."""
         where = Context(seed, round, 1, self.serial + 1 if ask is None else ask)
         answer = self.say("task", ask=Ask(("hungary",), task.name, payload, where))["answer"]
+        if self.logs:
+            Log(Path(self.settings.log)).write(
+                plan=self.approved.hash, run="run", round=round, what=task.name, **self.rows.about
+            )
         assert not answer.failed, answer.failed
         return answer.blocks[0].values
+
+    def restart(self):
+        """Start the site's process anew."""
+        from coterie.sites.rows import SiteRows
+
+        self.rows = SiteRows("hungary", self.settings, self.folder / "kept", self.approved)
+        return self.begin()
 
     def recipe(self, **settings):
         """What an honest server makes of the site's statistics."""

@@ -14,7 +14,7 @@ from town import Town
 from coterie.algorithms.meritfed import target_gradient
 from coterie.base.errors import InputError
 from coterie.compute.metrics import evaluate
-from coterie.compute.tasks import local_update
+from coterie.compute.tasks import local_update, local_updates
 from coterie.contract.training import Steps
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.samplers.weighted import class_counts
@@ -65,7 +65,7 @@ def test_other_fields_metrics_and_parts_are_refused(hospital):
 
 @pytest.mark.parametrize("where", [{"round": 6}, {"round": -1}, {"seed": 7}])
 def test_rounds_and_seeds_beyond_the_plan_are_refused(hospital, where):
-    refused("has no round", hospital.ask, local_update, x=hospital.x, local=local(), **where)
+    refused("has no tasks:local_update in round", hospital.ask, local_update, x=hospital.x, local=local(), **where)
 
 
 def test_another_seed_method_or_plan_is_refused(hospital):
@@ -120,16 +120,13 @@ def test_a_recipe_of_more_classes_than_the_plans_is_refused(hospital):
 
 
 def test_the_same_request_to_other_features_is_another_request(tmp_path):
-    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 1}).begin()
+    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1}).begin()
     recipe = hospital.recipe()
     age = next(c for c in recipe["columns"] if c["name"] == "age")
-    for number in range(hospital.approved.budget):
-        age["mean"] += 1
-        hospital.begin(recipe=recipe)
-        hospital.ask(local_update, x=hospital.x, local=local(), ask=0, round=number)
+    hospital.ask(local_update, x=hospital.x, local=local())
     age["mean"] += 1
     hospital.begin(recipe=recipe)
-    refused("budget of 2 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=0)
+    refused("budget of 1 models that tasks:local_update", hospital.ask, local_update, x=hospital.x, local=local())
 
 
 def test_a_site_that_has_approved_nothing_or_another_plan_answers_nothing(tmp_path):
@@ -143,84 +140,52 @@ def test_a_site_that_has_approved_nothing_or_another_plan_answers_nothing(tmp_pa
     assert approve(plan_file(tmp_path, rounds=6), settings).hash != first.hash
 
 
-def test_the_budget_counts_distinct_requests_and_outlives_a_restart(tmp_path):
-    from coterie.sites.log import Log
-    from coterie.sites.rows import SiteRows
-
-    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 2}).begin()
-    assert hospital.approved.budget == 4
-    log = Log(tmp_path / "asks.jsonl")
-    for number in range(4):
-        hospital.ask(local_update, x=hospital.x, local=local(), ask=number, round=number % 2)
-        log.write(plan=hospital.approved.hash, run="run", round=number % 2, ask=number, **hospital.rows.about)
-    hospital.ask(local_update, x=hospital.x, local=local(), ask=3)  # the same again
-    refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x + 1, local=local(), ask=3)
-    refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=4)
-    hospital.rows = SiteRows("hungary", hospital.settings, tmp_path / "kept", hospital.approved)
-    hospital.begin()
-    refused("budget of 4 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=4)
+def test_the_budget_counts_distinct_models_and_outlives_a_restart(tmp_path):
+    hospital = Hospital(tmp_path, rounds=2, deploy={"runs": 2}).begin()
+    hospital.logs = True
+    for number in range(2):
+        hospital.ask(local_update, x=hospital.x + number, local=local())
+    for _ in range(2):  # the site starts again in between
+        refused("budget of 2 models", hospital.ask, local_update, x=hospital.x + 2, local=local())
+        for number in range(2):  # the same again, under another number and in another run
+            hospital.ask(local_update, x=hospital.x + number, local=local(), ask=7)
+        hospital.begin(run="another")
+        hospital.ask(local_update, x=hospital.x, local=local())
+        hospital.ask(
+            evaluate, x=hospital.x + 2, part="test", metrics=("accuracy", "auc")
+        )  # other tasks have budgets of their own
+        hospital.restart()
+    hospital.ask(local_update, x=hospital.x + 2, local=local(), round=2)  # and other rounds
 
 
 def test_the_same_request_to_another_model_is_another_request(tmp_path):
-    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 1}).begin()
-    for number in range(hospital.approved.budget):
-        hospital.begin(fill=number)
-        hospital.ask(local_update, x=hospital.x, local=local(), ask=0, round=number)
+    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1}).begin()
+    hospital.ask(local_update, x=hospital.x, local=local())
     hospital.begin(fill=-1)
-    refused("budget of 2 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=0)
+    refused("budget of 1 models", hospital.ask, local_update, x=hospital.x, local=local())
 
 
-def test_the_requests_of_a_round_have_a_budget_of_their_own(tmp_path):
-    from coterie.sites.log import Log
-    from coterie.sites.rows import SiteRows
-
-    hospital = Hospital(tmp_path, rounds=5, deploy={"runs": 2, "asks_per_round": 1}).begin()
-    log = Log(tmp_path / "asks.jsonl")
-    for number in range(2):
-        hospital.ask(local_update, x=hospital.x + number, local=local(), ask=0)
-        log.write(plan=hospital.approved.hash, run="run", round=1, ask=0, **hospital.rows.about)
-    for _ in range(2):  # the site starts again in between
-        refused("2 requests of a round", hospital.ask, local_update, x=hospital.x + 2, local=local(), ask=0)
-        hospital.ask(local_update, x=hospital.x + 1, local=local(), ask=0)  # as before
-        hospital.ask(local_update, x=hospital.x + 2, local=local(), ask=0, round=2)
-        hospital.rows = SiteRows("hungary", hospital.settings, tmp_path / "kept", hospital.approved)
-        hospital.begin()
+def test_a_request_about_many_models_is_paid_for_by_model_and_not_by_request(tmp_path):
+    """A request about as many models as fit into it gave most rows in five requests."""
+    method = {"name": "meritfed", "targets": ["hungary"], "local": FEDAVG["local"]}
+    hospital = Hospital(tmp_path, methods=[method], deploy={"runs": 2}).begin(pair="meritfed-0")
+    refused("its shape is", hospital.ask, local_updates, x=torch.zeros(2, len(hospital.x)), local=local())
+    hospital.ask(local_updates, x=hospital.x[None], local=local())
+    hospital.ask(local_updates, x=hospital.x[None] + 1, local=local())
+    refused("budget of 2 models", hospital.ask, local_updates, x=hospital.x[None] + 2, local=local())
 
 
 def test_a_request_that_was_refused_is_not_paid_for(tmp_path):
-    from coterie.sites.log import Log
-    from coterie.sites.rows import SiteRows
-
-    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1, "asks_per_round": 1}).begin()
-    log = Log(tmp_path / "asks.jsonl")
-    for number in range(4):
-        paid, at = number < hospital.approved.budget, number % 2
-        ask = hospital.ask if paid else lambda *a, **k: refused("budget", hospital.ask, *a, **k)
-        ask(local_update, x=hospital.x, local=local(), ask=number, round=at)
-        log.write(plan=hospital.approved.hash, run="run", round=at, ask=number, **hospital.rows.about)
-    hospital.rows = SiteRows("hungary", hospital.settings, tmp_path / "kept", hospital.approved)
-    hospital.begin()
-    refused("budget of 2 requests", hospital.ask, local_update, x=hospital.x, local=local(), ask=3)
+    hospital = Hospital(tmp_path, rounds=1, deploy={"runs": 1}).begin()
+    hospital.logs = True
+    refused("is not finite", hospital.ask, local_update, x=hospital.x * float("nan"), local=local())
+    hospital.restart()
+    hospital.ask(local_update, x=hospital.x, local=local())
 
 
 def test_the_log_keeps_the_beginning_of_a_long_setting(hospital):
     refused("plan", hospital.ask, evaluate, x=hospital.x, part="x" * 100_000, metrics=("accuracy",))
     assert len(str(hospital.rows.about)) < 3000
-
-
-@pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl", "pj-is", "scaffold", "perfedavg", "mwfed"])
-def test_the_tasks_of_a_method_are_found_in_its_code(name):
-    from coterie import catalogue
-    from coterie.contract.task import known_tasks
-    from coterie.sites.allowed import tasks_of
-
-    method = catalogue.find(name)
-    fields = {"varsel": {"internal": ("a",)}}.get(name, {})
-    found = {task.name for task in tasks_of(method(**fields))}
-    own = {t for t in known_tasks() if t.startswith(f"{method.__module__}:")}
-    assert own
-    assert own <= found
-    assert not any("describe" in t or "moments" in t for t in found)
 
 
 def test_the_approval_says_in_words_what_is_asked_and_what_leaves(tmp_path):
@@ -230,7 +195,8 @@ def test_the_approval_says_in_words_what_is_asked_and_what_leaves(tmp_path):
     said = "\n".join(in_words(hospital.approved, hospital.settings))
     for words in (
         hospital.approved.hash, "it alone may ask", "predicts  num", "by seed 0", "fedavg: 5 rounds",
-        "2 steps with 16 rows each", "delta (a local model minus the one received)", "meritfed:target_descent leaves: weights, gap",
+        "2 steps with 16 rows each", "delta (a local model minus the one received)",
+        "meritfed:target_gradient leaves: gradient (a gradient); of up to 15 models",
         "budget    ", "stays     rows, identifiers", "of fewer than 8 rows",
     ):  # fmt: skip
         assert words in said, said

@@ -16,8 +16,8 @@ import torch
 import coterie as ct
 from coterie.base.errors import InputError
 from coterie.cli.main import main
+from coterie.config.registry import FILTERS
 from coterie.contract.filters import Filter
-from coterie.filters import FILTERS
 from coterie.run.files import write_csv
 from coterie.run.hashes import TABLES, hashes, read_sealed, write_sealed
 from coterie.run.tables import read_tables
@@ -129,9 +129,9 @@ def made(pristine, monkeypatch):
     monkeypatch.chdir(folder)
     yield pristine
     pristine.forget()
-    from coterie.compute.metrics import OWN
+    from coterie.config.registry import METRICS
 
-    OWN.pop("always", None)
+    METRICS.pop("always", None)
 
 
 def test_a_report_imports_nothing_that_the_run_names(made):

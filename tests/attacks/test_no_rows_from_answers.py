@@ -148,12 +148,15 @@ def test_a_batch_of_few_rows_is_refused_even_if_the_plan_allows_it(tmp_path):
 
 
 def test_a_sampler_cannot_draw_one_row_many_times(tmp_path):
-    from types import SimpleNamespace
-
     import numpy as np
 
-    hospital = Hospital(tmp_path).begin()
-    same = SimpleNamespace(rows=lambda cohort, i, rng, steps, size: np.zeros((steps, size), dtype=np.int64))
+    from coterie.contract.method import Sampler
+
+    class Same(Sampler):
+        def rows(self, cohort, client, rng, steps, batch_size):
+            return np.zeros((steps, batch_size), dtype=np.int64)
+
+    hospital, same = Hospital(tmp_path).begin(), Same()
     from coterie.compute.cohort import Cohort
     from coterie.contract.memory import MemoryView
 
@@ -215,10 +218,10 @@ def test_an_open_that_fails_leaves_no_rows_behind(tmp_path):
 
 def test_a_fingerprint_says_nothing_to_whoever_lacks_the_sites_key(tmp_path):
     from coterie.sites.rows import site_key
-    from coterie.sites.tables import facts_of
+    from coterie.sites.tables import fingerprint_of
 
     hospital = Hospital(tmp_path).begin()
-    plain = facts_of(hospital.rows.clients, "hungary").fingerprint
+    plain = fingerprint_of(hospital.rows.table)
     keyed = hospital.rows._facts(hospital.rows.clients).fingerprint
     assert keyed != plain
     assert hospital.rows._facts(hospital.rows.clients).fingerprint == keyed  # resume knows the rows again
@@ -227,6 +230,59 @@ def test_a_fingerprint_says_nothing_to_whoever_lacks_the_sites_key(tmp_path):
     assert other.rows._facts(other.rows.clients).fingerprint != keyed
     assert (tmp_path / "kept" / "key").stat().st_mode & 0o077 == 0
     assert site_key(tmp_path / "kept") == (tmp_path / "kept" / "key").read_bytes()
+
+
+def test_a_recipe_is_no_oracle_for_cells(tmp_path):
+    """A recipe that fails above a value gave the extremes of each column, and its fingerprint which cells are equal."""
+    odd = table(
+        tmp_path, ROWS, age=lambda i: 300 if i == 17 else float(ROWS[i]["age"])
+    )  # an extreme, in whichever part
+    hospital = Hospital(tmp_path, odd)
+    hospital.say("open", seed=0)
+    recipe, told = hospital.recipe(), []
+
+    def fails(mean, scale):
+        age = next(c for c in recipe["columns"] if c["name"] == "age")
+        age.update(mean=mean, scale=scale)
+        try:
+            told.append(hospital.say("encode", recipe=json.dumps(recipe))["facts"])
+        except RefusedError as error:
+            return str(error)
+        return ""
+
+    assert {fails(mean, 1e-30) for mean in range(0, 400, 5)} == {
+        "the recipe scales column 'age' otherwise than its values"
+    }
+    assert {fails(mean, 1e-2) for mean in range(0, 400, 5)} == {""}
+    assert len(set(told)) == 1  # sizes, classes and the keyed hash of the rows are the same under any recipe
+
+
+def test_no_row_breaks_a_recipe_whatever_part_it_is_in(tmp_path):
+    reached = []
+    for number in range(
+        6
+    ):  # 10**40 of one of the first rows; some are training rows, and then its site tells no finite moment
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        odd = table(folder, ROWS, age=lambda i, n=number: 1e40 if i == n else float(ROWS[i]["age"]))
+        hospital = Hospital(folder, odd)
+        hospital.say("open", seed=0)
+        if number not in hospital.rows.table.parts["train"]:
+            hospital.say("encode", recipe=json.dumps(hospital.recipe()))
+            reached.append(max(float(part.inputs.abs().max()) for _, part in hospital.rows.clients[0].parts()))
+    assert reached
+    assert set(reached) <= {1e6}
+
+
+def test_a_changed_cell_is_another_fingerprint(tmp_path):
+    marks = set()
+    for number in range(3):
+        folder = tmp_path / str(number)
+        (folder / "kept").mkdir(parents=True)
+        (folder / "kept" / "key").write_bytes(b"1" * 32)
+        changed = table(folder, ROWS, age=lambda i, n=number: float(ROWS[i]["age"]) + (n == 2 and i == 5))
+        marks.add(Hospital(folder, changed).begin().rows._fingerprint)
+    assert len(marks) == 2
 
 
 def test_sentences_of_errors_quote_no_cell(tmp_path):

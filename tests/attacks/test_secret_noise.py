@@ -21,7 +21,7 @@ def hospital(folder, *filters, key=b"1"):
     """A site whose key is always the same."""
     (folder / "kept").mkdir(parents=True, exist_ok=True)
     (folder / "kept" / "key").write_bytes(key * 32)
-    return Hospital(folder, methods=(FEDAVG,), filters=list(filters)).begin()
+    return Hospital(folder, methods=(FEDAVG,), filters=list(filters), deploy={"runs": 100}).begin()
 
 
 def asked(site, x, number=1, round=1):
@@ -95,12 +95,13 @@ def test_the_same_request_has_the_same_noise_however_often_it_comes(tmp_path):
     assert not torch.equal(first, asked(site.begin(fill=1), site.x))
 
 
+TOWN = {"deploy": {"sites": ["hungary", "a", "b", "c"], "runs": 3}}
+
+
 def test_copies_of_a_model_have_one_noise_in_one_request_and_in_many(tmp_path):
     """T copies of a model in one request, each with noise of its own, had a mean without noise."""
     plain, site = (
-        Hospital(
-            folder, methods=({"name": "meritfed", "targets": ["hungary"], "local": FEDAVG["local"]},), filters=filters
-        )
+        Hospital(folder, methods=({"name": "meritfed", "local": FEDAVG["local"]},), filters=filters, **TOWN)
         for folder, filters in ((tmp_path / "plain", []), (tmp_path / "noisy", [CLIP, SECRET]))
         if not folder.mkdir()
     )

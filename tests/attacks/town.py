@@ -11,7 +11,6 @@ import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - both register their tasks
 from coterie.base.rng import Rng
 from coterie.contract.federation import Federation
-from coterie.contract.method import as_method
 from coterie.contract.wire import decode, encode, header
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.models import build_model
@@ -82,7 +81,7 @@ class Town:
     def begin(self, number=0):
         """A method of the plan, prepared, its state before the first round, and a function that plays a round."""
         entry = self.experiment.methods[number]
-        method = as_method(self.experiment.build_method(entry))
+        method = self.experiment.build_method(entry)
         module = build_model(self.experiment.build_model(), self.clients, 0)
         self.engine.prepare(module, self.clients, pair=f"{entry.label}-0")
         everybody = self.engine.clients

@@ -16,11 +16,10 @@ def driver(tmp_path_factory):
 @pytest.fixture
 def coterie(monkeypatch, capsys, tmp_path):
     """The command in this process, in an empty folder; what a file of the user's own registers is forgotten afterwards."""
-    from coterie import metrics
     from coterie.cli.main import main
+    from coterie.config.registry import METRICS
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(metrics, "OWN", {})
 
     def run(*argv):
         try:
@@ -33,3 +32,5 @@ def coterie(monkeypatch, capsys, tmp_path):
     yield run
     for name in [n for n in sys.modules if n.startswith("coterie_user_")]:
         del sys.modules[name]
+    for name in [*METRICS.added]:
+        del METRICS[name]

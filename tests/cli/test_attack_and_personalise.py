@@ -9,8 +9,8 @@ import tomllib
 import pytest
 from commands import ROOT, contents
 
-from coterie.attacks import ATTACKS
 from coterie.base.errors import InputError
+from coterie.config.registry import ATTACKS
 from coterie.report.results import Results
 from coterie.run.experiment import Experiment
 from coterie.run.tables import preset

@@ -18,12 +18,11 @@ import torch
 from commands import HERE, ROOT, contents, environment
 from safetensors.torch import load_file
 
-from coterie.algorithms import ALGORITHMS
-from coterie.data import DATASETS
+from coterie.config.registry import DATASETS, METHODS
 from coterie.run.model_files import load_model_file
 
 HEART = ROOT / "src" / "coterie" / "data" / "sets" / "files" / "heart_disease"
-METHODS = ("local", "centralised", "fedavg", "fedprox", "meritfed")
+FIVE = ("local", "centralised", "fedavg", "fedprox", "meritfed")
 FEW = ("--rounds", "4", "--seeds", "2", "--set", "run.evaluate=2")
 QUICK = ("--rounds", "3", "--seeds", "1", "--no-report")
 
@@ -50,7 +49,7 @@ def experiment(run):
 def heart(driver, tmp_path_factory):
     """Several methods on the four hospitals, two seeds."""
     folder = tmp_path_factory.mktemp("heart")
-    ended = done(driver(folder, "compare", "heart-disease", "--methods", ",".join(METHODS), *FEW, "--out", "run"))
+    ended = done(driver(folder, "compare", "heart-disease", "--methods", ",".join(FIVE), *FEW, "--out", "run"))
     return folder / "run", ended
 
 
@@ -104,17 +103,17 @@ def test_no_command_prints_the_help(coterie):
 
 def test_listings_name_everything(coterie):
     methods, data = coterie("methods"), coterie("data")
-    assert all(re.search(f"^{name} ", methods.out, re.M) for name in ALGORITHMS)
+    assert all(re.search(f"^{name} ", methods.out, re.M) for name in METHODS)
     assert all(re.search(f"^{name} ", data.out, re.M) for name in DATASETS)
     listed = json.loads(coterie("methods", "--json").out)
-    assert [row["name"] for row in listed] == list(ALGORITHMS)
+    assert [row["name"] for row in listed] == list(METHODS)
     assert all(row["summary"] for row in listed)
     assert {row["name"] for row in listed if row["paper"]} >= {"fedavg", "fedprox", "meritfed"}
     assert [row["name"] for row in json.loads(coterie("data", "--json").out)] == list(DATASETS)
 
 
 @pytest.mark.parametrize(
-    "name", [*ALGORITHMS, *DATASETS, "logistic", "mlp", "mean", "LocalSGD", "early-stopping", "mlflow", "tensorboard"]
+    "name", [*METHODS, *DATASETS, "logistic", "mlp", "mean", "LocalSGD", "early-stopping", "mlflow", "tensorboard"]
 )
 def test_show_explains(coterie, name):
     text = done(coterie("show", name)).out
@@ -162,10 +161,10 @@ def test_the_run_directory_is_as_documented(heart):
     for name, header in headers.items():
         assert (run / name).read_text().splitlines()[0] == header
     rows = summary(run)
-    assert len(rows) == len(METHODS) * 2 * 4 * 2  # methods, seeds, hospitals, and train and test
+    assert len(rows) == len(FIVE) * 2 * 4 * 2  # methods, seeds, hospitals, and train and test
     keys.remove("unseen")  # of clients that never train, which these are not
     assert all(list(row) == keys for row in rows)
-    assert {row["algorithm"] for row in rows} == set(METHODS)
+    assert {row["algorithm"] for row in rows} == set(FIVE)
     for row in rows:
         assert row["own_model"] == (row["method"] in ("local", "meritfed"))
         assert 0 <= row["accuracy"] <= 1
@@ -200,7 +199,7 @@ def test_history_and_weights_are_those_of_the_rounds(heart):
     }
     timed = rows_of(run / "timing.csv")
     assert {(r["method"], r["seed"], r["round"]) for r in timed} == {
-        (m, s, r) for m in METHODS for s in "01" for r in "1234"
+        (m, s, r) for m in FIVE for s in "01" for r in "1234"
     }
 
 
@@ -229,7 +228,7 @@ def test_the_answer_is_plain_and_fits_where_there_is_no_terminal(heart):
         assert sum(line.startswith(f"{client} ") for line in lines) == 1
     assert "2 seeds cannot show a difference; repeat with --seeds 5." in lines
     assert lines[-1] == "report         run/report.html"
-    assert [line.split()[:3] for line in ended.err.splitlines()] == [["seed", s, m] for s in "01" for m in METHODS]
+    assert [line.split()[:3] for line in ended.err.splitlines()] == [["seed", s, m] for s in "01" for m in FIVE]
     assert ended.err.splitlines()[0].endswith("left")
 
 
@@ -277,7 +276,7 @@ def test_all_defaults_are_spelled_out(heart):
     assert spelled["run"]["seeds"] == [0, 1]
     assert "out" not in spelled["run"]  # it is where the file lies
     by_label = {m["label"]: m for m in spelled["methods"]}
-    assert list(by_label) == list(METHODS)
+    assert list(by_label) == list(FIVE)
     assert by_label["meritfed"]["oracle"] == "gradient"
     assert by_label["fedavg"]["local"]["momentum"] == 0.0
 
@@ -288,8 +287,8 @@ def test_all_methods_are_those_that_fit(driver, tmp_path):
     )
     left_out = re.findall(r"^left out (\S+): .+$", ended.err, re.M)
     ran = list(dict.fromkeys(row["method"] for row in summary(tmp_path / "run")))
-    assert sorted(ran + left_out) == sorted(ALGORITHMS)
-    assert set(METHODS) <= set(ran)
+    assert sorted(ran + left_out) == sorted(METHODS)
+    assert set(FIVE) <= set(ran)
     assert [m["label"] for m in experiment(tmp_path / "run")["methods"]] == ran
 
 
@@ -538,7 +537,7 @@ def test_a_folder_of_tables_end_to_end(driver, tmp_path):
     write_folder(tmp_path / "my clients", lambda score: "ill" if score > 0 else "well")
     command = ("compare", "my clients", "--label", "target", "--rounds", "8", "--seeds", "1", "--out", "run")
     ended = done(driver(tmp_path, *command))
-    assert {line.split()[2] for line in ended.err.splitlines()} == set(METHODS)
+    assert {line.split()[2] for line in ended.err.splitlines()} == set(FIVE)
     assert "Genève" in ended.out
     run = tmp_path / "run"
     assert any("room" in note and "Bern" in note for note in json.loads((run / "notes.json").read_text()))

@@ -11,8 +11,9 @@ from coterie.base.errors import InputError
 from coterie.cli import flags
 from coterie.cli.options import build_parser
 from coterie.cli.settings import override
-from coterie.config.schema import Registry, options_of
-from coterie.data.split_table import Split
+from coterie.config.data import Split
+from coterie.config.registry import Registry
+from coterie.config.schema import options_of
 from coterie.run.experiment import Experiment
 from coterie.run.keys import DECLARED, keys, keys_of
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from test_methods import CASES, is_pooled, label, plain, quick, run
 
-from coterie.attacks import ALIE, ATTACKS, IPM, Attack, Dropout, LabelFlip, NaN, Noise, SignFlip
+from coterie.attacks import ALIE, IPM, Attack, Dropout, LabelFlip, NaN, Noise, SignFlip
 from coterie.base.errors import InputError, RunError
 from coterie.compute.tasks import local_update
+from coterie.config.registry import ATTACKS, ENGINES
 from coterie.contract import exchange, task
 from coterie.contract.federation import QuorumError
-from coterie.engines import ENGINES
 from coterie.filters.top_k import TopK
 from federations import PROBLEMS, assert_same_bits, fit, logistic
 

@@ -6,7 +6,6 @@ import ast
 import re
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +13,9 @@ from test_methods import CASES, quick, run
 from torch import Tensor
 
 import coterie as ct
-from coterie.algorithms import ALGORITHMS
 from coterie.base.files import read_checkpoint
-from coterie.catalogue import entries, traffic
+from coterie.cli.catalogue import entries, traffic
+from coterie.config.registry import METHODS
 from coterie.contract.wire import PerClient
 from coterie.engines.inprocess import InProcessEngine
 from federations import Make, Problem, build, seeded
@@ -78,7 +77,7 @@ def evaluated(formula: str, **symbols: int) -> int:
     return int(eval(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), {}, symbols))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_floats_sent_and_memory_are_those_that_are_declared(name, monkeypatch, tmp_path):
     said = entries()[name].row()
     declared, case = traffic(said["sends"]), FIRST[name]
@@ -105,7 +104,7 @@ def targets(case) -> int:
     return len(run(case, rounds=0).models)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_is(name):
     row = entries()[name].row()
     for key in ("summary", "optimises", "sends", "memory"):
@@ -116,49 +115,12 @@ def test_every_method_says_what_it_is(name):
         assert 1990 <= row["year"] <= 2030
 
 
-def test_the_catalogue_is_what_the_classes_say():
-    assert {name: (cls.__module__, cls.__name__) for name, cls in ALGORITHMS.items()} == {
-        name: (entry.module, entry.class_name) for name, entry in entries().items()
-    }
-    assert [cls.catalogue for cls in ALGORITHMS.values()] == [(e.name, e.order) for e in entries().values()]
-    assert len({entry.order for entry in entries().values()}) == len(entries())
-
-
 def test_every_method_is_a_public_name():
-    assert {entry.class_name for entry in entries().values()} <= set(ct.__all__)
-    assert all(getattr(ct, cls.__name__) is cls for cls in ALGORITHMS.values())
+    assert {cls.__name__ for cls in METHODS.values()} <= set(ct.__all__)
+    assert all(getattr(ct, cls.__name__) is cls for cls in METHODS.values())
 
 
-def test_type_checkers_know_every_method():
-    lines = (ROOT / "src" / "coterie" / "__init__.pyi").read_text().splitlines()
-    for entry in entries().values():
-        assert f"from {entry.module} import {entry.class_name} as {entry.class_name}" in lines
-
-
-def test_a_method_is_a_public_name_by_its_entry_alone(monkeypatch):
-    mine = SimpleNamespace(module="coterie.algorithms.fedprox", class_name="FedProx")
-    monkeypatch.setattr("coterie.catalogue.entries", lambda: {"mine": mine})
-    monkeypatch.delitem(ct._names(), "FedProx")
-    monkeypatch.delitem(vars(ct), "FedProx", raising=False)
-    assert ct.FedProx is ALGORITHMS["fedprox"]
-    assert "FedProx" in dir(ct)
-
-
-def test_a_file_with_its_entry_is_in_the_catalogue_and_nothing_else_is_touched(tmp_path, monkeypatch):
-    folder = tmp_path / "algorithms"
-    folder.mkdir()
-    header = '"""Mine: do it my way.\n\nPaper: me, 2026.\n\nOptimises: all.\nSends: d up, d down (own).\nMemory: none.\n"""\n'
-    (folder / "mine.py").write_text(header + 'class Mine:\n    """Do it."""\n\n    catalogue = "mine", 5\n')
-    monkeypatch.setattr("coterie.catalogue._HERE", tmp_path)
-    found = entries.__wrapped__()
-    about = {"optimises": "all.", "sends": "d up, d down (own).", "memory": "none."}
-    assert [e.row() for e in found.values()] == [
-        {"name": "mine", "summary": "do it my way", "paper": "me, 2026.", "year": 2026, **about}
-    ]
-    assert found["mine"].module == "coterie.algorithms.mine"
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_the_laws_that_a_method_names_exist(name):
     laws, listed = entries()[name].laws, entries()[name].text.partition("\nLaws:\n")[2]
     assert len(laws) >= 2

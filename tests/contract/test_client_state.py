@@ -10,7 +10,7 @@ from test_methods import mean_loss, run
 from torch import Tensor
 
 from coterie import task
-from coterie.catalogue import entries
+from coterie.cli.catalogue import entries
 from coterie.compute.shard import Shard
 from coterie.contract.memory import owners
 from coterie.contract.task import Update

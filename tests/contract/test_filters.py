@@ -11,7 +11,8 @@ from torch import Tensor
 
 from coterie import FedAvg, task
 from coterie.base.errors import InputError
-from coterie.contract.filters import Filter, filters_of
+from coterie.contract.filters import Filter
+from coterie.contract.method import filters_of
 from coterie.contract.task import Count, Gap, Gradient, Update
 from coterie.contract.wire import wire_type
 from federations import batch_norm, federation_of, quadratic

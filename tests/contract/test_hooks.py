@@ -4,12 +4,9 @@ import pytest
 import torch
 
 import coterie as ct
-from coterie.attacks import ATTACKS
-from coterie.contract.method import Attack, Method, Sampler, as_attack, as_method, as_sampler
-from coterie.contract.training import SAMPLERS
-from coterie.engines import ENGINES
-from coterie.filters import FILTERS
-from coterie.run.callbacks import CALLBACKS
+from coterie.config.hooks import check_object
+from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, SAMPLERS
+from coterie.contract.method import Attack, Method, Sampler
 
 ROWS = {name: (torch.ones(12, 1), torch.full((12,), label)) for name, label in {"a": 0.0, "b": 1.0}.items()}
 LOCAL = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
@@ -256,13 +253,27 @@ def test_an_object_with_three_hooks_is_a_method_and_its_others_count():
     assert rows == {Mine: 24, Keeps: 12}
 
 
+def completed(value, base):
+    check_object(value, base)
+    return value
+
+
 def test_what_is_missing_has_the_default_and_what_is_there_is_kept():
-    method = as_method(Keeps())
+    method = completed(Keeps(), Method)
     assert (method.participation, method.pooled, method.sampler) == ("run", False, None)
     assert method.keeps_validation(("a", "b")) == ("a", "b")
     assert method.memory_estimate(3, 7) == 3
     assert isinstance(method, Method)
-    assert as_method(method) is method
+
+
+def test_a_class_that_others_derive_from_is_completed_without_them():
+    class Early(Mine):
+        def measure(self, state, federation):
+            return {"early": 1.0}
+
+    completed(Mine(), Method)
+    assert completed(Early(), Method).measure(None, None) == {"early": 1.0}
+    assert completed(Mine(), Method).measure(None, None) == {}
 
 
 def test_underscored_names_fields_and_unlike_names_are_the_users_own():
@@ -270,8 +281,8 @@ def test_underscored_names_fields_and_unlike_names_are_the_users_own():
         helper = 3
         _keep_validation = True
 
-    assert as_method(Free()).helper == 3
-    assert as_method(ct.MultiKrum(LOCAL)).keep is None
+    assert completed(Free(), Method).helper == 3
+    assert completed(ct.MultiKrum(LOCAL), Method).keep is None
 
 
 def test_samplers_and_attacks_get_their_defaults():
@@ -283,9 +294,9 @@ def test_samplers_and_attacks_get_their_defaults():
         def fails(self, rng):
             return False
 
-    assert as_sampler(First()).sample_ratio == 1.0
-    assert as_sampler(First()).after_round(None, None) == {}
-    attack, rows = as_attack(Never()), torch.eye(2)
+    sampler = completed(First(), Sampler)
+    assert (sampler.sample_ratio, sampler.after_round(None, None), sampler.at(None, None)) == (1.0, {}, sampler)
+    attack, rows = completed(Never(), Attack), torch.eye(2)
     assert torch.equal(attack.rewrite("update", rows, torch.tensor([True, False]), []), rows[:1])
     assert (attack.late, attack.fails(None), isinstance(attack, Attack)) == (False, False, True)
 

@@ -15,7 +15,7 @@ from benchmarks import duplication
 from benchmarks.rooms import FILES, MODULES, SOURCE, arrows, imports, name_of, room, rooms
 
 import coterie as ct
-from coterie.catalogue import entries
+from coterie.cli.catalogue import entries
 from mutants import declared, mutated
 
 LEVELS = [
@@ -24,7 +24,7 @@ LEVELS = [
     {"solvers"},
     {"contract"},
     {"compute"},
-    {"algorithms", "attacks", "catalogue", "data", "filters", "models", "samplers"},
+    {"algorithms", "attacks", "data", "filters", "models", "samplers"},
     {"engines"},
     {"run"},
     {"report"},

@@ -311,7 +311,7 @@ def forget_each(cohort, *, x: Tensor) -> Plain:
 def test_any_object_with_three_functions_is_a_method(tmp_path):
     one = run(Cloned(), workers=2, checkpoint=tmp_path)
     problem = logistic()
-    from coterie.algorithms import Local
+    from coterie import Local
 
     alone = fit(Local(LOCAL), problem.clients, problem.model, 6, evaluate=1)
     for name, x in one.models.items():

@@ -1,4 +1,4 @@
-"""What every method must do. A method that is added to `ALGORITHMS` is tested here without new code.
+"""What every method must do. A method that is added to `METHODS` is tested here without new code.
 
 Runs that several tests look at are made once (`plain`, `watched`). What depends on the engine and not on the method, such as the
 reasons for which a reply is refused, meets each method in its first setting only; what a method draws, in all that draw.
@@ -21,7 +21,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.algorithms import ALGORITHMS
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.files import load_state, save_state
@@ -29,6 +28,7 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Part
 from coterie.cli.show import fields_of
 from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.config.registry import METHODS
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Task
 from coterie.contract.training import LocalSGD, Steps
@@ -97,14 +97,14 @@ ORDER_OF_NAMES_MATTERS = ("loss",)
 """Values of `oracle` that draw random directions over the clients, so that another order of names is another draw."""
 
 Case = tuple[str, dict[str, Any]]
-CASES: list[Case] = [(name, arguments) for name in ALGORITHMS for arguments in ARGUMENTS.get(name, [{}])]
+CASES: list[Case] = [(name, arguments) for name in METHODS for arguments in ARGUMENTS.get(name, [{}])]
 
 
 def label(case: Case) -> str:
     return "-".join([case[0], *(str(v) for v in case[1].values())])
 
 
-FIRST: list[Case] = [(name, ARGUMENTS.get(name, [{}])[0]) for name in ALGORITHMS]
+FIRST: list[Case] = [(name, ARGUMENTS.get(name, [{}])[0]) for name in METHODS]
 """Each method in its first setting."""
 each_method = pytest.mark.parametrize("case", CASES, ids=label)
 each_first = pytest.mark.parametrize("case", FIRST, ids=label)
@@ -122,7 +122,7 @@ def has_own_tasks(method: type) -> bool:
 LOOK_AT_ROWS = (
     "fedavg",
     "isfedavg",
-    *(name for name, method in ALGORITHMS.items() if has_own_tasks(method) and name not in AS_OTHERS),
+    *(name for name, method in METHODS.items() if has_own_tasks(method) and name not in AS_OTHERS),
 )
 """Methods with tasks of their own that take gradients, losses or inputs, and two for those that use tasks of everybody."""
 EVERY_PROBLEM = [
@@ -143,8 +143,8 @@ def method_of(case: Case, local: LocalSGD = LOCAL, names: Mapping[str, str] | No
     if names is not None:
         called = {k: names.get(v, v) if isinstance(v, str) else v for k, v in arguments.items()}
         arguments = {k: tuple(names.get(n, n) for n in v) if isinstance(v, tuple) else v for k, v in called.items()}
-    fields = {f.name for f in dataclasses.fields(ALGORITHMS[name])}
-    return ALGORITHMS[name](**({"local": local} if "local" in fields else {}), **arguments)
+    fields = {f.name for f in dataclasses.fields(METHODS[name])}
+    return METHODS[name](**({"local": local} if "local" in fields else {}), **arguments)
 
 
 def server_rows(problem: Problem) -> Part:
@@ -205,7 +205,7 @@ def is_bounded(case: Case) -> bool:
 
 
 def is_pooled(case: Case) -> bool:
-    return getattr(ALGORITHMS[case[0]], "pooled", False) is True  # elsewhere it is a property of the base
+    return getattr(METHODS[case[0]], "pooled", False) is True  # elsewhere it is a property of the base
 
 
 def mean_loss(found: Run, round: int, split: str = "train") -> float:
@@ -631,10 +631,10 @@ def test_a_diverging_run_ends_with_a_sentence_and_keeps_the_last_round(case, tmp
 # ---- every field is explained
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_field_is_explained(name):
-    rows = fields_of(ALGORITHMS[name])
-    assert [row[0] for row in rows] == [f.name for f in dataclasses.fields(ALGORITHMS[name])]
+    rows = fields_of(METHODS[name])
+    assert [row[0] for row in rows] == [f.name for f in dataclasses.fields(METHODS[name])]
     for field, _, _, explanation in rows:
         assert len(explanation.split()) >= 3, f"{name}.{field}: explain it under Attributes"
 
@@ -642,7 +642,7 @@ def test_every_field_is_explained(name):
 @pytest.mark.parametrize("name", ["meritfed", "varsel", "maxfl", "isfl", "fedprox", "fedavg"])
 def test_every_field_says_where_the_paper_has_it(name):
     place = r"\b(Eqs?\.|Algorithm \d|lines? \d|Section|Tables? \d|Theorem|appendix|papers?'?|authors'|ours)"
-    for field, _, _, explanation in fields_of(ALGORITHMS[name]):
+    for field, _, _, explanation in fields_of(METHODS[name]):
         assert re.search(place, explanation), f"{name}.{field}: {explanation}"
 
 

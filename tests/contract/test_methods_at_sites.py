@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 
 import pytest
 import torch
 from test_methods import CASES, is_pooled, label, method_of, server_rows
 
-from coterie.contract.method import as_method
+from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.training import Epochs, LocalSGD, Steps
+from coterie.contract.wire import PerClient, encode
 from coterie.engines.inprocess import InProcessEngine
+from coterie.sites.allowed import Allowed, RefusedError
 from federations import Opening, fit, logistic
 
 ROUNDS = 1
@@ -28,7 +31,7 @@ class Listening(InProcessEngine):
         return super().ask(ask)
 
 
-def asked(method):
+def asked(method, rounds=ROUNDS, **settings):
     """What a run asks of clients."""
     engines = []
 
@@ -42,11 +45,12 @@ def asked(method):
         method,
         clients,
         problem.model,
-        ROUNDS,
+        rounds,
         engine=Opening(listening),
         evaluate=1,
         metrics=("auc",),
         strict_wire=False,
+        **settings,
     )
     return [ask for ask in engines[0].heard if ask.names != ("server",)]
 
@@ -60,31 +64,97 @@ def others(local):
     yield dataclasses.replace(local, batch_size=1)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not is_pooled(c)], ids=label)
-def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
-    from coterie.sites.allowed import Allowed, RefusedError
+at_sites = pytest.mark.parametrize("case", [c for c in CASES if not is_pooled(c)], ids=label)
+LOCAL = LocalSGD(lr=0.1, steps=Steps(2), batch_size=16)
+LIMITS = {"model": 0, "parameters": 0, "classes": 2, "clients": 5, "dtype": torch.float32, "rounds": ROUNDS}
 
-    method = method_of(case, LocalSGD(lr=0.1, steps=Steps(2), batch_size=16))
-    allowed = Allowed(as_method(method), 0, ROUNDS, ("auc",))
+
+def limits(ask):
+    size = next((v.shape[-1] for v in map(plain, ask.payload.values()) if isinstance(v, torch.Tensor) and v.ndim), 0)
+    return Limits(**{**LIMITS, "model": size, "parameters": size})
+
+
+def plain(value):
+    return value.tensor if isinstance(value, PerClient) else value
+
+
+def alone(ask, client):
+    """The payload of an ask as one client is sent it."""
+    return ask.to((client,)).payload
+
+
+@at_sites
+def test_a_site_trains_as_its_plan_says_and_not_otherwise(case):
+    method = method_of(case, LOCAL)
+    allowed = Allowed(method, 0, ROUNDS, ("auc",))
     heard = asked(method)
     assert heard
     for ask in heard:
         about = {"seed": ask.context.seed, "round": ask.context.round}
-        allowed.check(ask.task, ask.payload, **about)
-        for field, local in ask.payload.items():
+        payload = alone(ask, ask.names[0])
+        allowed.check(ask.task, payload, limits(ask), **about)
+        for field, local in payload.items():
             for other in others(local) if isinstance(local, LocalSGD) else ():
                 with pytest.raises(RefusedError, match=f"does not allow this '{field}'"):
-                    allowed.check(ask.task, {**ask.payload, field: other}, **about)
+                    allowed.check(ask.task, {**payload, field: other}, limits(ask), **about)
+
+
+@at_sites
+def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
+    """With all clients and with some, over some rounds: each declared task is asked, about as many models as declared."""
+    method = method_of(case, LOCAL)
+    allowed = Allowed(method, 0, ROUNDS, ("auc",))
+    rounds = 11 if getattr(method, "flexible", False) else 3  # a flexible pool is asked who stays after ten
+    models = defaultdict(set)
+    for run, settings in enumerate(({}, {"clients_per_round": 2}, {"clients_per_round": 3})):
+        for ask in asked(method, rounds=rounds, **settings):
+            for client in ask.names:
+                for payload in about_each_model(ask.function, alone(ask, client)):
+                    where = (run, client, ask.task, ask.context.round)
+                    models[where].add(encode(payload))
+    most = dict.fromkeys(allowed.tasks, 0)
+    for (_, _, task, _), seen in models.items():
+        most[task] = max(most[task], len(seen))
+    declared = {task: one.most_models(5) for task, (one, _) in allowed.tasks.items()}
+    own = {task: n for task, n in most.items() if "metrics" not in task and "paired" not in task}
+    assert {task for task, n in own.items() if not n} == set()
+    for task, n in own.items():
+        line = getattr(method, "md_step", None) == "line-search" and "target_losses" in task
+        assert n <= declared[task] if line else n == declared[task], task
+
+
+@at_sites
+def test_every_field_of_every_declared_task_says_what_it_may_hold(case):
+    """An undeclared field runs in one process; a site refuses it, so that no method of the catalogue may have one."""
+    from coterie.contract.requests import declared
+
+    method = method_of(case, LOCAL)
+    for one, owner in declared(method).values():
+        for name, about in one.task.payload.items():
+            where = f"{one.task.name} takes {name!r}"
+            if about.tensor:
+                assert about.holds is not None, f"{where}: annotate it with Holds(...), as OneModel is"
+            else:
+                assert name in one.values or hasattr(owner, name), f"{where}: say what it holds, asks(..., {name}=...)"
 
 
 def test_a_number_under_the_name_of_a_setting_is_that_settings():
-    from coterie.algorithms import MaxFL
-    from coterie.sites.allowed import Allowed, RefusedError
+    from coterie import MaxFL
 
     method = MaxFL(warmup_steps=9, tuning_steps=2)
     allowed = Allowed(method, 0, ROUNDS, ("auc",))
-    payload = {"x": torch.zeros(4), "local": method.local, "tuning_steps": 2}
-    task = "coterie.algorithms.maxfl:local_update"
-    allowed.check(task, payload, seed=0, round=1)
+    required = PerClient(torch.tensor([float("nan")], dtype=torch.float64))
+    warm = LocalSGD(steps=Steps(9))
+    payload = {
+        "x": torch.zeros(4),
+        "start": None,
+        "required": required,
+        "warm": warm,
+        "rows": "train",
+        "local": method.local,
+    }
+    task, about = "coterie.algorithms.maxfl:local_update", {"seed": 0, "round": 1}
+    four = Limits(**{**LIMITS, "model": 4, "parameters": 4})
+    allowed.check(task, {**payload, "tuning_steps": 2}, four, **about)
     with pytest.raises(RefusedError, match="does not allow this 'tuning_steps'"):
-        allowed.check(task, {**payload, "tuning_steps": 9}, seed=0, round=1)
+        allowed.check(task, {**payload, "tuning_steps": 9}, four, **about)

@@ -15,9 +15,8 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.modules import load_object
 from coterie.base.rows import Part
-from coterie.compute.metrics import OWN, register
+from coterie.config.registry import ENGINES, METRICS
 from coterie.contract.federation import QuorumError
-from coterie.engines import ENGINES
 from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic
 
 pytestmark = pytest.mark.engines
@@ -109,7 +108,7 @@ def test_methods_models_losses_and_metrics_of_ones_own(engine, tmp_path):
     (tmp_path / "mine.py").write_text(MINE)
     own = {k: load_object(f"{tmp_path}/mine.py:{k}") for k in ("Net", "surprise", "loss")}
     momentum = load_object(f"{REMEMBERS}:Momentum")
-    register("surprise", own["surprise"])
+    METRICS.add("surprise", own["surprise"])
     try:
         options = {
             "rounds": 3,
@@ -121,7 +120,7 @@ def test_methods_models_losses_and_metrics_of_ones_own(engine, tmp_path):
         problem = logistic(torch.float32)
         one, other = (fit(momentum(LOCAL), problem.clients, own["Net"](), **options, **on) for on in ({}, engine))
     finally:
-        del OWN["surprise"]
+        del METRICS["surprise"]
     assert_same_bits(one, other)
     assert one.history.select("surprise", "a", "test")[-1][1] > 0
 

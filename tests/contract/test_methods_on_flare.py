@@ -50,7 +50,7 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     experiment = Experiment.from_tables(tables, "a test")
     run_experiment(experiment, tmp_path / "here")
     path = tmp_path / "plan.toml"
-    path.write_text(tomli_w.dumps({**experiment.tables(), "deploy": {"sites": list(HOSPITALS), "asks_per_round": 100}}))
+    path.write_text(tomli_w.dumps({**experiment.tables(), "deploy": {"sites": list(HOSPITALS)}}))
     plan = {"experiment": experiment.tables(), "run": "r", "resume": False, "timeout": 300.0, "hash": plan_hash(path)}
     text = json.dumps({**plan, "where": "a test", "command": "a test"}).encode().hex()
     files = {path.stem: path for path in (tmp_path / "hospitals").iterdir()}

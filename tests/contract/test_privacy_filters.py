@@ -14,8 +14,8 @@ from torch import Tensor
 import coterie as ct
 from coterie import task
 from coterie.base.errors import InputError
+from coterie.config.registry import ENGINES
 from coterie.contract.task import Gradient, Update
-from coterie.engines import ENGINES
 from federations import PROBLEMS, assert_same_bits, batch_norm, federation_of, quadratic
 
 

@@ -11,8 +11,9 @@ import torch
 
 from coterie.base.errors import InputError
 from coterie.base.identity import identity
+from coterie.config.registry import Registry
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE, list_of, one_of, optional
-from coterie.config.schema import InFiles, Registry, Units, build, options, options_of, spell
+from coterie.config.schema import InFiles, Units, build, options, options_of, spell
 
 
 @options
@@ -36,7 +37,8 @@ class Rocket:
     stages: Annotated[int, SIZE] = 3
 
 
-VEHICLES = Registry("vehicle", {"boat": Boat, "rocket": Rocket})
+VEHICLES = Registry("vehicle", "vehicles", {})
+VEHICLES.update({"boat": Boat, "rocket": Rocket})
 
 
 @options
@@ -201,7 +203,10 @@ def test_a_registry_finds_by_name_file_and_place(tmp_path):
     with pytest.raises(InputError, match=r"own.py has no 'Rafd'; did you mean 'Raft'"):
         VEHICLES.build({"name": f"{tmp_path / 'own.py'}:Rafd"}, "t")
     lazy = Registry(
-        "schema", {"rule": "coterie.config.schema:Rule", "flag": "coterie.config.schema:Flag"}, default="flag"
+        "schema",
+        "schemas",
+        {"rule": "coterie.config.schema:Rule", "flag": "coterie.config.schema:Flag"},
+        default="flag",
     )
     assert lazy.find("rule").__name__ == "Rule"
     assert type(lazy.build({}, "t")) is lazy["flag"]

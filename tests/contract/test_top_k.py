@@ -16,7 +16,6 @@ import coterie as ct
 from coterie import task
 from coterie.base.errors import InputError
 from coterie.compute.shard import Shard
-from coterie.contract.method import as_method
 from coterie.contract.task import Update, find_task
 from coterie.run.experiment import Experiment
 from coterie.study.sweep import run_experiment
@@ -109,7 +108,7 @@ def test_a_share_that_is_none_is_named(share):
 @pytest.mark.parametrize("case", FIRST.values(), ids=lambda case: case[0])
 def test_every_method_sends_less_but_references_and_those_that_need_exact_uploads(case):
     problem, few = wide(20), ct.TopK(0.2)
-    method = as_method(method_of(case))
+    method = method_of(case)
     if method.needs_exact_uploads:
         with pytest.raises(
             InputError, match="needs exact uploads, since its clients build on what they sent; leave out"

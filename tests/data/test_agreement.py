@@ -16,7 +16,7 @@ from folders import breast, diabetes, fifty, hospitals, plain
 
 import coterie as ct
 from coterie.contract.training import LocalSGD, Steps
-from coterie.data import from_folder
+from coterie.data import load
 from coterie.data.sets.heart_disease import OPTIONS
 
 PENALTY, SEEDS, ROWS = 0.01, 10, 100
@@ -38,7 +38,7 @@ def compared(case: str, folder: Path, seeds: int = SEEDS) -> dict[tuple[str, str
         plain(folder, name, columns)
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for seed in range(seeds):
-        clients = from_folder(folder, seed=seed, split={"parts": {"train": 2 / 3, "test": 1 / 3}}, **options)
+        clients = load(folder, seed=seed, split={"parts": {"train": 2 / 3, "test": 1 / 3}}, **options)
         chosen = [client for client in clients if client.test is not None and len(client.test) >= ROWS]
         few = clients.subset([client.name for client in chosen])
         run = ct.fit(

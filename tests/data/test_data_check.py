@@ -10,6 +10,7 @@ from csv_files import folder, rows
 
 import coterie as ct
 from coterie.base.errors import InputError
+from coterie.config.data import Tables
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.data.tables.check import check_folder
 from coterie.data.tables.read import read
@@ -90,7 +91,7 @@ def test_categories_that_a_run_takes_for_one_are_no_drift(tmp_path):
 
 
 def test_the_hospitals_differ_most_where_everybody_knows(tmp_path):
-    check = check_folder(FOLDER, **OPTIONS)
+    check = check_folder(FOLDER, tables=Tables(**OPTIONS))
     assert check.problems == ()
     assert check.columns["num"]["switzerland"].shares == pytest.approx({"> 0": 115 / 123, "<= 0": 8 / 123})
     first = [(d.client, d.column) for d in check.drift[:6]]
@@ -106,8 +107,8 @@ def test_one_table_alone_is_checked_as_by_a_site(tmp_path):
 
 
 def test_wrong_settings_are_refused_at_once(tmp_path):
-    with pytest.raises(InputError, match="task is 'x'"):
-        check_folder(folder(tmp_path, a=table()), label="y", task="x")
+    with pytest.raises(InputError, match=r"Tables.task must be None or classification | regression; got 'x'"):
+        check_folder(folder(tmp_path, a=table()), tables=Tables(task="x"))
     with pytest.raises(InputError, match="there is no folder"):
         check_folder(tmp_path / "nowhere")
 
@@ -138,10 +139,10 @@ def test_small_clients_are_not_far_from_the_others_by_chance(tmp_path):
     for i, n in enumerate([3, 10, 30, 100] * 15):
         columns = {"age": rng.normal(60, 10, n), "ward": rng.choice(list("abcdef"), n), "y": rng.integers(0, 2, n)}
         (tmp_path / f"{i}.csv").write_text(rows(**columns))
-    check = check_folder(tmp_path, label="y", task="classification")
+    check = check_folder(tmp_path, label="y", tables=Tables(task="classification"))
     assert len(check.drift) > 170
     assert sum(abs(d.value) > d.chance for d in check.drift) <= 1
     odd = {"age": rng.normal(72, 10, 100), "ward": rng.choice(list("aaaaaf"), 100), "y": rng.integers(0, 2, 100)}
     (tmp_path / "odd.csv").write_text(rows(**odd))
-    check = check_folder(tmp_path, label="y", task="classification")
+    check = check_folder(tmp_path, label="y", tables=Tables(task="classification"))
     assert [d.column for d in check.drift if d.client == "odd" and abs(d.value) > d.chance] == ["ward", "age"]

@@ -9,7 +9,7 @@ import torch
 from csv_files import folder, notes, rows
 
 from coterie.base.errors import InputError
-from coterie.data import apply_recipe, from_folder
+from coterie.data import apply_recipe, load
 
 openpyxl = pytest.importorskip("openpyxl")
 
@@ -38,10 +38,10 @@ def write(path, columns=COLUMNS, **formats):
 
 def test_a_workbook_gives_the_rows_of_a_csv(tmp_path):
     (tmp_path / "plain").mkdir()
-    want = from_folder(folder(tmp_path / "plain", a=rows(**COLUMNS)), label="outcome")
+    want = load(folder(tmp_path / "plain", a=rows(**COLUMNS)), label="outcome")
     write(tmp_path / "a.xlsx")
     (tmp_path / "~$a.xlsx").write_bytes(b"who has it open")
-    got = from_folder(tmp_path, label="outcome")
+    got = load(tmp_path, label="outcome")
     assert got.recipe == want.recipe
     assert torch.equal(got.train.inputs, want.train.inputs)
     assert torch.equal(got.test.labels, want.test.labels)
@@ -53,7 +53,7 @@ def test_dates_and_percent_of_a_workbook(tmp_path):
     share = [round(i / 80, 4) for i in range(N)]
     write(tmp_path / "a.xlsx", {**COLUMNS, "seen": seen, "share": share}, share="0.0%")
     folder(tmp_path, b=rows(**COLUMNS, seen=[f"{t:%Y-%m-%d}" for t in seen], share=[f"{100 * v:g} %" for v in share]))
-    clients = from_folder(tmp_path, label="outcome")
+    clients = load(tmp_path, label="outcome")
     assert "left out: seen (dates" in notes(clients)
     assert "share: read as numbers, without the percent signs (a, b)" in notes(clients)
     whole = [apply_recipe(clients.recipe, tmp_path / name).inputs for name in ("a.xlsx", "b.csv")]
@@ -64,14 +64,14 @@ def test_workbooks_that_cannot_be_read_are_refused(tmp_path):
     path = tmp_path / "a.xlsx"
     path.write_bytes(b"PK nothing")
     with pytest.raises(InputError, match=r"a.xlsx cannot be read as Excel .*; save it again"):
-        from_folder(tmp_path, label="outcome")
+        load(tmp_path, label="outcome")
     openpyxl.Workbook().save(path)
     with pytest.raises(InputError, match=r"a.xlsx is empty; give it a header line and rows"):
-        from_folder(tmp_path, label="outcome")
+        load(tmp_path, label="outcome")
     book = write(path)
     book.create_sheet("Notes").append(["ask Anna"])
     book.save(path)
     with pytest.raises(
         InputError, match=r"a.xlsx has 2 sheets with cells \(Sheet, Notes\); keep the one with the table"
     ):
-        from_folder(tmp_path, label="outcome")
+        load(tmp_path, label="outcome")

@@ -12,7 +12,7 @@ from csv_files import folder, rows
 
 from coterie.base.errors import InputError
 from coterie.base.rows import LabelScale, Part
-from coterie.data import apply_recipe, from_folder, from_tensors, standardise
+from coterie.data import apply_recipe, from_tensors, load, standardise
 from coterie.report.results import Results
 from coterie.report.verdicts import verdict
 from coterie.run.experiment import Experiment
@@ -33,7 +33,7 @@ def write(tmp_path, factor=1.0, n=36):
 
 
 def test_labels_are_standardised_by_the_pooled_moments_of_training_rows(tmp_path):
-    clients = from_folder(write(tmp_path))
+    clients = load(write(tmp_path))
     scale = clients.label_scale
     raw = torch.cat([apply_recipe(clients.recipe, tmp_path / f"{n}.csv").labels for n in clients.names])
     assert raw.std() == pytest.approx(1, abs=0.2)
@@ -49,7 +49,7 @@ def test_labels_are_standardised_by_the_pooled_moments_of_training_rows(tmp_path
 def test_a_constant_label_to_regress_on_is_refused(tmp_path):
     text = rows(x=range(8), y=[7.1] * 8)
     with pytest.raises(InputError, match=r"label 'y' is 7.1 in all training rows of all clients; there is nothing"):
-        from_folder(folder(tmp_path, a=text, b=text), task="regression")
+        load(folder(tmp_path, a=text, b=text), task="regression")
 
 
 FACTORS = (1.0, 1000.0, 0.01)
@@ -96,7 +96,7 @@ def test_metrics_and_predictions_are_in_the_unit_of_the_label(runs):
     data, run = runs[1000.0]
     made = predict(run, data / "a.csv", client="a", method="local", seed=1)
     assert 3000 < float(made.values.mean()) < 7000
-    clients = from_folder(data, label="y", task="regression", seed=1)
+    clients = load(data, label="y", task="regression", seed=1)
     at = clients.test_numbers["a"]
     error = made.values[at, 0] - made.labels[at]
     summary = json.loads((run / "summary.json").read_text())

@@ -106,7 +106,7 @@ def test_a_fingerprint_reads_few_rows_and_all_labels(path, monkeypatch):
 def test_training_evaluation_and_outcomes_read_in_blocks(path, monkeypatch, tmp_path):
     monkeypatch.setattr(core_rows, "CHUNK", 8)
     monkeypatch.setattr(core_rows, "LOOKED_AT", 6)
-    monkeypatch.setattr("coterie.compute.own_rows.BLOCK", 4 * 10)
+    monkeypatch.setattr("coterie.compute.cohort_rows.BLOCK", 4 * 10)
     counts = []
     data = kinds(path)["items"]
     source = data.train.inputs.source

@@ -11,7 +11,7 @@ import torch
 from csv_files import folder, notes, rows
 
 from coterie.base.errors import InputError
-from coterie.data import apply_recipe, from_folder
+from coterie.data import apply_recipe, load
 
 Y = [0, 1] * 6
 X = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
@@ -29,8 +29,8 @@ def table(cells, separator=","):
 def same(tmp_path, cells, separator=",", remark=""):
     """The column of these cells is read as the numbers VALUES."""
     (tmp_path / "plain").mkdir()
-    want = from_folder(folder(tmp_path / "plain", a=table(VALUES)), label="y")
-    got = from_folder(folder(tmp_path, a=table(cells, separator)), label="y")
+    want = load(folder(tmp_path / "plain", a=table(VALUES)), label="y")
+    got = load(folder(tmp_path, a=table(cells, separator)), label="y")
     assert got.recipe["columns"][1]["kind"] == "number"
     assert torch.equal(got.train.inputs, want.train.inputs)
     assert remark in notes(got)
@@ -62,8 +62,8 @@ def test_decimal_commas_with_signs_in_a_file_with_semicolons(tmp_path, form):
 def test_words_for_missing_do_not_make_texts_of_numbers(tmp_path, word):
     (tmp_path / "plain").mkdir()
     gaps = [word if i in (2, 7) else v for i, v in enumerate(VALUES)]
-    want = from_folder(folder(tmp_path / "plain", a=table(["" if g == word else g for g in gaps])), label="y")
-    got = from_folder(folder(tmp_path, a=table(gaps)), label="y")
+    want = load(folder(tmp_path / "plain", a=table(["" if g == word else g for g in gaps])), label="y")
+    got = load(folder(tmp_path, a=table(gaps)), label="y")
     assert torch.equal(got.train.inputs, want.train.inputs)
     assert f"z: {word!r} taken as missing (a)" in notes(got)
     new = tmp_path / "new.csv"
@@ -72,16 +72,16 @@ def test_words_for_missing_do_not_make_texts_of_numbers(tmp_path, word):
 
 
 def test_a_client_that_knows_nothing_of_a_column_of_numbers(tmp_path):
-    clients = from_folder(folder(tmp_path, a=table(VALUES), b=table(["unknown"] * 12)), label="y")
+    clients = load(folder(tmp_path, a=table(VALUES), b=table(["unknown"] * 12)), label="y")
     assert clients.recipe["features"] == ["x", "z"]
     assert bool((clients["b"].train.inputs[:, 1] == 0).all())
 
 
 def test_unknown_stays_a_category_among_texts(tmp_path):
     words = ["yes", "no", "unknown"] * 4
-    clients = from_folder(folder(tmp_path, a=table(words), b=table(["unknown"] * 12)), label="y")
+    clients = load(folder(tmp_path, a=table(words), b=table(["unknown"] * 12)), label="y")
     assert clients.recipe["features"] == ["x", "z=no", "z=unknown", "z=yes"]
-    plus = from_folder(folder(tmp_path, a=table(["+", "-"] * 6), b=table(["+", "-"] * 6)), label="y")
+    plus = load(folder(tmp_path, a=table(["+", "-"] * 6), b=table(["+", "-"] * 6)), label="y")
     assert plus.recipe["features"] == ["x", "z=+", "z=-"]
 
 
@@ -146,10 +146,10 @@ REFUSED = {
 def test_what_cannot_be_read_is_refused_unless_the_user_says_what_it_is(tmp_path, case):
     cells, sentence = REFUSED[case]
     with pytest.raises(InputError, match=sentence) as caught:
-        from_folder(folder(tmp_path, a=table(cells), b=table(VALUES)), label="y")
+        load(folder(tmp_path, a=table(cells), b=table(VALUES)), label="y")
     assert len(str(caught.value).replace(str(tmp_path), "folder")) <= 300
-    assert from_folder(tmp_path, label="y", drop=["z"]).recipe["features"] == ["x"]
-    assert from_folder(tmp_path, label="y", categorical=["z"]).recipe["columns"][1]["kind"] == "category"
+    assert load(tmp_path, label="y", drop=["z"]).recipe["features"] == ["x"]
+    assert load(tmp_path, label="y", categorical=["z"]).recipe["columns"][1]["kind"] == "category"
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_what_cannot_be_read_is_refused_unless_the_user_says_what_it_is(tmp_path
     [["<5", ">=5"] * 6, ["1/2", "2/2"] * 6, ["2a", "2b", "3c"] * 4, ["1st", "2nd", "3rd"] * 4, ["20-39", "40-59"] * 6],
 )
 def test_categories_with_digits_stay_categories(tmp_path, cells):
-    clients = from_folder(folder(tmp_path, a=table(cells)), label="y")
+    clients = load(folder(tmp_path, a=table(cells)), label="y")
     assert clients.recipe["columns"][1] == {"name": "z", "kind": "category", "categories": sorted(set(cells))}
 
 
 def test_a_minus_of_typesetters_is_a_minus(tmp_path):
     cells = [f"\u2212{v:g}" for v in VALUES]
-    assert from_folder(folder(tmp_path, a=table(cells)), label="y").recipe["columns"][1]["mean"] < 0
+    assert load(folder(tmp_path, a=table(cells)), label="y").recipe["columns"][1]["mean"] < 0
 
 
 def test_three_digits_after_a_dot_are_thousands_where_commas_are_decimal(tmp_path):
@@ -171,12 +171,12 @@ def test_three_digits_after_a_dot_are_thousands_where_commas_are_decimal(tmp_pat
     cells = zip(range(12), ["250.000", "300.000"] * 6, Y, strict=True)
     thousands = "x;z;y\n" + "\n".join(f"{x},5;{z};{y}" for x, z, y in cells)
     with pytest.raises(InputError, match=r"column 'z' has '250.000' in data row 1; write decimals with a point and"):
-        from_folder(folder(tmp_path, a=thousands), label="y")
+        load(folder(tmp_path, a=thousands), label="y")
     mixed = table(["950", "2.000"] * 6, ";")
     with pytest.raises(InputError, match=r"column 'z' has '2.000' in data row 2"):
-        from_folder(folder(tmp_path, a=mixed), label="y")
+        load(folder(tmp_path, a=mixed), label="y")
     for decimal in (["0.250", "1.500"], ["2.125", "1.500"], ["12.5", "7"]):
-        clients = from_folder(folder(tmp_path, a=table(decimal * 6, ";")), label="y")
+        clients = load(folder(tmp_path, a=table(decimal * 6, ";")), label="y")
         assert clients.recipe["columns"][1]["mean"] < 10
 
 
@@ -193,7 +193,7 @@ def test_three_digits_after_a_dot_are_thousands_where_commas_are_decimal(tmp_pat
 )
 def test_dates_in_other_forms_are_left_out_too(tmp_path, cells):
     cells = (cells * 10)[:10]
-    clients = from_folder(folder(tmp_path, a=rows(x=range(10), z=cells, y=[0, 1] * 5)), label="y")
+    clients = load(folder(tmp_path, a=rows(x=range(10), z=cells, y=[0, 1] * 5)), label="y")
     assert clients.recipe["features"] == ["x"]
     assert "left out: z (dates or times; turn them into numbers, such as days since a start" in notes(clients)
 
@@ -201,8 +201,8 @@ def test_dates_in_other_forms_are_left_out_too(tmp_path, cells):
 def test_a_comma_is_no_sign_for_thousands_where_it_may_be_a_decimal_point(tmp_path):
     text = table(["1,234", "2,500"] * 6, "\t")
     with pytest.raises(InputError, match=r"column 'z' has '1,234' in data row 1; write decimals with a point"):
-        from_folder(folder(tmp_path, a=text), label="y")
-    decimal = from_folder(folder(tmp_path, a=table(["1,234", "2,500"] * 6, ";")), label="y")
+        load(folder(tmp_path, a=text), label="y")
+    decimal = load(folder(tmp_path, a=table(["1,234", "2,500"] * 6, ";")), label="y")
     assert decimal.recipe["columns"][1]["mean"] == pytest.approx(1.8, abs=0.2)
 
 
@@ -212,8 +212,8 @@ def test_a_sign_at_one_client_only_is_refused(tmp_path, form, words):
     with pytest.raises(
         InputError, match=f"b.csv: column 'z' has numbers with {words} but without signs at 'a'; write it"
     ):
-        from_folder(folder(tmp_path, a=table(VALUES), b=signed), label="y")
-    clients = from_folder(folder(tmp_path, a=signed, b=signed), label="y")
+        load(folder(tmp_path, a=table(VALUES), b=signed), label="y")
+    clients = load(folder(tmp_path, a=signed, b=signed), label="y")
     new = tmp_path / "new.csv"
     new.write_text("x,z\n1,2\n")
     with pytest.raises(
@@ -223,18 +223,18 @@ def test_a_sign_at_one_client_only_is_refused(tmp_path, form, words):
 
 
 def test_a_dropped_column_may_hold_anything(tmp_path):
-    clients = from_folder(folder(tmp_path, a=table(["inf", "<5", *VALUES[2:]])), label="y", drop=["z"])
+    clients = load(folder(tmp_path, a=table(["inf", "<5", *VALUES[2:]])), label="y", drop=["z"])
     assert clients.recipe["features"] == ["x"]
 
 
 def test_a_label_with_units_is_refused_and_one_in_percent_is_read(tmp_path):
     text = rows(x=X, y=[f"{v} days" for v in VALUES])
     with pytest.raises(InputError, match=r"a.csv: label 'y' has '1234.5 days' in data row 1; write the number alone"):
-        from_folder(folder(tmp_path, a=text), label="y")
-    share = from_folder(folder(tmp_path, a=rows(x=X, y=[f"{v}%" for v in X])), label="y", task="regression")
+        load(folder(tmp_path, a=text), label="y")
+    share = load(folder(tmp_path, a=rows(x=X, y=[f"{v}%" for v in X])), label="y", task="regression")
     assert float(share.label_scale.undo(share.train.labels).max()) < 9.1
     with pytest.raises(InputError, match="label 'y' has numbers without signs but with percent signs at 'a'"):
-        from_folder(folder(tmp_path, b=rows(x=X, y=X)), label="y", task="regression")
+        load(folder(tmp_path, b=rows(x=X, y=X)), label="y", task="regression")
 
 
 # Identifiers.
@@ -250,7 +250,7 @@ UNIQUE = [1000 + 7 * i for i in range(N)]
 def test_whole_numbers_are_identifiers_by_name(tmp_path, name):
     text = rows(**{name: UNIQUE}, x=range(N), y=[0, 1] * (N // 2))
     few = rows(**{name: [1, 2, 3]}, x=range(3), y=[0, 1, 0])
-    clients = from_folder(folder(tmp_path, a=text, b=few), label="y")
+    clients = load(folder(tmp_path, a=text, b=few), label="y")
     assert clients.recipe["features"] == ["x"]
     assert f"left out: {name} (whole numbers that hardly ever repeat under such a name: an identifier)" in notes(
         clients
@@ -259,17 +259,17 @@ def test_whole_numbers_are_identifiers_by_name(tmp_path, name):
 
 def test_patients_with_two_rows_are_identified_too(tmp_path):
     text = rows(id_patient=[1 + i // 2 for i in range(N)], x=range(N), y=[0, 1] * (N // 2))
-    assert from_folder(folder(tmp_path, a=text), label="y").recipe["features"] == ["x"]
+    assert load(folder(tmp_path, a=text), label="y").recipe["features"] == ["x"]
 
 
 def test_a_flag_under_the_name_of_an_identifier_stays(tmp_path):
     text = rows(case=[0, 1] * (N // 2), x=np.arange(N) / 2, y=[0, 0, 1, 1] * (N // 4))
-    assert from_folder(folder(tmp_path, a=text), label="y").recipe["features"] == ["case", "x"]
+    assert load(folder(tmp_path, a=text), label="y").recipe["features"] == ["case", "x"]
 
 
 def test_other_whole_numbers_that_never_repeat_stay_with_a_note(tmp_path):
     text = rows(steps=UNIQUE, metres=UNIQUE, dose=np.arange(N) / 4, y=[0, 1] * (N // 2))
-    clients = from_folder(folder(tmp_path, a=text), label="y")
+    clients = load(folder(tmp_path, a=text), label="y")
     assert clients.recipe["features"] == ["steps", "metres", "dose"]
     assert "steps, metres: whole numbers that never repeat, kept as numbers (drop what only identifies rows)" in notes(
         clients

@@ -9,12 +9,12 @@ import torch
 from csv_files import folder, notes, rows
 
 from coterie.base.errors import InputError
-from coterie.data import apply_recipe, from_folder
-from coterie.data.split_table import Split
-from coterie.data.tables.folder import agree, encoded_client, ready_tables
-from coterie.data.tables.read import read
+from coterie.config.data import Split, Tables
+from coterie.data import apply_recipe, load
+from coterie.data.tables.agreement import agree
+from coterie.data.tables.folder import encode_client, ready_tables
+from coterie.data.tables.read import read, reading_of
 from coterie.data.tables.recipe import TableCohort
-from coterie.data.tables.settings import FileSettings, settings_of
 
 N = 60
 OPTIONS = {"label": "y", "rare": 4}
@@ -33,7 +33,7 @@ def wards(tmp_path):
 
 
 def test_rare_categories_are_pooled(wards):
-    clients = from_folder(wards, **OPTIONS, split_column="part")
+    clients = load(wards, **OPTIONS, split_column="part")
     assert clients.recipe["features"] == ["x", "ward=e", "ward=n", "ward=q", "ward=s", "ward=(rare)"]
     assert "ward: categories of too few training rows (rare) are pooled (a, b)" in notes(clients)
     one_hot = {name: apply_recipe(clients.recipe, wards / f"{name}.csv").inputs[:, 1:] for name in "ab"}
@@ -47,13 +47,13 @@ def test_rare_categories_are_pooled(wards):
 
 
 def test_nothing_is_pooled_unless_asked(wards):
-    clients = from_folder(wards, label="y", split_column="part")
+    clients = load(wards, label="y", split_column="part")
     assert clients.recipe["features"] == ["x", "ward=e", "ward=m", "ward=n", "ward=q", "ward=s"]
 
 
 def test_many_categories_are_noted(tmp_path):
     wards = [f"ward {i % 40}" for i in range(120)]
-    clients = from_folder(folder(tmp_path, a=rows(x=range(120), ward=wards, y=[0, 1] * 60)), label="y")
+    clients = load(folder(tmp_path, a=rows(x=range(120), ward=wards, y=[0, 1] * 60)), label="y")
     assert f"ward: {len(clients.recipe['features']) - 1} categories, an input for each (drop free text" in notes(
         clients
     )
@@ -61,23 +61,23 @@ def test_many_categories_are_noted(tmp_path):
 
 def test_a_column_of_rare_categories_alone_is_left_out(tmp_path):
     text = rows(x=range(12), ward=["a", "b", "c"] * 4, y=[0, 1] * 6)
-    clients = from_folder(folder(tmp_path, a=text), label="y", rare=10)
+    clients = load(folder(tmp_path, a=text), label="y", rare=10)
     assert clients.recipe["features"] == ["x"]
     assert "left out: ward (every category is rare)" in notes(clients)
 
 
 @pytest.mark.parametrize("rare", [-1, 1.5, True, "3"])
 def test_wrong_settings_are_refused(wards, rare):
-    with pytest.raises(InputError, match=r"rare = .* must be a number of rows"):
-        from_folder(wards, label="y", rare=rare)
+    with pytest.raises(InputError, match=r"data.rare must be an int >= 0; got"):
+        load(wards, label="y", rare=rare)
 
 
 def test_sites_that_are_asked_one_by_one_agree_on_the_same_recipe(wards):
     """The recipe of one process, from tasks that are put to each client alone, as between institutions."""
-    clients = from_folder(wards, **OPTIONS)
-    settings = settings_of(**OPTIONS)
-    tables = {name: read(wards / f"{name}.csv", settings.reading(name)) for name in "ab"}
-    ready, _ = ready_tables(tables, settings, Split.parse(None), 0, FileSettings())
+    clients = load(wards, **OPTIONS)
+    settings = Tables(**OPTIONS)
+    tables = {name: read(wards / f"{name}.csv", reading_of(settings, name)) for name in "ab"}
+    ready, _ = ready_tables(tables, settings, Split.parse(None), 0)
 
     def ask(task, **payload):
         replies = [task(TableCohort({name: ready[name]}), **payload) for name in "ab"]
@@ -90,4 +90,4 @@ def test_sites_that_are_asked_one_by_one_agree_on_the_same_recipe(wards):
     recipe = agree(("a", "b"), settings, ask)
     assert recipe == clients.recipe
     for name in "ab":
-        assert torch.equal(encoded_client(ready[name], recipe)[0].train.inputs, clients[name].train.inputs)
+        assert torch.equal(encode_client(ready[name], recipe)[0].train.inputs, clients[name].train.inputs)

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.errors import InputError
-from coterie.data import apply_recipe, from_folder, load
+from coterie.data import apply_recipe, load
 from coterie.data.sets.heart_disease import FOLDER
-from coterie.data.tables.columns import Column, Table
-from coterie.data.tables.encode import encode
+from coterie.data.tables.agreement import fit_recipe
+from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.read import read
-from coterie.data.tables.recipe import TableCohort, describe, fit_recipe, moments
+from coterie.data.tables.recipe import TableCohort, describe, encode, moments
 
 HEART = load("heart-disease")
 
@@ -52,7 +52,7 @@ def test_numbers_are_scaled_as_scikit_learn_would_on_all_training_rows_together(
     """Oracle: StandardScaler, then SimpleImputer, fitted on the training rows of all clients concatenated."""
     impute = pytest.importorskip("sklearn.impute")
     preprocessing = pytest.importorskip("sklearn.preprocessing")
-    clients = from_folder(three)
+    clients = load(three)
     raw, where = {}, {}
     for name in clients.names:
         table = read(three / f"{name}.csv")
@@ -168,9 +168,9 @@ def _change_test_rows(source, target, value, clients):
 
 
 def test_rows_that_are_not_for_training_never_influence_the_recipe(three, tmp_path):
-    clients = from_folder(three)
+    clients = load(three)
     _change_test_rows(three, tmp_path / "other", 12345.5, clients)
-    other = from_folder(tmp_path / "other")
+    other = load(tmp_path / "other")
     assert other.recipe == clients.recipe
     assert torch.equal(other.train.inputs, clients.train.inputs)
     assert not torch.equal(other.test.inputs, clients.test.inputs)
@@ -178,9 +178,9 @@ def test_rows_that_are_not_for_training_never_influence_the_recipe(three, tmp_pa
 
 
 def test_a_newcomer_moves_nobodys_rows(three):
-    before = from_folder(three)
+    before = load(three)
     write(three, "aa", HEADER, random_table(7))
-    after = from_folder(three)
+    after = load(three)
     assert after.names == ("a", "aa", "b", "c")
     for name in before.names:
         for (key, old), (other, new) in zip(before[name].parts(), after[name].parts(), strict=True):
@@ -200,15 +200,15 @@ def test_the_order_of_files_changes_nothing(three, tmp_path):
     assert one.fingerprint() == other.fingerprint()
     assert one.recipe == other.recipe
     assert one.notes == other.notes
-    assert torch.equal(one.train.inputs, from_folder(three).train.inputs)
+    assert torch.equal(one.train.inputs, load(three).train.inputs)
 
 
 def test_another_seed_is_another_split_and_the_same_seed_is_not(three):
-    assert from_folder(three, seed=3).fingerprint() == from_folder(three, seed=3).fingerprint()
-    assert from_folder(three, seed=3).fingerprint() != from_folder(three, seed=4).fingerprint()
-    assert from_folder(three, seed=3, split={"seed": 4}).fingerprint() == from_folder(three, seed=4).fingerprint()
+    assert load(three, seed=3).fingerprint() == load(three, seed=3).fingerprint()
+    assert load(three, seed=3).fingerprint() != load(three, seed=4).fingerprint()
+    assert load(three, seed=3, split={"seed": 4}).fingerprint() == load(three, seed=4).fingerprint()
     parts = {"train": 0.5, "test": 0.5}
-    halves = from_folder(three, split={"parts": parts})
+    halves = load(three, split={"parts": parts})
     assert halves.validation is None
     assert halves.train.sizes.tolist() == [30, 30, 30]
 
@@ -218,7 +218,7 @@ def test_another_seed_is_another_split_and_the_same_seed_is_not(three):
 
 @pytest.mark.parametrize("source", ["three", "heart"])
 def test_the_recipe_survives_json_and_gives_the_rows_of_training(three, source):
-    clients = HEART if source == "heart" else from_folder(three)
+    clients = HEART if source == "heart" else load(three)
     folder = FOLDER if source == "heart" else three
     recipe = json.loads(json.dumps(clients.recipe))
     assert recipe == clients.recipe
@@ -230,7 +230,7 @@ def test_the_recipe_survives_json_and_gives_the_rows_of_training(three, source):
 
 
 def test_new_rows_need_no_label_and_are_never_fitted(three, tmp_path):
-    recipe = from_folder(three).recipe
+    recipe = load(three).recipe
     new = tmp_path / "new.csv"
     new.write_text("w,z,x,more\nb,1000000,2,9\nq,,,9\n")
     got = apply_recipe(recipe, str(new))
@@ -266,19 +266,19 @@ def test_new_rows_that_do_not_fit_are_refused(three, tmp_path, text, need, sente
     new = tmp_path / "new.csv"
     new.write_text(text)
     with pytest.raises(InputError, match=sentence):
-        apply_recipe(from_folder(three).recipe, new, need_label=need)
+        apply_recipe(load(three).recipe, new, need_label=need)
 
 
 def test_labels_that_cannot_be_read_are_a_note_if_nobody_needs_them(three, tmp_path):
     new = tmp_path / "new.csv"
     new.write_text("x,z,w,y\n1,2,a,1\n1,2,a,\n")
-    got = apply_recipe(from_folder(three).recipe, new)
+    got = apply_recipe(load(three).recipe, new)
     assert got.labels is None
     assert "label 'y' is missing in data row 2: no labels were read" in got.notes[-1]
 
 
 def test_other_refusals_of_apply_recipe(three, tmp_path):
-    recipe = from_folder(three).recipe
+    recipe = load(three).recipe
     with pytest.raises(InputError, match=r"there is no file .*nowhere.csv; check the spelling"):
         apply_recipe(recipe, tmp_path / "nowhere.csv")
     (tmp_path / "new.ods").write_text("x")
@@ -290,11 +290,11 @@ def test_other_refusals_of_apply_recipe(three, tmp_path):
 
 def test_a_regression_label_and_text_labels_are_read_again(tmp_path):
     write(tmp_path / "r", "a", ["x", "y"], [[i, i + 0.25] for i in range(30)])
-    clients = from_folder(tmp_path / "r")
+    clients = load(tmp_path / "r")
     got = apply_recipe(clients.recipe, tmp_path / "r" / "a.csv", need_label=True)
     assert clients.label_scale.undo(got.labels).tolist() == pytest.approx([i + 0.25 for i in range(30)], abs=1e-5)
     write(tmp_path / "t", "a", ["x", "y"], [[i, ["01", "B2"][i % 2]] for i in range(8)])
-    recipe = from_folder(tmp_path / "t").recipe
+    recipe = load(tmp_path / "t").recipe
     new = tmp_path / "new.csv"
     new.write_text("x,y\n1,01\n")  # alone it would look like a number
     assert apply_recipe(recipe, new, need_label=True).labels.tolist() == [0]

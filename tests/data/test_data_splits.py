@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.errors import InputError
-from coterie.data.split_table import Split
+from coterie.config.data import DEFAULT_PARTS, Split
+from coterie.data.dealing import deal
 from coterie.data.splits import (
-    DEFAULT_PARTS,
     clusters,
     dirichlet,
     generator,
@@ -164,8 +164,8 @@ def test_refusals(call, sentence):
             r"must be \"default\" or iid \| dirichlet \| shards \| clusters \| mixed \| target-groups \| column; got 3",
         ),
         ({"clients": 0}, "split.clients must be an int > 0; got 0"),
-        ({"clients": True}, "split.clients must be an int >= 0; got True"),
-        ({"clients": 2.5}, "split.clients must be an int >= 0; got 2.5"),
+        ({"clients": True}, r"split.clients must be \"default\" \(that of the kind\) or an int >= 0; got True"),
+        ({"clients": 2.5}, r"split.clients must be \"default\" \(that of the kind\) or an int >= 0; got 2.5"),
         ({"alpha": -1}, "split.alpha must be a number > 0; got -1"),
         ({"alpha": float("nan")}, "split.alpha must be a number > 0; got nan"),
         ({"seed": -1}, 'split.seed must be "default" .that of the run. or an int >= 0; got -1'),
@@ -197,7 +197,7 @@ def test_natural_clients_take_seed_and_parts_only():
 def test_a_split_table_does_what_its_function_does(table):
     labels = np.arange(60) % 3
     rule = Split.parse({**table, "clients": 4}, kind="dirichlet")
-    got = list(rule.deal(labels, seed=2).clients.values())
+    got = list(deal(rule, labels, seed=2).clients.values())
     want = {
         "iid": lambda: iid(labels, 4, seed=2),
         "shards": lambda: shards(labels, 4, shards_per_client=1, seed=2),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from csv_files import folder, notes, rows
 
-from coterie.data import apply_recipe, from_folder
+from coterie.data import apply_recipe, load
 from coterie.data.tables.suspicions import _far_off
 
 N = 40
@@ -21,7 +21,7 @@ CLASSES = RNG.permutation(["yes", "no"] * (N // 2))
 def said(tmp_path, columns, **options):
     """The notes on clients with these columns, besides the columns age and dose and the label y."""
     texts = {c: rows(**{"age": AGE[c], "dose": DOSE[c], "y": CLASSES, **own}) for c, own in columns.items()}
-    return notes(from_folder(folder(tmp_path, **texts), label="y", **options))
+    return notes(load(folder(tmp_path, **texts), label="y", **options))
 
 
 def test_clients_without_oddities_have_no_note(tmp_path):
@@ -83,7 +83,7 @@ def test_three_units_are_asked_about_too(tmp_path):
 
 def test_new_rows_in_another_unit_are_asked_about(tmp_path):
     height = RNG.normal(1.7, 0.1, N).round(3)
-    clients = from_folder(folder(tmp_path, a=rows(height=height, age=AGE["a"], y=CLASSES)), label="y")
+    clients = load(folder(tmp_path, a=rows(height=height, age=AGE["a"], y=CLASSES)), label="y")
     assert apply_recipe(clients.recipe, tmp_path / "a.csv").notes == ()
     new = tmp_path / "new.csv"
     new.write_text(rows(height=[*(100 * height[:5]), ""], age=AGE["a"][:6]))
@@ -171,17 +171,15 @@ def test_patients_with_rows_in_training_and_test_are_named(tmp_path, spelled):
         "id_patient: the same values in training and test rows at a; say which rows belong together (split_column)"
         in text
     )
-    assert "same values" not in notes(
-        from_folder(tmp_path, label="y", split={"parts": {"train": 0.8, "validation": 0.2}})
-    )
+    assert "same values" not in notes(load(tmp_path, label="y", split={"parts": {"train": 0.8, "validation": 0.2}}))
     few = rows(id_patient=once, age=AGE["a"], y=CLASSES)
     (tmp_path / "apart").mkdir()
-    assert "same values" not in notes(from_folder(folder(tmp_path / "apart", a=few), label="y"))
+    assert "same values" not in notes(load(folder(tmp_path / "apart", a=few), label="y"))
 
 
 def test_a_label_and_codes_under_the_name_of_an_identifier_are_none(tmp_path):
     texts = {c: rows(age=AGE[c], num=CLASSES, **({"study": [1, 2] * (N // 2)} if c == "a" else {})) for c in "ab"}
-    assert notes(from_folder(folder(tmp_path, **texts), label="num")) == "left out: study (only at a)"
+    assert notes(load(folder(tmp_path, **texts), label="num")) == "left out: study (only at a)"
 
 
 def test_doubts_come_before_what_was_left_out(tmp_path):

@@ -10,10 +10,31 @@ import torch
 from csv_files import folder, notes, rows
 
 from coterie.base.errors import InputError
+from coterie.config.data import Split, Tables
 from coterie.data import apply_recipe, from_folder, from_frames, load
 from coterie.data.tables.check import check_folder
 
 PLAIN = "age,town,outcome\n30,Ulm,0\n40,Bonn,1\n50,Ulm,1\n60,Bonn,0\n70,Ulm,1\n80,Ulm,0\n"
+
+
+def test_python_and_files_read_tables_by_the_same_declaration(tmp_path):
+    """What a file says of [data] and [split] is what Python says by `Tables` and `Split`."""
+    text = PLAIN.replace("Ulm", "?").replace("60", "-9")
+    want = load(
+        folder(tmp_path, a=text, b=text),
+        label="outcome",
+        missing={"age": [-9]},
+        drop=["town"],
+        split={"parts": {"train": 0.5, "test": 0.5}},
+    )
+    tables = Tables(missing={"age": -9}, drop=["town"])
+    got = from_folder(tmp_path, label="outcome", tables=tables, split=Split(parts={"train": 0.5, "test": 0.5}))
+    assert got.fingerprint() == want.fingerprint()
+    assert got.recipe == want.recipe
+    with pytest.raises(TypeError, match=r"from_frames\(\) got an unexpected keyword argument 'labell'"):
+        from_frames({}, labell="outcome")  # type: ignore[call-arg]
+    with pytest.raises(InputError, match=r"\[split\] kind does not apply to the folder"):
+        from_folder(tmp_path, label="outcome", split=Split(kind="iid"))
 
 
 def test_one_client_per_file(tmp_path):
@@ -47,8 +68,8 @@ def test_one_client_per_file(tmp_path):
 def test_dialects_of_csv_say_the_same(tmp_path, text):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    want = from_folder(folder(tmp_path / "one", a=PLAIN), label="outcome")
-    got = from_folder(folder(tmp_path / "two", a=text), label="outcome")
+    want = load(folder(tmp_path / "one", a=PLAIN), label="outcome")
+    got = load(folder(tmp_path / "two", a=text), label="outcome")
     assert torch.equal(got.train.inputs, want.train.inputs)
     assert torch.equal(got.test.labels, want.test.labels)
     assert got.recipe == want.recipe
@@ -56,19 +77,19 @@ def test_dialects_of_csv_say_the_same(tmp_path, text):
 
 def test_decimal_commas_of_a_file_with_semicolons(tmp_path):
     text = "dose;outcome\n0,5;a\n1,5;b\n2,5;a\n3,5;b\n"
-    clients = from_folder(folder(tmp_path, a=text), label="outcome")
+    clients = load(folder(tmp_path, a=text), label="outcome")
     assert clients.recipe["columns"][0]["kind"] == "number"
 
 
 def test_a_separator_and_a_line_break_inside_a_cell(tmp_path):
     text = 'town,x,outcome\n"Ulm, upper",1,0\n"Bonn\nsouth",2,1\n"Ulm, upper",3,1\n"Bonn\nsouth",4,0\n'
-    clients = from_folder(folder(tmp_path, a=text), label="outcome", categorical=["town"])
+    clients = load(folder(tmp_path, a=text), label="outcome", categorical=["town"])
     assert set(clients.recipe["columns"][0]["categories"]) <= {"Bonn\nsouth", "Ulm, upper"}
 
 
 def test_a_header_of_several_lines_is_a_name_of_one(tmp_path):
     text = '"Age\n (years)",y\n' + "".join(f"{i}.5,{i % 2}\n" for i in range(9))
-    assert from_folder(folder(tmp_path, a=text), label="y").recipe["features"] == ["Age (years)"]
+    assert load(folder(tmp_path, a=text), label="y").recipe["features"] == ["Age (years)"]
 
 
 def test_every_format_gives_the_same_rows(tmp_path):
@@ -92,7 +113,7 @@ def test_every_format_gives_the_same_rows(tmp_path):
     want = from_frames({"a": frame}, label="outcome")
     assert want.recipe["features"] == ["age", "dose", "smoker", "town=Bonn", "town=Ulm"]
     for kind in ("csv", "tsv", "parquet", "npz"):
-        got = from_folder(tmp_path / kind, label="outcome")
+        got = load(tmp_path / kind, label="outcome")
         assert got.recipe == want.recipe, kind
         assert torch.equal(got.train.inputs, want.train.inputs), kind
         assert torch.equal(got.test.labels, want.test.labels), kind
@@ -105,7 +126,7 @@ def test_frames_and_parquet_keep_categories_that_look_like_numbers(tmp_path):
     pytest.importorskip("pyarrow")
     frame = pd.DataFrame({"code": pd.Categorical(["1", "2"] * 3), "y": [0, 1, 1, 0, 1, 0]})
     frame.to_parquet(tmp_path / "a.parquet")
-    for clients in (from_frames({"a": frame}), from_folder(tmp_path)):
+    for clients in (from_frames({"a": frame}), load(tmp_path)):
         assert clients.recipe["features"] == ["code=1", "code=2"]
     plain = frame.assign(code=[1, 2] * 3)
     with pytest.raises(InputError, match=r"frame 'a': column 'code' is text \('1' in data row 1\) but number at 'b'"):
@@ -128,17 +149,17 @@ def test_whole_numbers_in_two_dimensions_are_no_table_without_a_word(tmp_path):
     with pytest.raises(
         InputError, match=r"a.npz: array 'tokens' holds whole numbers \[rows, columns\].*; say arrays = true"
     ):
-        from_folder(tmp_path)
-    sequences = from_folder(tmp_path, arrays=True)
+        load(tmp_path)
+    sequences = load(tmp_path, arrays=True)
     assert (sequences.train.inputs.dtype, sequences.recipe) == (torch.int64, None)
     found = torch.cat([part.inputs for _, part in sequences[0].parts()])
     assert sorted(found.tolist()) == sorted(tokens.tolist())
-    assert from_folder(tmp_path, arrays=False).recipe["features"] == [f"tokens.{i}" for i in range(4)]
+    assert load(tmp_path, arrays=False).recipe["features"] == [f"tokens.{i}" for i in range(4)]
     assert load(str(tmp_path), arrays=True).train.inputs.dtype == torch.int64
     (tmp_path / "csv").mkdir()
     folder(tmp_path / "csv", c=PLAIN)
     with pytest.raises(InputError, match=r"c.csv is not an npz file, so arrays = true does not apply"):
-        from_folder(tmp_path / "csv", arrays=True)
+        load(tmp_path / "csv", arrays=True)
 
 
 def test_arrays_of_a_table_and_of_images(tmp_path):
@@ -147,24 +168,24 @@ def test_arrays_of_a_table_and_of_images(tmp_path):
     (tmp_path / "images").mkdir()
     labels = np.arange(12) % 2
     np.savez(tmp_path / "table" / "a.npz", x=rng.normal(size=(12, 3)), y=labels)
-    assert from_folder(tmp_path / "table").recipe["features"] == ["x.0", "x.1", "x.2"]
+    assert load(tmp_path / "table").recipe["features"] == ["x.0", "x.1", "x.2"]
     images = rng.integers(0, 255, size=(12, 5, 5), dtype=np.uint8)
     np.savez(tmp_path / "images" / "a.npz", images=images, labels=labels)
-    clients = from_folder(tmp_path / "images", classes=["cat", "dog"])
+    clients = load(tmp_path / "images", classes=["cat", "dog"])
     assert clients.train.inputs.dtype == torch.uint8
     assert clients.train.inputs.shape[1:] == (5, 5)
     assert (clients.recipe, clients.classes) == (None, ("cat", "dog"))
     with pytest.raises(InputError, match="holds arrays and no tables: above, drop do not apply"):
-        from_folder(tmp_path / "images", drop=["x"], above=0)
+        load(tmp_path / "images", drop=["x"], above=0)
     with pytest.raises(InputError, match=r"a.npz has no array 'lable'; it has images, labels"):
-        from_folder(tmp_path / "images", label="lable")
+        load(tmp_path / "images", label="lable")
     np.savez(tmp_path / "images" / "b.npz", labels=labels)
     with pytest.raises(InputError, match=r"b.npz has labels only"):
-        from_folder(tmp_path / "images")
+        load(tmp_path / "images")
     folder(tmp_path / "images", c=PLAIN)
     (tmp_path / "images" / "b.npz").unlink()
     with pytest.raises(InputError, match=r"c.csv is not an npz file but others"):
-        from_folder(tmp_path / "images")
+        load(tmp_path / "images")
 
 
 # What clients do not share, and what is left out.
@@ -172,11 +193,11 @@ def test_arrays_of_a_table_and_of_images(tmp_path):
 
 def test_columns_that_not_all_clients_have_are_named(tmp_path):
     text = rows(x=range(6), extra=range(6), y=[0, 1] * 3)
-    clients = from_folder(folder(tmp_path, a=PLAIN.replace("outcome", "y"), b=text.replace("x", "age", 1)))
+    clients = load(folder(tmp_path, a=PLAIN.replace("outcome", "y"), b=text.replace("x", "age", 1)))
     assert clients.recipe["features"] == ["age"]
     assert "left out: town (only at a)" in notes(clients)
     assert "left out: extra (only at b)" in notes(clients)
-    three = from_folder(folder(tmp_path, c=PLAIN.replace("outcome", "y")))
+    three = load(folder(tmp_path, c=PLAIN.replace("outcome", "y")))
     assert "left out: town (not at b)" in notes(three)
 
 
@@ -192,7 +213,7 @@ def test_dates_identifiers_and_empty_columns_are_left_out_with_a_reason(tmp_path
         visits=range(n),
         y=[0, 1] * (n // 2),
     )
-    clients = from_folder(folder(tmp_path, a=text, b=text))
+    clients = load(folder(tmp_path, a=text, b=text))
     assert clients.recipe["features"] == ["constant", "visits"]
     assert "left out: patient_id (whole numbers that hardly ever repeat under such a name: an identifier)" in notes(
         clients
@@ -207,7 +228,7 @@ def test_dates_identifiers_and_empty_columns_are_left_out_with_a_reason(tmp_path
 def test_names_of_patients_are_left_out_even_if_they_repeat_at_one_client(tmp_path):
     a = rows(x=range(40), name=[f"person {i}" for i in range(40)], y=[0, 1] * 20)
     b = rows(x=range(40), name=[f"person {i % 5}" for i in range(40)], y=[0, 1] * 20)
-    clients = from_folder(folder(tmp_path, a=a, b=b))
+    clients = load(folder(tmp_path, a=a, b=b))
     assert clients.recipe["features"] == ["x"]
     assert "person" not in str(clients.recipe)
     assert "left out: name (every row has its own text: an identifier)" in notes(clients)
@@ -216,7 +237,7 @@ def test_names_of_patients_are_left_out_even_if_they_repeat_at_one_client(tmp_pa
 def test_a_column_without_a_value_in_training_rows_is_left_out(tmp_path):
     part = ["train"] * 6 + ["test"] * 3
     text = rows(x=range(9), late=[""] * 6 + [1, 2, 3], word=[""] * 6 + ["a", "b", "a"], part=part, y=[0, 1, 0] * 3)
-    clients = from_folder(folder(tmp_path, a=text), split_column="part")
+    clients = load(folder(tmp_path, a=text), split_column="part")
     assert clients.recipe["features"] == ["x"]
     assert "left out: late (no value in any client's training rows)" in notes(clients)
     assert "left out: word" in notes(clients)
@@ -225,29 +246,29 @@ def test_a_column_without_a_value_in_training_rows_is_left_out(tmp_path):
 def test_texts_of_many_values_are_left_out_unless_named(tmp_path):
     words = [f"w{i % 150}" for i in range(600)]
     text = rows(x=range(600), word=words, y=[0, 1] * 300)
-    clients = from_folder(folder(tmp_path, a=text))
+    clients = load(folder(tmp_path, a=text))
     assert re.search(r"left out: word \(1\d\d different texts at one client; name it in categorical", notes(clients))
-    kept = from_folder(tmp_path, categorical=["word"])
+    kept = load(tmp_path, categorical=["word"])
     assert len(kept.recipe["features"]) > 100
 
 
 def test_a_column_that_one_client_never_filled_gets_the_mean_of_the_others(tmp_path):
     full, empty = rows(x=[1, 2, 3] * 4, z=range(12), y=[0, 1] * 6), rows(x=[""] * 12, z=range(12), y=[0, 1] * 6)
-    clients = from_folder(folder(tmp_path, full=full, empty=empty))
+    clients = load(folder(tmp_path, full=full, empty=empty))
     assert bool((clients["empty"].train.inputs[:, 0] == 0).all())
     assert "x is mostly missing at empty (100%)" in notes(clients)
 
 
 def test_booleans_are_numbers_and_a_label_of_booleans_keeps_its_names(tmp_path):
     text = rows(smoker=["True", "FALSE", "true", "", "False", "true"], x=range(6), sick=["TRUE", "false"] * 3)
-    clients = from_folder(folder(tmp_path, a=text), label="sick")
+    clients = load(folder(tmp_path, a=text), label="sick")
     assert clients.recipe["features"] == ["smoker", "x"]
     assert clients.classes == ("false", "true")
 
 
 def test_codes_are_categories_if_named_and_leading_zeros_stay(tmp_path):
     a, b = rows(code=["01", "02"] * 3, y=[0, 1] * 3), rows(code=["01", "A1"] * 3, y=[0, 1] * 3)
-    clients = from_folder(folder(tmp_path, a=a, b=b), categorical=["code"])
+    clients = load(folder(tmp_path, a=a, b=b), categorical=["code"])
     assert clients.recipe["features"] == ["code=01", "code=02", "code=A1"]
     new = tmp_path / "new.csv"
     new.write_text("code\n01\n02\n")
@@ -258,14 +279,14 @@ def test_the_users_own_codes_for_missing(tmp_path):
     text = rows(x=[1, 2, -9, 4, -9.0, 3], w=["a", "unknown", "b", "a", "b", "a"], z=range(6), y=[0, 1] * 3)
     plain = rows(x=[1, 2, "", 4, "NA", 3], w=["a", "?", "b", "a", "b", "a"], z=range(6), y=[0, 1] * 3)
     (tmp_path / "plain").mkdir()
-    got = from_folder(folder(tmp_path, a=text), missing={"x": -9, "w": ["Unknown"]})
-    want = from_folder(folder(tmp_path / "plain", a=plain))
+    got = load(folder(tmp_path, a=text), missing={"x": -9, "w": ["Unknown"]})
+    want = load(folder(tmp_path / "plain", a=plain))
     assert torch.equal(got.train.inputs, want.train.inputs)
     assert torch.equal(got.test.inputs, want.test.inputs)
     assert got.recipe["missing"] == {"w": ["Unknown"], "x": [-9]}
     mixed = rows(x=[1, 2, "refused", 4, 5, 3], z=range(6), y=[0, 1] * 3)
     (tmp_path / "mixed").mkdir()
-    clients = from_folder(folder(tmp_path / "mixed", a=mixed), missing={"x": "refused"})
+    clients = load(folder(tmp_path / "mixed", a=mixed), missing={"x": "refused"})
     assert clients.recipe["columns"][0]["kind"] == "number"
 
 
@@ -274,27 +295,27 @@ def test_the_users_own_codes_for_missing(tmp_path):
 
 def test_classes_are_the_union_over_clients_sorted(tmp_path):
     a, b = rows(x=range(6), y=[10, 2] * 3), rows(x=range(6), y=[9, 2.0] * 3)
-    clients = from_folder(folder(tmp_path, a=a, b=b))
+    clients = load(folder(tmp_path, a=a, b=b))
     assert clients.classes == ("2", "9", "10")
     assert set(clients["a"].train.labels.tolist()) == {0, 2}
 
 
 def test_a_quantity_is_regressed_on(tmp_path):
     values = np.linspace(0, 1, 30).round(3) + 0.0005
-    clients = from_folder(folder(tmp_path, a=rows(x=range(30), y=values)))
+    clients = load(folder(tmp_path, a=rows(x=range(30), y=values)))
     assert clients.train.labels.dtype == torch.float32
     assert (clients.recipe["label"]["task"], clients.classes) == ("regression", ())
-    forced = from_folder(tmp_path, task="classification")
+    forced = load(tmp_path, task="classification")
     assert len(forced.classes) == 30
     whole = folder(tmp_path, a=rows(x=range(30), y=[0, 1] * 15))
-    assert from_folder(whole, task="regression").train.labels.dtype == torch.float32
+    assert load(whole, task="regression").train.labels.dtype == torch.float32
 
 
 def test_a_threshold_makes_classes(tmp_path):
     text = rows(x=range(8), y=[0, 1, 2, 3] * 2)
-    clients = from_folder(folder(tmp_path, a=text), above=1.5)
+    clients = load(folder(tmp_path, a=text), above=1.5)
     assert clients.classes == ("y <= 1.5", "y > 1.5")
-    named = from_folder(tmp_path, above=1.5, classes=["low", "high"])
+    named = load(tmp_path, above=1.5, classes=["low", "high"])
     assert named.classes == ("low", "high")
     values = apply_recipe(named.recipe, tmp_path / "a.csv", need_label=True).labels
     assert values.tolist() == [0, 0, 1, 1] * 2
@@ -305,15 +326,15 @@ def test_rows_without_a_label_are_refused_or_dropped(tmp_path):
     with pytest.raises(
         InputError, match=r"a.csv: label 'y' is missing in data row 3 and 1 more \(empty, NA, none, \?\); fill it in"
     ):
-        from_folder(folder(tmp_path, a=text))
-    clients = from_folder(tmp_path, unlabelled="drop")
+        load(folder(tmp_path, a=text))
+    clients = load(tmp_path, unlabelled="drop")
     assert "a: 2 rows without y were left out" in notes(clients)
     assert sum(len(p) for _, p in clients["a"].parts()) == 7
 
 
 def test_a_column_may_say_which_rows_are_for_what(tmp_path):
     part = ["train", "Train", "val", "test", "train", "validation"]
-    clients = from_folder(folder(tmp_path, a=rows(x=range(6), part=part, y=[0, 1] * 3)), split_column="part")
+    clients = load(folder(tmp_path, a=rows(x=range(6), part=part, y=[0, 1] * 3)), split_column="part")
     assert clients.recipe["features"] == ["x"]
     assert [len(p) for _, p in clients["a"].parts()] == [3, 2, 1]
 
@@ -376,7 +397,7 @@ def test_what_may_be_a_client_under_another_name_is_noted(tmp_path):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "c.csv").write_text(PLAIN)
     want = "not read: b.txt, c/ (put the table of a client there as NAME.csv)"
-    assert want in notes(from_folder(tmp_path, label="outcome"))
+    assert want in notes(load(tmp_path, label="outcome"))
     assert want in check_folder(tmp_path, label="outcome").notes
 
 
@@ -384,7 +405,7 @@ def test_what_may_be_a_client_under_another_name_is_noted(tmp_path):
 def test_a_bad_file_among_good_ones_is_refused(tmp_path, case):
     text, sentence = BAD_FILES[case]
     with pytest.raises(InputError, match=sentence) as caught:
-        from_folder(folder(tmp_path, good=PLAIN, bad=text), label="outcome")
+        load(folder(tmp_path, good=PLAIN, bad=text), label="outcome")
     assert "\n" not in str(caught.value)
 
 
@@ -392,11 +413,11 @@ Q = rows(x=range(60), y=range(60))
 BAD_SETTINGS = [
     ({}, {"label": "outcom"}, r"a.csv has no label column 'outcom'; did you mean 'outcome'\?"),
     ({"a": PLAIN.replace("outcome", "sick")}, {}, r"which column is to be predicted\? .*--label NAME\); .* has age, town, sick"),
-    ({}, {"task": "regresion"}, r"task is 'regresion'; did you mean 'regression'\?"),
+    ({}, {"task": "regresion"}, r"data.task must be .* classification | regression; got 'regresion'; did you mean 'regression'\?"),
     ({}, {"task": "regression", "above": 1}, "above makes classes of the label"),
     ({}, {"label": "town", "task": "regression"}, "regression needs a label of numbers, but 'town' is text"),
     ({}, {"label": "town", "above": 1}, "above = 1 needs a label of numbers, but 'town' is text"),
-    ({}, {"above": "x"}, "above = 'x' must be a number"),
+    ({}, {"above": "x"}, "data.above must be .* a number; got 'x'"),
     ({}, {"above": 100}, "all training rows of all clients are 'outcome <= 100'; there is nothing to learn"),
     ({}, {"classes": ["sick"]}, "classes has 1 names but label 'outcome' has 2 classes: 0, 1"),
     ({}, {"classes": "sick"}, r"classes = 'sick' must be a list of names, such as \['sick'\]"),
@@ -426,7 +447,7 @@ BAD_SETTINGS = [
 def test_wrong_settings_are_refused(tmp_path, files, options, sentence):
     files = {k: v for k, v in ({"a": PLAIN} | files).items() if v}
     with pytest.raises(InputError, match=sentence) as caught:
-        from_folder(folder(tmp_path, **files), **options)
+        load(folder(tmp_path, **files), **options)
     assert "\n" not in str(caught.value)
 
 
@@ -436,13 +457,13 @@ def test_wrong_folders_are_refused(tmp_path):
     with pytest.raises(
         InputError, match=r"holds no file to read; put one .csv, .tsv, .xlsx, .parquet, .npz file per client"
     ):
-        from_folder(tmp_path)
+        load(tmp_path)
     folder(tmp_path, a=PLAIN)
     with pytest.raises(InputError, match=r"a.csv is a file; give the folder with one file per client"):
         load(tmp_path / "a.csv")
     (tmp_path / "a.tsv").write_text(PLAIN.replace(",", "\t"))
     with pytest.raises(InputError, match=r"a.csv and a.tsv in .* are both client 'a'; rename one"):
-        from_folder(tmp_path)
+        load(tmp_path)
     with pytest.raises(InputError, match=r"a folder of tables has no option 'dorp'; did you mean 'drop'\?"):
         load(tmp_path, dorp=["x"])
     with pytest.raises(InputError, match="is a folder already; drop folder"):
@@ -450,49 +471,49 @@ def test_wrong_folders_are_refused(tmp_path):
     (tmp_path / "a.tsv").rename(tmp_path / "server.tsv")
     (tmp_path / "b.xls").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"b.xls cannot be read; save it as CSV, or move it out"):
-        from_folder(tmp_path)
+        load(tmp_path)
     (tmp_path / "b.xls").unlink()
     with pytest.raises(InputError, match=r"a client is called 'server'.*rename it"):
-        from_folder(tmp_path)
+        load(tmp_path)
 
 
 def test_damaged_npz_and_parquet_are_refused(tmp_path):
     path = tmp_path / "a.npz"
     path.write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(InputError, match=r"a.npz cannot be read as npz .*; write it again with numpy.savez"):
-        from_folder(tmp_path)
+        load(tmp_path)
     np.savez(path, x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(InputError, match=r"a.npz cannot be read as npz .*pickle.*; save numbers and texts only"):
-        from_folder(tmp_path)
+        load(tmp_path)
     np.savez(path, x=np.arange(4), y=np.arange(3))
     with pytest.raises(InputError, match=r"a.npz: arrays differ in length"):
-        from_folder(tmp_path)
+        load(tmp_path)
     np.savez(path, x=np.arange(4) + 1j, y=np.arange(4))
     with pytest.raises(InputError, match=r"a.npz: array 'x' holds complex128; give numbers or texts"):
-        from_folder(tmp_path)
+        load(tmp_path)
     np.savez(path, x=np.float64(3), y=np.arange(4))
     with pytest.raises(InputError, match=r"array 'x' has shape \[\]; a table needs"):
-        from_folder(tmp_path)
+        load(tmp_path)
     np.savez(path)
     with pytest.raises(InputError, match=r"a.npz holds no arrays"):
-        from_folder(tmp_path)
+        load(tmp_path)
     path.unlink()
     np.save(tmp_path / "a.npy", np.arange(3))
     (tmp_path / "a.npy").rename(path)
     with pytest.raises(InputError, match=r"a.npz is one array and no npz archive"):
-        from_folder(tmp_path)
+        load(tmp_path)
     path.unlink()
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
     (tmp_path / "a.parquet").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"a.parquet cannot be read as Parquet .*; write it again"):
-        from_folder(tmp_path)
+        load(tmp_path)
     pq.write_table(pa.table({"x": [[1, 2], [3]], "y": [0, 1]}), tmp_path / "a.parquet")
     with pytest.raises(
         InputError, match=r"a.parquet: column 'x' holds list<.*>, not one number or text per row; drop it"
     ):
-        from_folder(tmp_path)
+        load(tmp_path)
 
 
 def test_dates_of_npz_parquet_and_frames_are_left_out(tmp_path):
@@ -501,7 +522,7 @@ def test_dates_of_npz_parquet_and_frames_are_left_out(tmp_path):
     frame = pd.DataFrame({"t": pd.date_range("2024-01-01", periods=6), "x": range(6), "y": [0, 1] * 3})
     frame.to_parquet(tmp_path / "a.parquet")
     np.savez(tmp_path / "b.npz", t=frame["t"].to_numpy(), x=np.arange(6), y=np.array([0, 1] * 3))
-    for clients in (from_frames({"a": frame}), from_folder(tmp_path)):
+    for clients in (from_frames({"a": frame}), load(tmp_path)):
         assert clients.recipe["features"] == ["x"]
 
 
@@ -521,7 +542,7 @@ def test_a_column_without_a_name_is_left_out(tmp_path):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"x": range(6), "y": [0, 1] * 3})
     frame.to_csv(tmp_path / "a.csv")  # with pandas' nameless index
-    clients = from_folder(tmp_path)
+    clients = load(tmp_path)
     assert clients.recipe["features"] == ["x"]
     assert "a column without a name was left out" in notes(clients)
 
@@ -532,7 +553,7 @@ def test_a_missing_extra_is_named(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r'reading Parquet needs pyarrow: pip install "coterie\[data\]"'):
-        from_folder(tmp_path)
+        load(tmp_path)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(InputError, match=r'the digits need scikit-learn: pip install "coterie\[data\]"'):
         load("digits")

@@ -10,8 +10,9 @@ from torch.utils.data import Dataset, TensorDataset
 from coterie.base.clients import Client
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
+from coterie.config.data import DEFAULT_PARTS
 from coterie.data import from_dataset, from_tensors
-from coterie.data.splits import DEFAULT_PARTS, stratified
+from coterie.data.splits import stratified
 
 
 def pair(n, seed=0, classes=2):

@@ -10,7 +10,9 @@ import torch
 from csv_files import folder, notes, rows
 
 from coterie.base.errors import InputError
-from coterie.data import Split, load
+from coterie.config.data import Split
+from coterie.data import load
+from coterie.data.dealing import deal
 
 N = 60
 WRITERS = [("anna", "ben", "cem", "dora")[i * i % 7 // 2 + i % 2] for i in range(N)]
@@ -111,4 +113,4 @@ def test_missing_users_and_data_without_columns_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"column 'user' is missing in row 2; say whose row it is"):
         load(path, label="y", split={"kind": "column", "column": "user"})
     with pytest.raises(InputError, match="needs a data set with named columns"):
-        Split.parse({"kind": "column", "column": "user"}).deal([0, 1], seed=0)
+        deal(Split(kind="column", column="user"), [0, 1], seed=0)

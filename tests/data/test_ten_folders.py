@@ -9,7 +9,8 @@ from folders import FOLDERS, diabetes, fifty, plain
 
 import coterie as ct
 from coterie.base.errors import InputError
-from coterie.data import from_folder
+from coterie.config.data import Tables
+from coterie.data import load
 from coterie.data.tables.check import check_folder
 
 pytest.importorskip("sklearn")
@@ -23,9 +24,9 @@ def test_a_spoiled_folder_gives_the_rows_of_the_clean_one_or_one_sentence(tmp_pa
     options = {**made.options, **made.cure}
     if made.refusal is not None:
         with pytest.raises(InputError, match=made.refusal):
-            from_folder(tmp_path / name, **made.options)
-        assert check_folder(tmp_path / name, **made.options).problems
-    clients, want = from_folder(tmp_path / name, **options), from_folder(tmp_path / f"{name}-clean", **made.options)
+            load(tmp_path / name, **made.options)
+        assert check_folder(tmp_path / name, tables=Tables(**made.options)).problems
+    clients, want = load(tmp_path / name, **options), load(tmp_path / f"{name}-clean", **made.options)
     assert clients.recipe["features"] == want.recipe["features"]
     assert clients.classes == want.classes
     for part in ("train", "validation", "test"):
@@ -35,15 +36,15 @@ def test_a_spoiled_folder_gives_the_rows_of_the_clean_one_or_one_sentence(tmp_pa
     said = "; ".join(clients.notes)
     for note in made.notes:
         assert note in said
-    assert check_folder(tmp_path / name, **options).problems == ()
+    assert check_folder(tmp_path / name, tables=Tables(**options)).problems == ()
 
 
 def test_the_client_of_three_rows_and_the_rare_categories_are_there(tmp_path):
     FOLDERS["tiny"].write(tmp_path / "tiny")
-    clients = from_folder(tmp_path / "tiny", label="diagnosis")
+    clients = load(tmp_path / "tiny", label="diagnosis")
     assert sum(len(part) for _, part in clients["three"].parts()) == 3
     FOLDERS["wards"].write(tmp_path / "wards")
-    pooled = from_folder(tmp_path / "wards", label="diagnosis", rare=5).recipe["features"]
+    pooled = load(tmp_path / "wards", label="diagnosis", rare=5).recipe["features"]
     assert [f for f in pooled if f.startswith("ward=")] == ["ward=A", "ward=B", "ward=C", "ward=(rare)"]
 
 
@@ -52,7 +53,7 @@ def test_regression_in_three_units_gives_the_same_rows_and_errors_in_the_unit(tm
     for factor in (1.0, 1000.0, 0.01):
         for name, columns in diabetes(factor).items():
             plain(tmp_path / f"{factor}", name, columns)
-        clients = from_folder(tmp_path / f"{factor}", label="progression", task="regression")
+        clients = load(tmp_path / f"{factor}", label="progression", task="regression")
         run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=3, seed=0)
         made.append((clients, {(r["client"], r["split"]): r["rmse"] / factor for r in run.summary}))
     for clients, errors in made[1:]:
@@ -64,7 +65,7 @@ def test_regression_in_three_units_gives_the_same_rows_and_errors_in_the_unit(tm
 def test_fifty_clients_of_which_one_has_two_hundred_thousand_rows(tmp_path):
     for name, columns in fifty(200_000).items():
         plain(tmp_path / "fifty", name, columns)
-    clients = from_folder(tmp_path / "fifty", label="diagnosis")
+    clients = load(tmp_path / "fifty", label="diagnosis")
     assert clients.sizes("train")["site-17"] == pytest.approx(200_000 * 8 / 15, rel=1e-3)
     run = ct.fit(ct.FedAvg(), clients, ct.models.Logistic(), rounds=3, seed=0)
     accuracy = [r["accuracy"] for r in run.summary if r["split"] == "test"]

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from coterie import task
-from coterie.algorithms import FedAvg, Scaffold
+from coterie import FedAvg, Scaffold, task
 from coterie.base.errors import InputError
 from coterie.base.interrupts import end, heeded
+from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
 from coterie.contract.training import LocalSGD, Steps
 from coterie.engines import workers
@@ -166,7 +166,7 @@ def interrupts(cohort, *, number: int) -> Word:
     return Word(tuple(cohort.names))
 
 
-class Interrupted:
+class Interrupted(Method):
     """Its round is interrupted by a signal while clients work."""
 
     def __init__(self, number):

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import task
-from coterie.algorithms import FedAvg
+from coterie import FedAvg, task
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.contract.federation import Federation, QuorumError
+from coterie.contract.method import Method
 from coterie.contract.task import Gradient, Task, Update, find_task
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import Answer, PerClient, to_json
@@ -564,7 +564,7 @@ def test_sizes_are_training_rows():
         assert got.named(got.sizes) == SIZES
 
 
-class Slow:
+class Slow(Method):
     """A method that works for a while itself."""
 
     def init(self, x, federation):

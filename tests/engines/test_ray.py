@@ -18,8 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import task
-from coterie.algorithms import FedAvg, MaxFL, MeritFed, VaRSeL
+from coterie import FedAvg, MaxFL, MeritFed, VaRSeL, task
 from coterie.base.errors import InputError, RunError
 from coterie.cli import main as cli
 from coterie.contract.federation import Federation

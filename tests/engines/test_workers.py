@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie import task
-from coterie.algorithms import FedAvg, MeritFed
+from coterie import FedAvg, MeritFed, task
 from coterie.base.errors import InputError, RunError
 from coterie.compute.capacity import check_free_memory
 from coterie.contract.federation import QuorumError
+from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
@@ -225,7 +225,7 @@ class Broken(NamedTuple):
     delta: Update
 
 
-class Breaks:
+class Breaks(Method):
     """Its second round has a bug."""
 
     def __init__(self, error: BaseException) -> None:

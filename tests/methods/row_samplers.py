@@ -11,14 +11,14 @@ import pytest
 import torch
 from short_runs import MINI, gradient, rows, run_with_server
 
-from coterie.algorithms import FedAvg, Local, MeritFed
+from coterie import FedAvg, Local, MeritFed
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.rows import Part
+from coterie.config.registry import SAMPLERS
 from coterie.contract.training import Epochs, LocalSGD
 from coterie.run.experiment import Experiment
-from coterie.samplers import SAMPLERS
 from federations import SIZES, Problem, assert_same_bits, logistic, regression, seeded, start
 
 

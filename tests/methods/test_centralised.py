@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from short_runs import MINI, ONE, trained
 
-from coterie.algorithms import Centralised, FedAvg, Local
+from coterie import Centralised, FedAvg, Local
 from coterie.contract.training import Steps
 from federations import (
     assert_close,

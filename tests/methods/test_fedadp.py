@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from short_runs import MINI, assert_resumes, between, descent, run, unplug
 
-from coterie.algorithms import FedAdp, FedAvg
+from coterie import FedAdp, FedAvg
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part

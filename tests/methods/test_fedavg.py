@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from short_runs import CENTRES, MINI, ONE, assert_follows_the_recursion, trained, unplug
 
-from coterie.algorithms import FedAvg, FedProx, Local
+from coterie import FedAvg, FedProx, Local
 from coterie.base.clients import Client, Clients
 from coterie.base.rows import Part
 from coterie.base.vector import move

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from coterie import data
-from coterie.algorithms import FedAvg, FedDyn, feddyn
+from coterie import FedAvg, FedDyn, data
+from coterie.algorithms import feddyn
 from coterie.base.errors import InputError
 from coterie.contract.task import Task
 from coterie.contract.training import LocalSGD, Quadratic, Steps

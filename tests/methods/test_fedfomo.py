@@ -9,7 +9,7 @@ import pytest
 import torch
 from short_runs import FULL, LOCAL, MINI, ONE, assert_refused_by_the_command, logged, loss, rows, run, sgd
 
-from coterie.algorithms import FedFomo, Local
+from coterie import FedFomo, Local
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng

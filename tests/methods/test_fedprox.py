@@ -12,7 +12,7 @@ import torch
 from short_runs import MINI, assert_follows_the_recursion, trained
 
 import coterie
-from coterie.algorithms import FedAvg, FedProx
+from coterie import FedAvg, FedProx
 from coterie.compute.kernels import Batched
 from coterie.contract.training import Steps
 from federations import (

@@ -11,7 +11,7 @@ import torch
 from short_runs import MINI, run_with_server
 from torch import nn
 
-from coterie.algorithms import ISFL, FedAvg, Local, MeritFed
+from coterie import ISFL, FedAvg, Local, MeritFed
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, RunError
 from coterie.base.rng import Rng
@@ -471,7 +471,7 @@ def test_chunks_of_rows_do_not_matter(monkeypatch):
     problem = batch_norm()
     x, models = nearby(problem)
     whole = compare(server_of(problem), x=x, models=models, clients=5)
-    monkeypatch.setattr("coterie.compute.own_rows.BLOCK", 7 * 2 * server_of(problem).layout.dim)
+    monkeypatch.setattr("coterie.compute.cohort_rows.BLOCK", 7 * 2 * server_of(problem).layout.dim)
     pieces = compare(server_of(problem), x=x, models=models, clients=5)
     assert_close(whole.lipschitz, pieces.lipschitz)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from short_runs import MINI, ONE, trained
 
-from coterie.algorithms import FedAvg, Local
+from coterie import FedAvg, Local
 from coterie.contract.training import Steps
 from federations import (
     SIZES,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from short_runs import LOCAL, logged_at, loss, rows, run, sgd, trained
 
-from coterie.algorithms import FedAvg, Local, MaxFL, SGDIdeal
+from coterie import FedAvg, Local, MaxFL, SGDIdeal
 from coterie.attacks import LossInflation
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, RunError

@@ -12,7 +12,8 @@ import pytest
 import torch
 from short_runs import run, trained
 
-from coterie.algorithms import FedAvg, MeritFed, meritfed
+from coterie import FedAvg, MeritFed
+from coterie.algorithms import meritfed
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng

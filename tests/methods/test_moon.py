@@ -9,7 +9,7 @@ import pytest
 import torch
 from short_runs import FULL, LOCAL, LR, MINI, drawn, forget, logged, logged_at, participants, run
 
-from coterie.algorithms import MOON, FedAvg
+from coterie import MOON, FedAvg
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from federations import (

@@ -24,7 +24,7 @@ from short_runs import (
     uniform,
 )
 
-from coterie.algorithms import MWFed
+from coterie import MWFed
 from coterie.attacks import LossInflation
 from coterie.base.errors import InputError
 from coterie.contract.training import Epochs, Steps

@@ -10,7 +10,7 @@ import pytest
 import torch
 from short_runs import MINI, chosen_by_round, descent, run
 
-from coterie.algorithms import OCS, FedAvg
+from coterie import OCS, FedAvg
 from coterie.algorithms.ocs import local_update, norms
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError

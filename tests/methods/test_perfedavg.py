@@ -10,8 +10,7 @@ import torch
 from short_runs import BATCH, CENTRES, FULL, LOCAL, LR, MINI, ONE, drawn, gradient, loss, rows, run, uniform
 from torch import nn
 
-from coterie import data
-from coterie.algorithms import PerFedAvg
+from coterie import PerFedAvg, data
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng

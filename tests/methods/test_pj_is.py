@@ -20,7 +20,7 @@ from row_samplers import (
 )
 from short_runs import MINI, forget, logged, run_with_server
 
-from coterie.algorithms import ISFL
+from coterie import ISFL
 from coterie.base.rng import Rng
 from coterie.compute.tasks import local_update
 from coterie.contract.task import Task

@@ -10,7 +10,7 @@ import torch
 from short_runs import CENTRES, LOCAL, LR, MINI, ONE, loss, rows, run, sgd, uniform
 from torch import nn
 
-from coterie.algorithms import QFFL
+from coterie import QFFL
 from coterie.base.errors import InputError, RunError
 from federations import (
     SIZES,

@@ -10,14 +10,7 @@ import torch
 from scipy.optimize import minimize
 from short_runs import MINI, descent, run, unplug
 
-from coterie.algorithms import (
-    GeometricMedian,
-    Local,
-    Median,
-    MultiKrum,
-    SGDFull,
-    TrimmedMean,
-)
+from coterie import GeometricMedian, Local, Median, MultiKrum, SGDFull, TrimmedMean
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, RunError
 from coterie.contract.task import Task

@@ -27,8 +27,7 @@ from short_runs import (
 )
 from torch import nn
 
-from coterie import data
-from coterie.algorithms import FedAvg, Scaffold
+from coterie import FedAvg, Scaffold, data
 from coterie.base.errors import InputError
 from coterie.contract.task import Task
 from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps

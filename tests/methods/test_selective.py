@@ -7,7 +7,7 @@ import pytest
 import torch
 from short_runs import MINI, chosen_by_round, descent, loss, rows, run
 
-from coterie.algorithms import FedAvg, SelectiveLearning
+from coterie import FedAvg, SelectiveLearning
 from coterie.base.errors import InputError
 from coterie.contract.training import LocalSGD, Steps
 from federations import (

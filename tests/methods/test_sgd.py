@@ -9,13 +9,7 @@ import pytest
 import torch
 from short_runs import FULL, MINI, descent, run
 
-from coterie.algorithms import (
-    FedAvg,
-    Local,
-    SGDFull,
-    SGDIdeal,
-    TargetOnly,
-)
+from coterie import FedAvg, Local, SGDFull, SGDIdeal, TargetOnly
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from federations import SIZES, assert_close, batch_norm, cohort_of, logistic, start, subset

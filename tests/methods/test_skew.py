@@ -10,7 +10,7 @@ import pytest
 import torch
 from short_runs import MINI, chosen_by_round, descent, loss, rows, run
 
-from coterie.algorithms import SGDFull, Skew
+from coterie import SGDFull, Skew
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.contract.training import LocalSGD, Steps

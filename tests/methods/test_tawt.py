@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from short_runs import MINI, assert_resumes, between, descent, run, unplug
 
-from coterie.algorithms import TAWT, SGDFull
+from coterie import TAWT, SGDFull
 from coterie.base.errors import InputError
 from coterie.contract.federation import QuorumError
 from coterie.contract.training import LocalSGD, Steps

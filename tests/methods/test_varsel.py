@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 from short_runs import MINI, ONE
 
-from coterie.algorithms import FedAvg, VaRSeL
+from coterie import FedAvg, VaRSeL
 from coterie.algorithms.varsel import distances, local_updates
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError

@@ -15,6 +15,7 @@ from coterie import metrics
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
+from coterie.config.registry import METRICS
 from federations import cohort_of, federation_of, logistic, quadratic, regression, segmentation, start
 
 quick = settings(derandomize=True, deadline=None, max_examples=40)
@@ -152,8 +153,10 @@ def test_regression_has_no_majority():
 
 
 @pytest.fixture
-def own(monkeypatch):
-    monkeypatch.setattr(metrics, "OWN", {})
+def own():
+    yield
+    for name in [*METRICS.added]:
+        del METRICS[name]
 
 
 def evaluated(*names):
@@ -163,7 +166,7 @@ def evaluated(*names):
 
 @pytest.mark.usefixtures("own")
 def test_metrics_of_ones_own_are_registered_by_name():
-    metrics.register("highest", lambda outputs, labels, kind: float(outputs.max()))
+    METRICS.add("highest", lambda outputs, labels, kind: float(outputs.max()))
     assert evaluated("highest")["highest"].tolist() == [3.0]
     with pytest.raises(InputError, match="no metric 'accurracy'; did you mean 'accuracy'"):
         metrics.find_metrics(["auc", "accurracy"])
@@ -184,8 +187,8 @@ def test_metrics_of_ones_own_are_registered_by_name():
 @pytest.mark.usefixtures("own")
 def test_what_cannot_be_registered_is_one_sentence(name, metric, sentence):
     with pytest.raises(InputError, match=sentence):
-        metrics.register(name, metric)
-    assert metrics.OWN == {}
+        METRICS.add(name, metric)
+    assert METRICS.added == {}
 
 
 @pytest.mark.usefixtures("own")
@@ -194,7 +197,7 @@ def test_an_own_metric_that_writes_into_what_it_is_shown_spoils_no_other():
         labels.numpy()[:] = 7.0
         return outputs.zero_().sum()
 
-    metrics.register("greedy", greedy)
+    METRICS.add("greedy", greedy)
     spoilt = evaluated("greedy", "mae", "rmse")
     assert spoilt.pop("greedy").tolist() == [0]
     alone = evaluated("mae", "rmse")
@@ -205,7 +208,7 @@ def test_an_own_metric_that_writes_into_what_it_is_shown_spoils_no_other():
 @pytest.mark.parametrize("value", ["high", torch.zeros(2), [1.0]])
 @pytest.mark.usefixtures("own")
 def test_an_own_metric_that_gives_no_number_is_named(value):
-    metrics.register("odd", lambda outputs, labels, kind: value)
+    METRICS.add("odd", lambda outputs, labels, kind: value)
     with pytest.raises(
         InputError, match=f"the metric 'odd' gave a {type(value).__name__}; it must give a number or None"
     ):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coterie.base.rng import Rng, batches
-from coterie.compute.local_training import step_batches
+from coterie.compute.local_training import StepBatches
 from coterie.contract.training import Epochs, LocalSGD, Steps
 from federations import cohort_of, logistic, regression, subset
 
@@ -144,7 +144,7 @@ def drawn(problem, names, round=1, seed=0, local=None):
     local = local or LocalSGD(steps=Epochs(2), batch_size=5)
     labels = {}
     for i, name in enumerate(cohort.names):
-        labels[name] = [b[1].tolist() for b in step_batches(cohort, i, local, None, "train")]
+        labels[name] = [b[1].tolist() for b in StepBatches(cohort, local, None).read(i)]
     return labels
 
 
@@ -166,9 +166,9 @@ def test_batches_depend_on_seed_round_and_client_and_nothing_else():
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_the_number_of_rows_gathered_at_once_changes_no_batch(monkeypatch, count):
-    from coterie.compute import own_rows
+    from coterie.compute import cohort_rows
 
     problem = logistic()
     before = drawn(problem, "abc", local=LocalSGD(steps=Steps(9), batch_size=5))
-    monkeypatch.setattr(own_rows, "BLOCK", count)
+    monkeypatch.setattr(cohort_rows, "BLOCK", count)
     assert drawn(problem, "abc", local=LocalSGD(steps=Steps(9), batch_size=5)) == before

@@ -15,7 +15,7 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng, batches
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
-from coterie.compute import own_rows
+from coterie.compute import cohort_rows
 from coterie.config.schema import build, spell
 from coterie.contract.training import Epochs, LocalSGD, Quadratic, Schedule, Steps
 from coterie.contract.wire import wire_type
@@ -412,7 +412,7 @@ def test_the_purpose_names_the_batches():
 def test_rows_gathered_in_groups_change_no_bit(monkeypatch):
     problem = batch_norm()
     first = both(problem, BASE)[0]
-    monkeypatch.setattr(own_rows, "BLOCK", 30)
+    monkeypatch.setattr(cohort_rows, "BLOCK", 30)
     assert torch.equal(both(problem, BASE)[0], first)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.algorithms import FedAvg
+from coterie import FedAvg
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part

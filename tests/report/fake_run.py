@@ -87,7 +87,14 @@ def write(
                 row = dict(zip(metrics, numbers, strict=True))
                 row |= _baselines(shares[client], seed)
                 summary.append(
-                    {"method": method, "algorithm": algorithms[method], "seed": seed, "client": client, "split": split}
+                    {
+                        "method": method,
+                        "algorithm": algorithms[method],
+                        "fold": "",
+                        "seed": seed,
+                        "client": client,
+                        "split": split,
+                    }
                     | {"n": sizes[client] * (1 if split == "test" else 2), "n_train": 2 * sizes[client]}
                     | row
                     | {"row_gradients": int(144000 * COST.get(method, 1.5)), "rounds": rounds}
@@ -100,8 +107,8 @@ def write(
     _weights(folder / "weights.csv", weights or {}, clients, done, rounds)
     _csv(
         folder / "timing.csv",
-        "method,seed,round,seconds,own",
-        [(m, s, r, 0.02, 0.005) for m, s in done for r in range(1, rounds + 1)],
+        "method,seed,fold,round,seconds,own",
+        [(m, s, "", r, 0.02, 0.005) for m, s in done for r in range(1, rounds + 1)],
     )
     _settings(folder, name, truth, algorithms, seeds, rounds, notes, tuned)
     return folder
@@ -155,7 +162,7 @@ def _outcomes(
     if names:
         tensors = {key: np.ascontiguousarray(np.concatenate(columns)) for key, columns in found.items()}
         tensors["offsets"] = np.cumsum([0, *(sizes[c] for c in names)])
-        about = {"method": method, "seed": seed, "clients": names}
+        about = {"method": method, "seed": seed, "fold": "", "clients": names}
         folder.mkdir(exist_ok=True)
         name = hashlib.blake2b(method.encode(), digest_size=8).hexdigest()
         save_file(tensors, folder / f"{name}-{seed}.safetensors", metadata={"coterie": json.dumps(about)})
@@ -184,20 +191,20 @@ def _history(path: Path, values: Mapping[tuple[str, int], Any], metrics: Sequenc
                 for metric, final in zip(metrics, numbers, strict=True):
                     start = 0.693 if metric == "loss" else 0.5
                     value = "" if final is None else round(final + (start - final) * left, 6)
-                    rows.append((method, seed, at, client, "test", metric, value))
-            rows.append((method, seed, at, "*", "", "row_gradients", at * 2400))
-    _csv(path, "method,seed,round,client,split,metric,value", rows)
+                    rows.append((method, seed, "", at, client, "test", metric, value))
+            rows.append((method, seed, "", at, "*", "", "row_gradients", at * 2400))
+    _csv(path, "method,seed,fold,round,client,split,metric,value", rows)
 
 
 def _weights(path: Path, weights: Mapping[str, Any], clients: Sequence[str], done: Any, rounds: int) -> None:
     rows = [
-        (method, seed, at, target, client, round(w + (1 / len(clients) - w) * math.exp(-at / 8), 6))
+        (method, seed, "", at, target, client, round(w + (1 / len(clients) - w) * math.exp(-at / 8), 6))
         for method, seed in done
         for at in range(5, rounds + 1, 5)
         for target, row in weights.get(method, {}).items()
         for client, w in zip(clients, row, strict=True)
     ]
-    _csv(path, "method,seed,round,target,client,weight", rows)
+    _csv(path, "method,seed,fold,round,target,client,weight", rows)
 
 
 def _settings(
@@ -209,7 +216,7 @@ def _settings(
         lines += ['personalise = {part = "bias", steps = [0, 10]}', ""] if method in tuned else [""]
     lines += ["[run]", f"rounds = {rounds}", f"seeds = {list(seeds)}", ""]
     (folder / "experiment.toml").write_text("\n".join(lines))
-    (folder / "format.json").write_text('{"format": 2}')
+    (folder / "format.json").write_text('{"format": 3}')
     (folder / "notes.json").write_text(json.dumps(list(notes)))
     environment = {
         "command": f"coterie compare {name} --seeds {len(seeds)}",

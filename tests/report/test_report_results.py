@@ -82,7 +82,7 @@ def test_weights_and_curves(tmp_path: Path) -> None:
 
 def test_absent_clients_of_a_round_have_weight_0(tmp_path: Path) -> None:
     folder = fake_run.heart(tmp_path)
-    lines = ["method,seed,round,target,client,weight", "fedavg,0,5,*,hungary,1", "fedavg,1,5,*,cleveland,1"]
+    lines = ["method,seed,fold,round,target,client,weight", "fedavg,0,,5,*,hungary,1", "fedavg,1,,5,*,cleveland,1"]
     (folder / "weights.csv").write_text("\n".join(lines))
     assert Results.load(folder).weights["fedavg"].values[0, 0].tolist() == [0.5, 0.5, 0, 0]
 
@@ -95,7 +95,7 @@ def read_all(folder: Path) -> tuple[object, ...]:
 @pytest.mark.parametrize("name", FILES)
 def test_a_missing_or_broken_file_is_named(tmp_path: Path, name: str) -> None:
     folder = fake_run.heart(tmp_path)
-    (folder / name).write_text("method,seed,round\nfedavg,x,1\n" if name.endswith("csv") else "{")
+    (folder / name).write_text("method,seed,fold,round\nfedavg,x,,1\n" if name.endswith("csv") else "{")
     with pytest.raises(InputError, match=f"{name}.*(repeat the run|not valid TOML)"):
         read_all(folder)
     (folder / name).unlink()
@@ -105,7 +105,11 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("[]", "no results yet"), ("{}", "not a list"), ('[{"method": "a", "seed": "0"}]', "row 0: seed, client, split")],
+    [
+        ("[]", "no results yet"),
+        ("{}", "not a list"),
+        ('[{"method": "a", "seed": "0"}]', "row 0: seed, fold, client, split"),
+    ],
 )
 def test_a_summary_that_makes_no_sense(tmp_path: Path, content: str, words: str) -> None:
     folder = fake_run.heart(tmp_path)

@@ -84,8 +84,9 @@ def page(rows: list[dict[str, Any]]) -> str:
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"""# Reliability
 
-For whoever wants to know what coterie does when something goes wrong. `make torture` kills runs, damages files, mangles settings,
-tables and arguments, and lets a client's code fail, and writes this page. Each seed draws other tries; the table sums all seeds.
+This page counts what coterie does when something goes wrong. Read it before you rely on a long run. `make torture` kills runs,
+damages files, mangles settings, tables and arguments, lets a client's code fail, and writes this page. Each seed draws other tries;
+the table sums all seeds.
 
 {when}; {"; ".join(machines)}.
 

@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie import data
-from coterie.algorithms import ALGORITHMS
 from coterie.cli.main import main
 from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.config.registry import METHODS
 from coterie.contract.task import Task
 from coterie.run.experiment import Experiment
 from coterie.run.tables import read_tables
@@ -474,7 +474,7 @@ def _run(method: str, fault: Fault, workers: int) -> Any:
 
 
 def _fitted(method: str, workers: int) -> Any:
-    problem, known = logistic(), ALGORITHMS[method](**ARGUMENTS.get(method, {}))
+    problem, known = logistic(), METHODS[method](**ARGUMENTS.get(method, {}))
     options: dict[str, Any] = {"evaluate": 1, "metrics": DEFAULT_METRICS, "server": problem.clients["a"].train}
     return fit(known, problem.clients, problem.model, 3, workers=workers, **options)
 
@@ -519,9 +519,9 @@ def _faulty(place: tuple[str, str, int]) -> str:
 
 def faults(rng: random.Random, folder: Path, most: int, until: float) -> Tries:
     """A client's task has a fault, with one worker and with two."""
-    for method in ALGORITHMS:  # what they import is then there for all tries
+    for method in METHODS:  # what they import is then there for all tries
         _fitted(method, 1)
-    every = [(m, f, w) for m in ALGORITHMS for w in (1, 2) for f in (*FAULTS, *(ENDS if w == 2 else ()))]
+    every = [(m, f, w) for m in METHODS for w in (1, 2) for f in (*FAULTS, *(ENDS if w == 2 else ()))]
     return tried(rng.sample(every, min(most, len(every))), _faulty, until)
 
 

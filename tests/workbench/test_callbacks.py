@@ -10,9 +10,10 @@ import pytest
 
 import coterie as ct
 from cli.commands import contents
+from coterie.config.registry import CALLBACKS
 from coterie.report.card import card
 from coterie.report.results import Results
-from coterie.run.callbacks import CALLBACKS, Metrics
+from coterie.run.callbacks import Metrics
 from coterie.run.history import History, Row
 from coterie.run.model_files import open_model_file
 from coterie.run.trackers.tracker import Sink, Tracker

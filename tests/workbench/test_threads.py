@@ -6,7 +6,7 @@ import threading
 
 import torch
 
-from coterie.algorithms import FedAvg
+from coterie import FedAvg
 from coterie.contract.training import LocalSGD, Steps
 from federations import dropout, fit
 

@@ -56,8 +56,6 @@ class Centralised(Method[State]):
     0.33
     """
 
-    catalogue = "centralised", 20
-
     local: LocalSGD = LocalSGD()
 
     pooled = True

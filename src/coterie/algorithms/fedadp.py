@@ -49,6 +49,7 @@ from coterie.config.rules import POSITIVE, TEXT
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
+from coterie.contract.requests import Asks, asks
 from coterie.contract.training import LocalSGD
 from coterie.solvers.angles import angles, gompertz
 
@@ -82,14 +83,18 @@ class FedAdp(Method[State]):
     0.0
     """
 
-    catalogue = "fedadp", 150
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     alpha: Annotated[float, POSITIVE] = 5.0
     reference: Annotated[str, TEXT._replace(allowed='"global" or a client\'s name')] = "global"
     by_size: bool = True
     running_mean: bool = True
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates, and that of the reference where it takes no part."""
+        reference = () if self.reference == "global" else (asks(own_update),)
+        return asks(local_update), *reference
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a reference that does not exist."""

@@ -39,6 +39,7 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
+from coterie.contract.requests import Asks, asks
 from coterie.contract.training import LocalSGD
 
 __all__ = ["FedAvg", "State"]
@@ -66,10 +67,13 @@ class FedAvg(Method[State]):
     0.33
     """
 
-    catalogue = "fedavg", 30
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates."""
+        return (asks(local_update),)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

@@ -45,7 +45,7 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import task
+from coterie.contract.task import OneModel, task
 from coterie.contract.training import LocalSGD, Quadratic
 
 __all__ = ["FedDyn", "State"]
@@ -55,7 +55,7 @@ DUAL = "dual"
 
 
 @task
-def dynamic_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, alpha: float) -> OwnUpdate:
+def dynamic_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float) -> OwnUpdate:
     """Local steps on f_i(y) - <dual_i, y> + alpha / 2 ||y - x||^2, and the new dual_i."""
     kept = cohort.state(DUAL, torch.zeros_like(x[: cohort.layout.dim]))
     dual = kept.values * kept.counted.to(x)[:, None]
@@ -89,10 +89,10 @@ class FedDyn(Method[State]):
     [1.06, 1.6]
     """
 
-    catalogue = "feddyn", 95
-
     local: LocalSGD = LocalSGD()
     alpha: Annotated[float, POSITIVE] = 0.1
+
+    tasks = (dynamic_update,)
 
     @property
     def needs_exact_uploads(self) -> bool:

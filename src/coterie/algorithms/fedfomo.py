@@ -47,7 +47,8 @@ from coterie.config.rules import TARGETS, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Form, task
+from coterie.contract.requests import Asks, asks
+from coterie.contract.task import Form, Holds, Models, task
 from coterie.contract.training import LocalSGD
 from coterie.contract.wire import PerClient
 
@@ -61,7 +62,13 @@ class Judged(NamedTuple):
 
 
 @task
-def judge(cohort: Cohort, *, previous: Tensor, candidates: Tensor, rows: str) -> Judged:
+def judge(
+    cohort: Cohort,
+    *,
+    previous: Annotated[Tensor, Holds(("model",), each=True, model=True)],
+    candidates: Models,
+    rows: str,
+) -> Judged:
     """L_i at `previous` [n, d + b] and at the candidates [m, d + b] that everybody is shown."""
     losses = []
     for i, x in enumerate(previous):
@@ -99,11 +106,14 @@ class FedFomo(Method[State]):
     {'a': 0.5, 'b': 0.5, 'c': 0.0}
     """
 
-    catalogue = "fedfomo", 140
-
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
     validation: Annotated[str, one_of("validation", "train")] = "validation"
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates, and losses of all candidates."""
+        return asks(own_update), asks(judge, models=lambda clients: clients, rows=self.validation)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

@@ -38,14 +38,14 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import task
+from coterie.contract.task import OneModel, task
 from coterie.contract.training import LocalSGD, Quadratic
 
 __all__ = ["FedProx", "State"]
 
 
 @task
-def proximal_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, mu: float) -> LocalUpdate:
+def proximal_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float) -> LocalUpdate:
     """Minimise F_k(y) + mu / 2 ||y - x||^2 for some local steps (Eq. 2)."""
     penalty = Quadratic(mu) if mu else None
     return LocalUpdate(cohort.updates(x, local, penalty=penalty), cohort.sizes)
@@ -76,11 +76,11 @@ class FedProx(Method[State]):
     (1.0, 0.5)
     """
 
-    catalogue = "fedprox", 40
-
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 0.1
     lr: Annotated[float, POSITIVE] = 1.0
+
+    tasks = (proximal_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

@@ -60,12 +60,13 @@ class Local(Method[State]):
     [1.0, 0.0]
     """
 
-    catalogue = "local", 10
     is_reference = True
 
     local: LocalSGD = LocalSGD()
 
     participation = "own"
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""

@@ -54,10 +54,15 @@ from coterie.base.vector import move
 from coterie.compute.appeal import (
     KEPT,
     REQUIREMENTS,
+    Required,
     Requirements,
+    Start,
     as_pairs,
+    asks_of_requirements,
     check_names,
+    gaps,
     measure_appeal,
+    measured,
     requirement,
     requirement_payload,
     solved,
@@ -69,7 +74,8 @@ from coterie.config.rules import COUNT, POSITIVE, SIZE, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Form, OneUpdate, task
+from coterie.contract.requests import Asks
+from coterie.contract.task import Form, OneModel, OneUpdate, task
 from coterie.contract.training import LocalSGD
 from coterie.solvers import appeal
 
@@ -85,7 +91,7 @@ class LocalUpdates(NamedTuple):
 
 @task
 def local_update(
-    cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str, local: LocalSGD,
+    cohort: Cohort, *, x: OneModel, start: Start | None, required: Required, warm: LocalSGD, rows: str, local: LocalSGD,
     tuning_steps: int,
 ) -> LocalUpdates:  # fmt: skip
     """Lines 8 to 11."""
@@ -129,8 +135,6 @@ class MaxFL(Method[State]):
     {'a': 0.5, 'b': 0.5, 'c': 0.0}
     """
 
-    catalogue = "maxfl", 70
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     eps: Annotated[float, POSITIVE] = 1e-8
@@ -140,6 +144,12 @@ class MaxFL(Method[State]):
     mandatory_rounds: Annotated[int, COUNT] = 10
     tuning_steps: Annotated[int, COUNT] = 0
     surrogate: Annotated[str, one_of(*appeal.SURROGATES)] = "sigmoid"
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates with gaps, who stays in a flexible pool, and the appeal that is measured."""
+        more = (gaps, measured) if self.flexible else (measured,)
+        return asks_of_requirements(self, local_update, *more)
 
     def __post_init__(self) -> None:
         as_pairs(self)

@@ -55,6 +55,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
@@ -72,11 +73,12 @@ from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TAR
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Form, Number, OneGradient, Task, task
+from coterie.contract.requests import Among, Asks, as_many, asks
+from coterie.contract.task import Form, Holds, Number, OneGradient, Task, task
 from coterie.contract.training import RATE, LocalSGD, Schedule, rate_of
 from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError, adam
-from coterie.solvers.mirror import duality_gap, entropic_descent, two_point_candidates, two_point_estimate
+from coterie.solvers.mirror import MOST_TRIALS, duality_gap, entropic_descent, two_point_candidates, two_point_estimate
 
 __all__ = ["MeritFed", "State"]
 
@@ -111,8 +113,12 @@ class Ready(NamedTuple):
     ready: Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
 
 
+OwnModel = Annotated[Tensor, Holds(("model",), each=True, model=True)]
+"""A model of each target."""
+
+
 @task
-def target_gradient(cohort: Cohort, *, x: Tensor, rows: str, batch: int | None, step: int) -> TargetGradient:
+def target_gradient(cohort: Cohort, *, x: OwnModel, rows: str, batch: int | None, step: int) -> TargetGradient:
     """Gradient of f_target at the candidate x [n, d + b]; a fresh minibatch per step if `batch` is an int."""
     purpose = f"oracle/{step}"
     each = [c.gradient(x[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
@@ -120,7 +126,14 @@ def target_gradient(cohort: Cohort, *, x: Tensor, rows: str, batch: int | None, 
 
 
 @task
-def target_losses(cohort: Cohort, *, xs: Tensor, rows: str, batch: int | None, step: int) -> TargetLosses:
+def target_losses(
+    cohort: Cohort,
+    *,
+    xs: Annotated[Tensor, Holds(("models", "model"), each=True, model=True)],
+    rows: str,
+    batch: int | None,
+    step: int,
+) -> TargetLosses:
     """Losses of f_target at the candidates xs [n, q, d + b]."""
     purpose = f"oracle/{step}"
     each = [c.losses(xs[i], part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]
@@ -129,7 +142,10 @@ def target_losses(cohort: Cohort, *, xs: Tensor, rows: str, batch: int | None, s
 
 @task
 def target_descent(
-    cohort: Cohort, *, x: Tensor, deltas: Tensor, weights: Tensor, moments: Tensor, taken: Tensor, lr: float,
+    cohort: Cohort, *, x: OwnModel, deltas: Annotated[Tensor, Holds(("clients", "model"), each=True)],
+    weights: Annotated[Tensor, Holds(("clients",), torch.float64, (0.0, 1.001), each=True)],
+    moments: Annotated[Tensor, Holds((2, ("parameters", 0)), each=True)],
+    taken: Annotated[Tensor, Holds((), torch.int64, (0, math.inf), each=True)], lr: float,
     betas: tuple[float, float] | None, eps: float, steps: int, step: float, damping: bool, rows: str, batch: int | None,
 ) -> Descent:  # fmt: skip
     """The whole descent at the target: x [n, d + b], deltas [n, m, d + b], weights [n, m]; Adam's moments [n, 2, d], taken [n]."""
@@ -289,8 +305,6 @@ class MeritFed(Method[State]):
     0.0
     """
 
-    catalogue = "meritfed", 50
-
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
     lr: Annotated[float | Schedule, RATE] = 1.0
@@ -306,6 +320,28 @@ class MeritFed(Method[State]):
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
     shared_uploads: bool = False
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates of the model of each target, and what its oracle asks."""
+        updates = asks(local_updates, models=1 if self.shared_uploads else as_many(self.targets))
+        if self.validation == "server":  # the oracle is there, too
+            return (asks(local_updates),)
+        about: dict[str, Any] = {"rows": self.validation, "batch": self.oracle_batch_size}
+        fresh = self.validation == "fresh"
+        values, steps = 2, range(self.md_steps + 1)
+        oracle: tuple[Asks, ...] = (asks(target_rows, rows="fresh"),) if fresh else ()
+        if self.oracle == "delegated":
+            betas = self.betas if self.server_optimiser == "adam" else None
+            oracle += (asks(target_descent, **about, steps=self.md_steps, step=self.md_step, betas=betas),)
+        elif self.oracle == "gradient" and self.md_steps:
+            oracle += (asks(target_gradient, models=self.md_steps, **about, step=steps),)
+        elif self.oracle == "loss":
+            values += 2 * self.directions * self.md_steps
+        if self.md_step == "line-search":
+            values += 1 + MOST_TRIALS * self.md_steps
+        batch = self.oracle_batch_size if fresh else Among(self.oracle_batch_size, None)
+        return updates, *oracle, asks(target_losses, models=values, rows=self.validation, batch=batch, step=steps)
 
     def __post_init__(self) -> None:
         if self.md_step == "line-search" and (self.oracle != "gradient" or self.oracle_batch_size is not None):

@@ -48,7 +48,7 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Flag, OneUpdate, Rows, task
+from coterie.contract.task import Flag, OneModel, OneUpdate, Rows, task
 from coterie.contract.training import LocalSGD, Step
 
 __all__ = ["MOON", "State"]
@@ -64,7 +64,7 @@ class ContrastiveUpdate(NamedTuple):
 
 @task
 def contrastive_update(
-    cohort: Cohort, *, x: Tensor, local: LocalSGD, mu: float, temperature: float
+    cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float, temperature: float
 ) -> ContrastiveUpdate:
     """Lines 12 to 22."""
     previous, rounds, _ = cohort.state("moon", x)
@@ -142,12 +142,12 @@ class MOON(Method[State]):
     [False, True]
     """
 
-    catalogue = "moon", 100
-
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 1.0
     temperature: Annotated[float, POSITIVE] = 0.5
     lr: Annotated[float, POSITIVE] = 1.0
+
+    tasks = (contrastive_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

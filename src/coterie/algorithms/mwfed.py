@@ -41,10 +41,14 @@ from coterie.base.vector import shift
 from coterie.compute.appeal import (
     KEPT,
     REQUIREMENTS,
+    Required,
     Requirements,
+    Start,
     as_pairs,
+    asks_of_requirements,
     check_names,
     measure_appeal,
+    measured,
     requirement,
     requirement_payload,
     with_steps,
@@ -55,7 +59,8 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Form, OneUpdate, task
+from coterie.contract.requests import Asks, asks
+from coterie.contract.task import Form, Holds, OneModel, OneUpdate, task
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
 
@@ -75,13 +80,19 @@ class LocalUpdate(NamedTuple):
 
 
 @task
-def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Gaps:
+def gaps(cohort: Cohort, *, x: OneModel, start: Start | None, required: Required, warm: LocalSGD, rows: str) -> Gaps:
     """Who does not have what it requires: F_k(x) on all training rows, minus rho_k."""
     return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
 @task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, steps: Tensor) -> LocalUpdate:
+def local_update(
+    cohort: Cohort,
+    *,
+    x: OneModel,
+    local: LocalSGD,
+    steps: Annotated[Tensor, Holds((), torch.int64, (1, 1e6), each=True)],
+) -> LocalUpdate:
     """Local training with a number of steps of its own for each client, `steps` [n]."""
     return LocalUpdate(cohort.updates(x, local, steps=steps.tolist()))
 
@@ -118,13 +129,16 @@ class MWFed(Method[State]):
     True
     """
 
-    catalogue = "mwfed", 120
-
     local: LocalSGD = LocalSGD()
     rate: Annotated[float, NOT_NEGATIVE] = 0.1
     lr: Annotated[float, POSITIVE] = 1.0
     warmup_steps: Annotated[int, SIZE] = 100
     requirements: Annotated[Requirements, REQUIREMENTS] = "train"
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Gaps, updates and the appeal that is measured."""
+        return asks(local_update), *asks_of_requirements(self, gaps, measured)
 
     def __post_init__(self) -> None:
         as_pairs(self)

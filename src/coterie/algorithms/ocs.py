@@ -45,7 +45,7 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import OneUpdate, Rows, Size, task
+from coterie.contract.task import OneModel, OneUpdate, Rows, Size, task
 from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import inclusion_probabilities
 
@@ -67,13 +67,13 @@ class Norms(NamedTuple):
 
 
 @task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+def local_update(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> LocalUpdate:
     """Line 3: local training from x, if that was not done for its norm."""
     return LocalUpdate(cohort.noted("ocs", lambda some: some.updates(x, local), x, local), cohort.sizes)
 
 
 @task
-def norms(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> Norms:
+def norms(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> Norms:
     """Line 4: the same training, of which only the norm is told."""
     dim = cohort.layout.dim
     deltas = cohort.updates(x, local)
@@ -104,12 +104,15 @@ class OCS(Method[State]):
     [0.0, 0.06, 0.94]
     """
 
-    catalogue = "ocs", 190
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
     participation = "own"
+
+    tasks = (
+        local_update,
+        norms,
+    )
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

@@ -44,7 +44,8 @@ from coterie.config.rules import NOT_NEGATIVE, POSITIVE, one_of, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Model, OneUpdate, task
+from coterie.contract.requests import Asks, asks
+from coterie.contract.task import Model, OneModel, OneUpdate, task
 from coterie.contract.training import LocalSGD
 
 __all__ = ["PerFedAvg", "State"]
@@ -63,7 +64,7 @@ class Adapted(NamedTuple):
 
 
 @task
-def meta_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, alpha: float, radius: float | None) -> MetaUpdate:
+def meta_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, radius: float | None) -> MetaUpdate:
     """Lines 5 to 9; first order without a `radius`."""
 
     def direction(gradient: Callable[[Tensor, int], Tensor], y: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ def meta_update(cohort: Cohort, *, x: Tensor, local: LocalSGD, alpha: float, rad
 
 
 @task
-def adapted(cohort: Cohort, *, x: Tensor, alpha: float) -> Adapted:
+def adapted(cohort: Cohort, *, x: OneModel, alpha: float) -> Adapted:
     """X after one step on all training rows."""
     return Adapted(x - alpha * cohort.unbilled().gradient(x))  # using a model is not part of the method's work
 
@@ -108,12 +109,17 @@ class PerFedAvg(Method[State]):
     {'*': 0.5, 'a': 0.25, 'b': 0.75}
     """
 
-    catalogue = "perfedavg", 130
-
     local: LocalSGD = LocalSGD()
     alpha: Annotated[float | None, optional(NOT_NEGATIVE, "the rate of local training")] = None
     variant: Annotated[str, one_of("fo", "hf")] = "fo"
     radius: Annotated[float, POSITIVE] = 1e-3
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates, and the models that clients adapt for themselves."""
+        alpha = self.local.lr if self.alpha is None else self.alpha
+        radius = self.radius if self.variant == "hf" else None
+        return asks(meta_update, alpha=alpha, radius=radius), asks(adapted, alpha=alpha)
 
     def __post_init__(self) -> None:
         if self.local.sampler is not None:

@@ -42,7 +42,7 @@ from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Number, OneUpdate, task
+from coterie.contract.task import Number, OneModel, OneUpdate, task
 from coterie.contract.training import LocalSGD
 
 __all__ = ["QFFL", "State"]
@@ -58,7 +58,7 @@ class LocalUpdate(NamedTuple):
 
 
 @task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+def local_update(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> LocalUpdate:
     """Lines 3 and 4 of Algorithm 2."""
     return LocalUpdate(cohort.updates(x, local), cohort.loss(x))
 
@@ -88,10 +88,10 @@ class QFFL(Method[State]):
     [1.0, 1.33]
     """
 
-    catalogue = "qffl", 110
-
     local: LocalSGD = LocalSGD()
     q: Annotated[float, NOT_NEGATIVE] = 1.0
+
+    tasks = (local_update,)
 
     def __post_init__(self) -> None:
         if self.local.optimiser != "sgd":

@@ -120,10 +120,10 @@ class Median(Method[State]):
     2.0
     """
 
-    catalogue = "median", 260
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -168,11 +168,11 @@ class TrimmedMean(Method[State]):
     3.0
     """
 
-    catalogue = "trimmed-mean", 270
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     trim: Annotated[float, NUMBER_OR_SHARE] = 0.2
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients to trim."""
@@ -220,12 +220,12 @@ class GeometricMedian(Method[State]):
     2.0
     """
 
-    catalogue = "geometric-median", 280
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     smoothing: Annotated[float, POSITIVE] = 1e-6
     tolerance: Annotated[float, POSITIVE] = 1e-6
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -276,12 +276,12 @@ class MultiKrum(Method[State]):
     2.5
     """
 
-    catalogue = "multi-krum", 290
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     byzantine: Annotated[float, NUMBER_OR_SHARE] = 0.2
     keep: Annotated[int | None, optional(SIZE, "n - f")] = None
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients for f or m."""

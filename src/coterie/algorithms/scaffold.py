@@ -51,7 +51,7 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import OneUpdate, task
+from coterie.contract.task import Holds, OneModel, OneUpdate, task
 from coterie.contract.training import LocalSGD
 
 __all__ = ["Scaffold", "State"]
@@ -68,7 +68,9 @@ class ControlledUpdate(NamedTuple):
 
 
 @task
-def controlled_update(cohort: Cohort, *, x: Tensor, control: Tensor, local: LocalSGD) -> ControlledUpdate:
+def controlled_update(
+    cohort: Cohort, *, x: OneModel, control: Annotated[Tensor, Holds(("parameters",))], local: LocalSGD
+) -> ControlledUpdate:
     """Lines 6 to 13."""
     kept = cohort.state(CONTROL, torch.zeros_like(control))
     own = kept.values * kept.counted.to(control)[:, None]
@@ -104,10 +106,10 @@ class Scaffold(Method[State]):
     [1.06, 1.6]
     """
 
-    catalogue = "scaffold", 90
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
+
+    tasks = (controlled_update,)
 
     def __post_init__(self) -> None:
         plain = LocalSGD()

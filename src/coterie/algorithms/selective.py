@@ -46,7 +46,8 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Number, task
+from coterie.contract.requests import Asks, asks
+from coterie.contract.task import Number, OneModel, task
 from coterie.contract.training import LocalSGD
 
 __all__ = ["SelectiveLearning", "State"]
@@ -59,7 +60,7 @@ class Losses(NamedTuple):
 
 
 @task
-def losses(cohort: Cohort, *, x: Tensor) -> Losses:
+def losses(cohort: Cohort, *, x: OneModel) -> Losses:
     """How well the model serves an external client already."""
     return Losses(cohort.loss(x))
 
@@ -88,14 +89,17 @@ class SelectiveLearning(Method[State]):
     {'a': 0.5, 'b': 0.5}
     """
 
-    catalogue = "selective", 180
-
     internal: Annotated[str | tuple[str, ...], NAMES] = ()
     budget: Annotated[int | None, optional(COUNT)] = None
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
     participation = "own"
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates, and losses of external clients where some are drawn."""
+        return asks(local_update), *(() if self.budget == 0 else (asks(losses),))
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients."""

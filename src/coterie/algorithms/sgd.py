@@ -104,13 +104,13 @@ class SGDFull(Method[State]):
     0.5
     """
 
-    catalogue = "sgd-full", 230
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     server_optimiser: Annotated[str, one_of("sgd", "adam")] = "sgd"
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.999)
     eps: Annotated[float, POSITIVE] = 1e-8
+
+    tasks = (own_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
@@ -153,8 +153,6 @@ class SGDIdeal(Method[State]):
     1.5
     """
 
-    catalogue = "sgd-ideal", 240
-
     members: Annotated[str | tuple[str, ...], MEMBERS] = ()
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
@@ -163,6 +161,8 @@ class SGDIdeal(Method[State]):
     eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
+
+    tasks = (own_update,)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a member that fits no client."""
@@ -222,8 +222,6 @@ class TargetOnly(Method[State]):
     2.0
     """
 
-    catalogue = "target-only", 250
-
     target: Annotated[str, TEXT._replace(allowed="a client's name")] = ""
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
@@ -232,6 +230,8 @@ class TargetOnly(Method[State]):
     eps: Annotated[float, POSITIVE] = 1e-8
 
     participation = "own"
+
+    tasks = (own_update,)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

@@ -47,7 +47,8 @@ from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.task import Number, Rows, task
+from coterie.contract.requests import Asks, asks
+from coterie.contract.task import Number, OneModel, Rows, task
 from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import without_replacement
 
@@ -73,7 +74,7 @@ def row_counts(cohort: Cohort) -> Sizes:
 
 
 @task
-def losses(cohort: Cohort, *, x: Tensor, batch_size: int | None) -> Losses:
+def losses(cohort: Cohort, *, x: OneModel, batch_size: int | None) -> Losses:
     """Local loss of the global model."""
     return Losses(cohort.loss(x, batch_size=batch_size, purpose="choice"))
 
@@ -104,14 +105,17 @@ class Skew(Method[State]):
     {'b': 1.0}
     """
 
-    catalogue = "skew", 170
-
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     candidates: Annotated[int | None, optional(SIZE, "twice the clients of a round")] = None
     loss_batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
 
     participation = "own"
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Row counts and losses of candidates where not everybody takes part, and updates."""
+        return asks(row_counts), asks(losses, batch_size=self.loss_batch_size), asks(own_update)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x; ask for sizes where someone has to be drawn. Raises `InputError` for d outside m..n."""

@@ -49,6 +49,7 @@ from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
+from coterie.contract.requests import Asks, as_many, asks
 from coterie.contract.training import LocalSGD
 from coterie.contract.wire import PerClient
 from coterie.solvers.angles import angles
@@ -84,13 +85,16 @@ class TAWT(Method[State]):
     True
     """
 
-    catalogue = "tawt", 160
-
     targets: Annotated[str | tuple[str, ...], TARGETS] = "all"
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     step: Annotated[float, NOT_NEGATIVE] = 1.0
     every: Annotated[int, SIZE] = 1
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates of the model of each target, and of targets that take no part."""
+        return asks(local_updates, models=as_many(self.targets)), asks(own_update)
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""

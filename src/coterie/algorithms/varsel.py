@@ -56,7 +56,8 @@ from coterie.config.rules import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, op
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method, Sampler
-from coterie.contract.task import Form, Size, task
+from coterie.contract.requests import Among, Asks, asks
+from coterie.contract.task import Form, Holds, OneModel, Size, task
 from coterie.contract.training import LocalSGD, Steps
 from coterie.solvers.variance import exact_weights, objective, surrogate_weights
 
@@ -76,7 +77,7 @@ class Distances(NamedTuple):
 
 
 @task
-def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD, parts: int) -> LocalUpdates:
+def local_updates(cohort: Cohort, *, x: OneModel, local: LocalSGD, parts: int) -> LocalUpdates:
     """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
     if parts > 1:
         return LocalUpdates(_updates(cohort, x, local, parts))
@@ -84,7 +85,9 @@ def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD, parts: int) -> 
 
 
 @task
-def distances(cohort: Cohort, *, x: Tensor, center: Tensor, local: LocalSGD) -> Distances:
+def distances(
+    cohort: Cohort, *, x: OneModel, center: Annotated[Tensor, Holds(("model",))], local: LocalSGD
+) -> Distances:
     """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
     own = _updates(cohort, x, local, 1)
     cohort.note("varsel", own, x, local)  # those who are chosen need not train again
@@ -161,8 +164,6 @@ class VaRSeL(Method[State]):
     {'a': 0.33, 'b': 0.33, 'c': 0.33}
     """
 
-    catalogue = "varsel", 60
-
     internal: Annotated[str | tuple[str, ...], NAMES] = ()
     budget: Annotated[float | None, optional(NOT_NEGATIVE)] = None
     local: LocalSGD = LocalSGD()
@@ -173,6 +174,12 @@ class VaRSeL(Method[State]):
     preselect: Annotated[str, one_of("bernoulli", "smallest")] = "bernoulli"
 
     participation = "own"
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Updates, and distances of external ones where some are drawn."""
+        outside = () if self.budget == 0 else (asks(distances),)
+        return asks(local_updates, parts=Among(self.internal_splits, 1)), *outside
 
     def __post_init__(self) -> None:
         size, sampler = self.local.batch_size, self.local.sampler

@@ -188,9 +188,6 @@ def check_plain(value: object, where: str) -> None:
         )
 
 
-Array = NDArray[np.int64]
-
-
 class LabelScale(NamedTuple):
     """How the labels of a regression are stored: as (label - mean) / scale; with mean 0 and scale 1 as they were given.
 

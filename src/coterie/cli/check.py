@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 
+from coterie.base.spelling import listing
 from coterie.data.tables.check import Facts, TableCheck, short
-from coterie.data.tables.spelling import listing
 
 __all__ = ["lines"]
 

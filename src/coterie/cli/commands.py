@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie import catalogue
 from coterie.base.errors import InputError, RunError, require
 from coterie.base.interrupts import heeded
 from coterie.cli.site import SITE_COMMANDS
+from coterie.config.registry import DATASETS, METHODS
 
 if TYPE_CHECKING:
     from coterie.cli.progress import Progress
@@ -260,7 +260,11 @@ def _submit(args: argparse.Namespace) -> int:
 
 
 def _methods(args: argparse.Namespace) -> int:
-    rows = [entry.row() for entry in catalogue.entries().values()]
+    from coterie.cli.catalogue import entries
+
+    rows = [entry.row() for entry in entries().values()]
+    for problem in METHODS.importable()[1]:
+        sys.stderr.write(f"left out: {problem}\n")
     if args.json:
         _say(json.dumps(rows, indent=1))
         return 0
@@ -284,8 +288,6 @@ def _folded(text: str, indent: int) -> list[str]:
 
 
 def _data(args: argparse.Namespace) -> int:
-    from coterie.data import DATASETS
-
     if args.name is not None or args.export is not None:
         from coterie.data.sets.heart_disease import export
 
@@ -294,12 +296,15 @@ def _data(args: argparse.Namespace) -> int:
         for file in export(Path(args.export), server_rows=args.server_rows):
             _say(str(file))
         return 0
+    datasets, problems = DATASETS.importable()
+    for problem in problems:
+        sys.stderr.write(f"left out: {problem}\n")
     if args.json:
-        keys = ("name", "summary", "clients", "task", "licence")
-        _say(json.dumps([{k: getattr(d, k) for k in keys} for d in DATASETS.values()], indent=1))
+        keys = ("summary", "clients", "task", "licence")
+        _say(json.dumps([{"name": name, **{k: getattr(d, k) for k in keys}} for name, d in datasets.items()], indent=1))
         return 0
-    for dataset in DATASETS.values():
-        _say(f"{dataset.name:<16} {dataset.summary}")
+    for name, dataset in datasets.items():
+        _say(f"{name:<16} {dataset.summary}")
         for line in _folded(f"clients: {dataset.clients}; {dataset.task}; {dataset.licence}", 17):
             _say(line)
     _say("\na folder with one CSV, Parquet or npz file per client works too: coterie compare FOLDER --label COLUMN")
@@ -410,11 +415,14 @@ def _predict(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     from coterie.cli.check import lines
     from coterie.cli.settings import override
+    from coterie.config.data import Tables
+    from coterie.config.schema import build
     from coterie.data.tables.check import check_folder
 
     tables: dict[str, Any] = {"data": {}}
     override(tables, args)
-    checked = check_folder(args.data, split=tables.get("split"), **tables["data"])
+    settings = build(Tables, tables["data"], "[data]", named="data")
+    checked = check_folder(args.data, tables=settings, split=tables.get("split"))
     _say(json.dumps(checked.spelled(), indent=1) if args.json else "\n".join(lines(checked)))
     return 2 if checked.problems else 0
 

@@ -81,11 +81,11 @@ class Progress:
             left += f", {duration(event.seconds_left)} left"
         if self._live is not None:
             completed = event.done * event.rounds + (0 if event.finished else event.round)
-            text = f"seed {event.seed}  {event.label}  round {event.round}/{event.rounds}"
+            text = f"{_turn(event)}  {event.label}  round {event.round}/{event.rounds}"
             total = max(1, event.pairs * event.rounds)
             self._live.update(self._bar, description=text, total=total, completed=completed, left=left)
         elif event.finished and not self._quiet:
-            self._line(f"seed {event.seed}  {event.label:<12} {event.rounds} rounds  {left}")
+            self._line(f"{_turn(event)}  {event.label:<12} {event.rounds} rounds  {left}")
 
     def watched(self, watched: Watched) -> None:
         """Show where a run on sites elsewhere stands; a site that is slow or gone is named once."""
@@ -94,7 +94,7 @@ class Progress:
             self.event(watched.event)
             if self._live is None and not watched.event.finished and not self._quiet:
                 event = watched.event
-                self._line(f"seed {event.seed}  {event.label:<12} round {event.round}/{event.rounds}")
+                self._line(f"{_turn(event)}  {event.label:<12} round {event.round}/{event.rounds}")
         now = time.monotonic()
         slow = {n for n in watched.waiting if now - self._waited.setdefault((n, watched.ask), now) >= SLOW}
         self._waited = {key: since for key, since in self._waited.items() if key[1] == watched.ask}
@@ -113,3 +113,8 @@ class Progress:
     def _line(self, text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+
+def _turn(event: Event) -> str:
+    """Which seed runs, and which fold of it: `seed 0, fold 3`."""
+    return f"seed {event.seed}{f', fold {event.fold}' if event.fold else ''}"

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coterie import catalogue
 from coterie.base.errors import InputError, nearest, plain, require
 from coterie.base.files import parse_toml
 from coterie.cli.flags import typed
+from coterie.config.registry import METHODS
 
 if TYPE_CHECKING:
     from coterie.run.keys import Key
@@ -19,7 +19,7 @@ __all__ = ["compared", "override", "set_key"]
 
 def compared(args: argparse.Namespace) -> dict[str, Any]:
     """The tables of an experiment that `compare` asks for: those of the data set's preset, changed by what was typed."""
-    from coterie.data import DATASETS
+    from coterie.config.registry import DATASETS
     from coterie.run.spelling import data_table
     from coterie.run.tables import preset, preset_methods
 
@@ -37,7 +37,7 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
 def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     from coterie.run.experiment import label_of, method_table
 
-    names = list(catalogue.entries()) if methods == "all" else [m for m in methods.split(",") if m]
+    names = list(METHODS) if methods == "all" else [m for m in methods.split(",") if m]
     require(bool(names), "--methods names no method; give names separated by commas")
     by_label = {label_of(m): dict(m) for m in presets}
     return [method_table(name, by_label) for name in names]
@@ -135,8 +135,8 @@ def _of_method(name: str, field: str, value: Any) -> Any:
     """What a file says where the command line says `value` for a field of a method: there a list needs no brackets."""
     from coterie.config.schema import options_of
 
-    if isinstance(value, str) and "," in value and name in catalogue.entries():
-        options = (option for option in options_of(catalogue.find(name)) if field in option.keys)
+    if isinstance(value, str) and "," in value and name in METHODS:
+        options = (option for option in options_of(METHODS.find(name)) if field in option.keys)
         return next((value.split(",") for option in options if tuple[str, ...] in option.kinds), value)
     return value
 

@@ -8,8 +8,9 @@ import inspect
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from coterie import catalogue
 from coterie.base.errors import InputError, nearest
+from coterie.cli.catalogue import entry_of
+from coterie.config.registry import DATASETS, KINDS, METHODS
 from coterie.config.schema import explanations
 
 if TYPE_CHECKING:
@@ -54,24 +55,24 @@ def describe(name: str) -> dict[str, Any]:
 def _described(name: str) -> tuple[str, str, list[Field]]:
     from coterie.base.modules import load_object
     from coterie.contract.training import LocalSGD
-    from coterie.data import DATASETS
     from coterie.run.entries import MethodEntry
-    from coterie.run.keys import DECLARED, REGISTRIES, SEVERAL
+    from coterie.run.keys import DECLARED, SEVERAL
     from coterie.run.personalisation import Tuning
 
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:
         own = load_object(name)
         return type(own).__name__, *_of_class(own)
-    if name in catalogue.entries():
+    if name in METHODS:
         also = "\n\nThe [local] table: coterie show LocalSGD" if name in DECLARED else ""
-        return "method", catalogue.entries()[name].about + also, fields_of(catalogue.find(name))
-    if registry := next((r for r in REGISTRIES if name in r), None):
+        entry = entry_of(name)
+        return "method", entry.about + also, _fields_of(entry.cls)
+    if name in DATASETS:
+        return "data", *_of_data(DATASETS[name])
+    if registry := next((registry for registry in KINDS.values() if name in registry), None):
         return registry.kind, *_of_class(registry[name])
     if name in values:
         return "settings", *_of_class(values[name])
-    if name in DATASETS:
-        return "data", *_of_data(DATASETS[name])
     if name in SEVERAL:
         entries = [(one, "", "", _text(SEVERAL[name][one]).splitlines()[0]) for one in SEVERAL[name]]
         return "table", f"[[{name}]] tables of an experiment, each with one of these names.", entries
@@ -81,13 +82,16 @@ def _described(name: str) -> tuple[str, str, list[Field]]:
         return "table", *_of_tuning()
     if name in DECLARED:
         return "table", f"The [{name}] table of an experiment.", _keys_of(name)
-    known = {*catalogue.entries(), *DATASETS, *DECLARED, *SEVERAL, *values, "methods", "tune"}.union(*REGISTRIES)
+    known = {*DECLARED, *SEVERAL, *values, "methods", "tune"}.union(*KINDS.values())
     raise InputError(f"there is nothing called {name!r} to show; {nearest(name, known)}")
 
 
 def _of_class(given: Any) -> tuple[str, list[Field]]:
-    fields = fields_of(given) if isinstance(given, type) and dataclasses.is_dataclass(given) else []
-    return _text(given) or f"{given.__name__} has no docstring.", fields
+    return _text(given) or f"{getattr(given, '__name__', given)} has no docstring.", _fields_of(given)
+
+
+def _fields_of(given: Any) -> list[Field]:
+    return fields_of(given) if isinstance(given, type) and dataclasses.is_dataclass(given) else []
 
 
 def _text(given: Any) -> str:

@@ -226,9 +226,9 @@ def _settings_of(place: str) -> Any:
 def _register() -> None:
     """Make the tasks known that a site's settings may name."""
     import coterie.compute.metrics  # noqa: F401
-    from coterie import catalogue
+    from coterie.config.registry import METHODS
 
-    catalogue.methods()
+    METHODS.importable()
 
 
 def _say(text: str) -> None:

@@ -23,7 +23,8 @@ from coterie.compute.metrics import accuracy
 from coterie.config.rules import Rule
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
-from coterie.contract.task import Form, task
+from coterie.contract.requests import Asks, asks
+from coterie.contract.task import Form, Holds, OneModel, Task, task
 from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError, appeal
@@ -31,8 +32,11 @@ from coterie.solvers import NotFiniteError, appeal
 __all__ = [
     "KEPT",
     "REQUIREMENTS",
+    "Required",
     "Requirements",
+    "Start",
     "as_pairs",
+    "asks_of_requirements",
     "check_names",
     "measure_appeal",
     "requirement",
@@ -105,6 +109,12 @@ def requirement_payload(
     }
 
 
+def asks_of_requirements(owner: Any, *tasks: Task[Any]) -> tuple[Asks, ...]:
+    """Declare tasks of a method whose payload is that of `requirement_payload`."""
+    rows = owner.requirements if isinstance(owner.requirements, str) else "train"
+    return tuple(asks(one, rows=rows, warm=with_steps(owner.local, owner.warmup_steps)) for one in tasks)
+
+
 def _as_measured(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
     return (len(_MEASURED),)
 
@@ -122,14 +132,20 @@ class Measured(NamedTuple):
     defined: Annotated[Tensor, "other", Form(_as_measured, torch.bool)]
 
 
+Start = Annotated[Tensor, Holds(("model",))]
+"""The initial model, from which a client trains its own."""
+Required = Annotated[Tensor, Holds((), torch.float64, each=True, finite=False)]
+"""What the user requires of the loss; NaN: what the client's own model reaches."""
+
+
 @task
-def gaps(cohort: Cohort, *, x: Tensor, start: Tensor | None, required: Tensor, warm: LocalSGD, rows: str) -> Gaps:
+def gaps(cohort: Cohort, *, x: OneModel, start: Start | None, required: Required, warm: LocalSGD, rows: str) -> Gaps:
     """Whom the model appeals to: F_k(x) on all training rows, minus rho_k."""
     return Gaps(cohort.loss(x) - requirement(cohort, start, required, warm, rows))
 
 
 @task
-def measured(cohort: Cohort, *, x: Tensor, start: Tensor, required: Tensor, warm: LocalSGD, rows: str) -> Measured:
+def measured(cohort: Cohort, *, x: OneModel, start: Start, required: Required, warm: LocalSGD, rows: str) -> Measured:
     """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
     rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
     blocks = []

@@ -9,75 +9,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import groupby
 from math import nan
 from operator import itemgetter
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
-from coterie.base.clients import Clients
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.base.loss import Kind
-from coterie.base.rng import Rng
 from coterie.base.rows import Inputs, take
-from coterie.base.vector import Layout
-from coterie.compute import layers, local_training, own_rows
-from coterie.compute.local_training import of_client
-from coterie.compute.own_rows import count_of, part_of, row_chunks, size_of
-from coterie.compute.workspace import Workspace
-from coterie.contract.memory import ClientState, MemoryView
-from coterie.contract.method import Sampler
-from coterie.contract.training import GradientRule, LocalSGD, Penalty
+from coterie.compute import cohort_rows
+from coterie.compute.cohort_rows import CohortRows
+from coterie.compute.local_training import LocalTraining, StepBatches, TrainOptions, of_client
+from coterie.contract.memory import ClientState
+from coterie.contract.training import LocalSGD
 
 __all__ = ["Cohort"]
 
 
-class TrainOptions(TypedDict, total=False):
-    """The options of `Cohort.train` that `Cohort.updates` takes, too."""
-
-    penalty: Penalty | None
-    correction: Tensor | None
-    sampler: Sampler | None
-    gradient_rule: GradientRule | None
-    purpose: str
-    steps: Sequence[int] | None
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients that a task is run for.
-
-    Attributes:
-        names: of the n clients, sorted.
-        workspace: model and loss of this process.
-        clients: where the rows are; `index` are the positions of the cohort's clients in it.
-        memory: what these clients keep between rounds.
-        seed, round: of the run; they name the randomness.
-        spent: rows through gradients and through forward passes, counted as work is done.
-    """
-
-    names: tuple[str, ...]
-    workspace: Workspace
-    clients: Clients
-    index: tuple[int, ...]
-    memory: MemoryView
-    seed: int
-    round: int
-    spent: dict[str, int]
-
-    @property
-    def layout(self) -> Layout:
-        """Layout of model vectors."""
-        return self.workspace.layout
-
-    @property
-    def sizes(self) -> Tensor:
-        """Training rows of each client, float64 [n]."""
-        return torch.tensor([size_of(self, i, "train") for i in range(len(self.names))], dtype=torch.float64)
+class Cohort(CohortRows):
+    """The clients that a task is run for: what they remember, their training, and gradients and losses at given models."""
 
     def state(self, key: str, default: Tensor) -> ClientState:
         """What the clients keep under `key`: values [n, ...], in which round each was written, whether the server counted it.
@@ -94,64 +48,32 @@ class Cohort:
         """Let the clients keep `values` [n, ...] under `key` for later rounds; they count only if the task ends well."""
         self.memory.put(key, values)
 
-    def rng(self, client: int, purpose: str) -> Rng:
-        """The stream of (seed, round, client, purpose) for the client at position `client`."""
-        return self._streams.child(self.names[client], purpose)
-
-    @cached_property
-    def _streams(self) -> Rng:
-        return Rng.named(self.seed, self.round)
-
     # ---- local training
 
-    def train(
-        self,
-        x: Tensor,
-        local: LocalSGD,
-        *,
-        penalty: Penalty | None = None,
-        correction: Tensor | None = None,
-        sampler: Sampler | None = None,
-        gradient_rule: GradientRule | None = None,
-        purpose: str = "train",
-        steps: Sequence[int] | None = None,
-        relative: bool = False,
-    ) -> Tensor:
-        """Local models after local training from x.
+    def train(self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]) -> Tensor:
+        """Train locally from x.
 
         Args:
-            x: model [d + b], or one per client [n, d + b].
-            local: settings; its learning rate is that of the present round.
-            penalty: added to the loss of every step: `Quadratic` or a function of the `Step`.
-            correction: added to every step's gradient, [d] or [n, d].
-            sampler: chooses the rows of every step; `local.sampler` if None.
-            gradient_rule: replaces the plain gradient of a step.
-            purpose: name of the random stream, so that the same purpose draws the same batches.
-            steps: number of batches of each client [n], in place of `local.steps`.
-            relative: return updates, models minus x.
+            x: Model [d + b], or one per client [n, d + b].
+            local: Settings; the learning rate is that of the present round.
+            penalty: Added to the loss of every step: `Quadratic` or a function of the `Step`.
+            correction: Added to every step's gradient, [d] or [n, d].
+            sampler: Chooses the rows of every step; `local.sampler` if None.
+            gradient_rule: Replaces the plain gradient of a step.
+            purpose: Name of the random stream, so that the same purpose draws the same batches; "train" if none is given.
+            steps: Number of batches of each client [n], in place of `local.steps`.
 
         Returns:
-            [n, d + b].
+            Local models [n, d + b].
         """
-        return local_training.train(
-            self,
-            x,
-            local,
-            penalty=penalty,
-            correction=correction,
-            sampler=sampler,
-            gradient_rule=gradient_rule,
-            purpose=purpose,
-            steps=steps,
-            relative=relative,
-        )
+        return LocalTraining(self, x, local, **options).models()
 
     def updates(self, x: Tensor, local: LocalSGD, **options: Unpack[TrainOptions]) -> Tensor:
-        """Updates of local training: what `train` gives with these options, minus x, [n, d + b].
+        """Train locally as `train` does, and return the models minus x, [n, d + b].
 
         A single step of plain SGD is its gradient times `-lr`, without the rounding of x.
         """
-        return self.train(x, local, relative=True, **options)
+        return LocalTraining(self, x, local, **options).models(relative=True)
 
     def unbilled(self) -> Cohort:
         """The same clients, for work that is not counted: looking at a model is not part of a method's work."""
@@ -188,7 +110,8 @@ class Cohort:
 
     def steps(self, local: LocalSGD) -> Tensor:
         """Number of batches that each client's training with these settings has, int64 [n]."""
-        return local_training.count_batches(self, local)
+        every = StepBatches(self, local, local.sampler)
+        return torch.tensor([every.count(i) for i in range(len(self.names))], dtype=torch.int64)
 
     # ---- gradients and losses at given models
 
@@ -239,8 +162,9 @@ class Cohort:
             [n, parts, d + b], 0 on the buffers.
         """
         for i, name in enumerate(self.names):
-            rows_here = count_of(self, i, part, batch_size)
-            require(1 <= parts <= rows_here, f"client {name!r}: a batch of {rows_here} rows cannot have {parts} parts")
+            rows = self.batch_rows(i, part, batch_size)
+            if not 1 <= parts <= rows:
+                raise InputError(f"client {name!r}: a batch of {rows} rows cannot have {parts} parts")
         shares = [slice(k, None, parts) if parts > 1 else None for k in range(parts)]
         return torch.stack([self._gradient(x, part, batch_size, purpose, mode, share) for share in shares], dim=1)
 
@@ -253,9 +177,9 @@ class Cohort:
         kernel = self.workspace.batched
         x = x if kernel is None else x.to(self.workspace.x)
         begun = -1
-        with layers.training(self.workspace) if mode == "train" else contextlib.nullcontext():
-            for i, inputs, labels in row_chunks(self, x, part, batch_size, purpose, mode, share, load=kernel is None):
-                count, head = count_of(self, i, part, batch_size), result[i, : self.layout.dim]
+        with self.workspace.training() if mode == "train" else contextlib.nullcontext():
+            for i, inputs, labels in self.chunks(x, part, batch_size, purpose, mode, share, load=kernel is None):
+                count, head = self.batch_rows(i, part, batch_size), result[i, : self.layout.dim]
                 weight = len(labels) / (count if share is None else len(range(count)[share]))
                 if kernel is None:
                     grad = self.workspace.flat_gradient(inputs, labels)
@@ -279,8 +203,8 @@ class Cohort:
         Yields:
             Position of the client, number of the model, labels [r] of some of the client's rows, and their gradients [r, d].
         """
-        few = max(1, own_rows.BLOCK // (2 * self.layout.dim))
-        for i, inputs, labels in row_chunks(self, xs[0], part, None, "round", "eval"):
+        few = max(1, cohort_rows.BLOCK // (2 * self.layout.dim))
+        for i, inputs, labels in self.chunks(xs[0], part, None, "round", "eval"):
             for low in range(0, len(labels), few):
                 some = take(inputs, slice(low, low + few))
                 own = labels[low : low + few]
@@ -293,8 +217,8 @@ class Cohort:
     def loss(self, x: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round") -> Tensor:
         """Mean loss at x over rows, float64 [n]; arguments as for `gradient`."""
         result = torch.zeros(len(self.names), dtype=torch.float64)
-        for i, inputs, labels in row_chunks(self, x, part, batch_size, purpose, "eval"):
-            result[i] += self._loss_of(inputs, labels) / count_of(self, i, part, batch_size)
+        for i, inputs, labels in self.chunks(x, part, batch_size, purpose, "eval"):
+            result[i] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
         return result
 
     def _loss_of(self, inputs: Inputs, labels: Tensor) -> Tensor:
@@ -311,16 +235,16 @@ class Cohort:
             for q, x in enumerate(xs):
                 result[:, q] = self.loss(x, part=part, batch_size=batch_size, purpose=purpose)
             return result
-        for i, inputs, labels in row_chunks(self, xs, part, batch_size, purpose, "eval", load=False):
+        for i, inputs, labels in self.chunks(xs, part, batch_size, purpose, "eval", load=False):
             for q, x in enumerate(xs if xs.ndim == 2 else xs[i]):
                 self.workspace.load(x)
-                result[i, q] += self._loss_of(inputs, labels) / count_of(self, i, part, batch_size)
+                result[i, q] += self._loss_of(inputs, labels) / self.batch_rows(i, part, batch_size)
         return result
 
     @torch.no_grad()
     def outputs(self, x: Tensor, *, part: str = "test") -> Iterator[tuple[Tensor, Tensor]]:
         """Outputs and labels of all rows of each client in turn, [rows, ...]; every client must have some."""
-        for _, chunks in groupby(row_chunks(self, x, part, None, "round", "eval"), itemgetter(0)):
+        for _, chunks in groupby(self.chunks(x, part, None, "round", "eval"), itemgetter(0)):
             pairs = [(self.workspace.model(inputs), labels) for _, inputs, labels in chunks]
             outputs, labels = (torch.cat(several) for several in zip(*pairs, strict=True))
             self.spent["row_losses"] += len(labels)
@@ -341,9 +265,9 @@ class Cohort:
         Returns:
             `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
         """
-        has = [i for i in range(len(self.names)) if size_of(self, i, part)]
+        has = [i for i in range(len(self.names)) if self.size(i, part)]
         columns = {k: [nan] * len(self.names) for k in ("loss", *metrics)}
-        columns["n"] = [float(size_of(self, i, part)) for i in range(len(self.names))]
+        columns["n"] = [float(self.size(i, part)) for i in range(len(self.names))]
         loss, scale = self.workspace.loss, self.clients.label_scale
         # Per client: the vector units of a CPU round a row otherwise than the few left over at the end, so that a loss of all rows
         # at once would depend on who shares the cohort; and no memory grows with the rows of all.
@@ -361,14 +285,6 @@ class Cohort:
         return {k: torch.tensor(column, dtype=torch.float64) for k, column in columns.items()}
 
     # ---- rows
-
-    def has(self, client: int, part: str) -> bool:
-        """Whether the client at position `client` has rows of this part."""
-        return self.clients.draw is not None if part == "fresh" else size_of(self, client, part) > 0
-
-    def labels(self, client: int, part: str = "train") -> Tensor:
-        """Labels of the client at position `client`."""
-        return part_of(self, part, client).part(self.index[client]).labels
 
     def only(self, positions: Sequence[int]) -> Cohort:
         """The clients at `positions` as a cohort of their own; it reads their memory and writes none."""

@@ -12,19 +12,17 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED, Kind, probabilities
 from coterie.base.metric_names import BOUNDS, DEFAULT_METRICS
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.contract.task import Flag, Form, Number, Rows, Size, task
+from coterie.config.registry import METRICS
+from coterie.contract.task import Flag, Form, ModelOfEach, Number, Rows, Size, task
 
 __all__ = [
     "BINS",
     "DEFAULT_METRICS",
-    "DIAGNOSTIC",
-    "METRICS",
-    "OWN",
     "THRESHOLD",
     "Metric",
     "accuracy",
@@ -39,7 +37,6 @@ __all__ = [
     "npv",
     "ppv",
     "r2",
-    "register",
     "rmse",
     "sensitivity",
     "specificity",
@@ -130,19 +127,6 @@ def _share(outputs: Tensor, labels: Tensor, kind: Kind, parts: _Parts) -> float 
         return None
     part, whole = parts(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)
     return int(part.sum()) / int(whole.sum()) if bool(whole.any()) else None
-
-
-DIAGNOSTIC = {
-    "sensitivity": sensitivity,
-    "specificity": specificity,
-    "ppv": ppv,
-    "npv": npv,
-    "f1": f1,
-    "brier": brier,
-    "ece": ece,
-    "r2": r2,
-}
-"""By name."""
 
 
 Metric = Callable[[Tensor, Tensor, Kind], float | None]
@@ -263,32 +247,6 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks[inverse]
 
 
-METRICS: Mapping[str, Metric] = {
-    "accuracy": accuracy,
-    "balanced_accuracy": balanced_accuracy,
-    "auc": auc,
-    "top5": top5,
-    "mae": mae,
-    "rmse": rmse,
-    **DIAGNOSTIC,
-}
-"""Metrics by name, in the order of the tables."""
-
-OWN: dict[str, Metric] = {}
-"""Metrics of the user's own, by name."""
-
-
-def register(name: str, metric: Metric) -> None:
-    """Add a metric of one's own under `name`, or replace it; it is then computed where the data is, like the others.
-
-    Raises `InputError` for a name that is none or belongs to another metric, and for what is no function.
-    """
-    require(name.isidentifier(), f"a metric's name must be an identifier; got {cut(name)}")
-    require(name not in METRICS, f"there is a metric {name!r} already; give yours another name")
-    require(callable(metric), f"a metric must be a function (outputs, labels, kind); got {cut(metric)}")
-    OWN[name] = metric
-
-
 def _guarded(name: str, metric: Metric) -> Metric:
     """A metric of the user's own, on tensors that it may write into."""
 
@@ -318,9 +276,8 @@ def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
     """The metrics of these names. Raises `InputError` for one that there is not."""
     metrics = {}
     for name in names:
-        if name not in METRICS and name not in OWN:
-            raise InputError(f"there is no metric {name!r}; {nearest(name, (*METRICS, *OWN))}")
-        metrics[name] = METRICS[name] if name in METRICS else _guarded(name, OWN[name])
+        metric = METRICS.find(name)
+        metrics[name] = metric if metric.__module__ == __name__ else _guarded(name, metric)
     return metrics
 
 
@@ -337,7 +294,7 @@ class Evaluation(NamedTuple):
 
 
 @task
-def evaluate(cohort: Cohort, *, x: Tensor, part: str, metrics: tuple[str, ...]) -> Evaluation:
+def evaluate(cohort: Cohort, *, x: ModelOfEach, part: str, metrics: tuple[str, ...]) -> Evaluation:
     """Loss and metrics of model x ([d + b], or [n, d + b]) on each client's own rows; only these numbers leave it."""
     columns = cohort.evaluate(x, find_metrics(metrics), part=part)
     values = (

@@ -26,6 +26,7 @@ __all__ = [
     "RowError",
     "Rows",
     "auc_influence",
+    "joined_folds",
     "mean_influence",
     "paired_influences",
     "resampled_error",
@@ -73,6 +74,7 @@ class Rows(NamedTuple):
         loss, constant: [R] loss of the model and of the constant prediction.
         labels, outputs: [R] and [R, C]; None where a row has more than one label.
         threshold: the risk of class 1 that suits the client's validation rows best; NaN where none was chosen.
+        folds: [R] in which fold each was tested; a model ranks the rows of its own fold alone. None: one model, no folds.
     """
 
     numbers: NDArray[np.int64]
@@ -81,6 +83,7 @@ class Rows(NamedTuple):
     labels: NDArray[Any] | None
     outputs: Vector | None
     threshold: float = math.nan
+    folds: NDArray[np.int64] | None = None
 
     @property
     def risks(self) -> Vector | None:
@@ -134,8 +137,30 @@ class Rows(NamedTuple):
         if metric == "rmse" and self.squares is not None:
             return rmse_influence(self.numbers, self.squares)
         if metric == "auc" and self.classes and self.labels is not None and self.outputs is not None:
-            return auc_influence(self.numbers, self.scores, self.labels)
+            return auc_influence(self.numbers, self.scores, self.labels, self.folds)
+        if metric == "mse" and self.squares is not None and self.labels is not None:
+            variance = float(self.labels.var())
+            return mean_influence(self.numbers, self.squares / variance) if variance else None
         return None
+
+
+def joined_folds(folds: Sequence[Rows]) -> Rows:
+    """Return the rows of all folds of one seed; a single one as it is."""
+    if len(folds) == 1:
+        return folds[0]
+    labels, outputs = (
+        np.concatenate([getattr(f, name) for f in folds]) if getattr(folds[0], name) is not None else None
+        for name in ("labels", "outputs")
+    )
+    return Rows(
+        np.concatenate([f.numbers for f in folds]),
+        np.concatenate([f.loss for f in folds]),
+        np.concatenate([f.constant for f in folds]),
+        labels,
+        outputs,
+        float(np.mean([f.threshold for f in folds])),
+        np.concatenate([np.full(len(f.loss), i) for i, f in enumerate(folds)]),
+    )
 
 
 def paired_influences(
@@ -159,29 +184,41 @@ def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
     return Influence(numbers, _centred(given) / (2 * root) if root else np.zeros(len(given)), len(given), root)
 
 
-def auc_influence(numbers: NDArray[np.int64], scores: ArrayLike, labels: ArrayLike) -> Influence | None:
+def auc_influence(
+    numbers: NDArray[np.int64], scores: ArrayLike, labels: ArrayLike, folds: ArrayLike | None = None
+) -> Influence | None:
     """Of the AUC of `scores` for `labels` [R] (DeLong's components): [R, 1] for two classes, where a high score means class 1;
     [R, C] for C classes, of the mean over the classes present against the rest. None if only one class is present.
+
+    With `folds` [R] a row is placed among those of its own fold; folds with one class alone are left out.
     """
     table, classes = np.asarray(scores, dtype=float).reshape(len(numbers), -1), np.asarray(labels)
     present, counts = np.unique(classes, return_counts=True)
     if len(present) < 2:
         return None
     columns = {1: table[:, 0]} if table.shape[1] == 1 else {int(c): table[:, int(c)] for c in present}
-    parts = [_delong(column, classes == c) for c, column in columns.items()]
+    fold = np.zeros(len(numbers), dtype=np.int64) if folds is None else np.asarray(folds)
+    parts = [_delong(column, classes == c, fold) for c, column in columns.items()]
     values = np.mean([values for values, _ in parts], axis=0)
     return Influence(numbers, values, int(counts.min()), float(np.mean([area for _, area in parts])))
 
 
-def _delong(scores: Vector, positive: NDArray[np.bool_]) -> tuple[Vector, float]:
-    """The placement of each row among those of the other class, centred and scaled within its class; and the AUC."""
-    result, area = np.empty(len(scores)), math.nan
-    for mine, sign in ((~positive, -1), (positive, 1)):
-        others = np.sort(scores[~mine])
-        below = np.searchsorted(others, scores[mine], "left") + np.searchsorted(others, scores[mine], "right")
-        placement = below / (2 * len(others))
-        result[mine], area = sign * _centred(placement), float(placement.mean())
-    return result, area
+def _delong(scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64]) -> tuple[Vector, float]:
+    """The placement of each row among those of the other class and its fold, centred and scaled within its class; and the AUC."""
+    placement = np.full(len(scores), math.nan)
+    for fold in np.unique(folds):
+        here = folds == fold
+        for mine, others in ((positive & here, ~positive & here), (~positive & here, positive & here)):
+            ordered = np.sort(scores[others])
+            if len(ordered):
+                below = np.searchsorted(ordered, scores[mine], "left") + np.searchsorted(ordered, scores[mine], "right")
+                placement[mine] = below / (2 * len(ordered))
+    result, areas = np.zeros(len(scores)), []
+    placed = np.isfinite(placement)
+    for mine, sign in ((~positive & placed, -1), (positive & placed, 1)):
+        result[mine] = sign * _centred(placement[mine])
+        areas.append((sign < 0) + sign * float(placement[mine].mean()) if mine.any() else math.nan)
+    return result, sum(areas) / 2
 
 
 def _centred(values: Vector) -> Vector:

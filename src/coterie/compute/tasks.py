@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
-from coterie.contract.task import Form, OneUpdate, Rows, task
+from coterie.contract.task import Form, ModelOfEach, Models, OneModel, OneUpdate, Rows, task
 from coterie.contract.training import LocalSGD
 
 __all__ = ["LocalUpdate", "LocalUpdates", "OwnUpdate", "local_update", "local_updates", "own_update"]
@@ -34,19 +34,19 @@ class LocalUpdates(NamedTuple):
 
 
 @task
-def local_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdate:
+def local_update(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> LocalUpdate:
     """Local training from x [d + b], with the number of training rows."""
     return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
 @task
-def own_update(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> OwnUpdate:
+def own_update(cohort: Cohort, *, x: ModelOfEach, local: LocalSGD) -> OwnUpdate:
     """Local training from x [d + b], or from a model of each client [n, d + b]; sizes are not told."""
     return OwnUpdate(cohort.updates(x, local))
 
 
 @task
-def local_updates(cohort: Cohort, *, x: Tensor, local: LocalSGD) -> LocalUpdates:
+def local_updates(cohort: Cohort, *, x: Models, local: LocalSGD) -> LocalUpdates:
     """Local training from each of the models x [T, d + b], one after the other to save memory."""
     deltas = [cohort.updates(model, local) for model in x]
     return LocalUpdates(torch.stack(deltas, dim=1) if len(deltas) > 1 else deltas[0].unsqueeze(1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -264,6 +264,17 @@ class Workspace:
         self.model.train(mode)
         for module in self.frozen:
             module.eval()
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Let the model train, and leave it afterwards as it was."""
+        self.train(True)
+        try:
+            with self.noise() if self.random else nullcontext():
+                yield
+        finally:
+            self.model.eval()
+            self.restart_counters()
 
     def _takes_channels_last(self, inputs: Inputs) -> bool:
         """Whether the model goes through with images whose channels lie together, which convolutions of a CPU are faster with."""

@@ -13,10 +13,10 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coterie.base.errors import cut, require
+from coterie.base.errors import InputError, cut, require
 from coterie.config.rules import Rule, obey, rule_of
 
-__all__ = ["Kind", "adopted", "article", "check_hooks", "hooks_of", "overrides"]
+__all__ = ["Kind", "article", "check_hooks", "check_object", "hooks_of", "overrides"]
 
 _ALIKE = 0.8
 """From this `difflib` ratio on, an attribute counts as a misspelt hook."""
@@ -26,13 +26,14 @@ class Kind(NamedTuple):
     """What a base class says, as `_kind`, of the objects that have its hooks.
 
     Attributes:
-        name: in words, such as `engine`.
-        derived: an example, where the class of such an object must derive from the base; empty: any object is adopted that has
-            what it needs of the hooks.
+        name: Name in words, such as `engine`.
+        example: One of these objects, as a user would write it.
+        derived: True if its class must derive from the base; else any class is taken that has what it needs of the hooks.
     """
 
     name: str
-    derived: str = ""
+    example: str
+    derived: bool = True
 
 
 def article(noun: str) -> str:
@@ -89,7 +90,7 @@ def check_hooks(given: Any, base: type[Any]) -> None:
     Public attributes that resemble a hook but are none are refused; fields of a dataclass are the user's own.
 
     >>> class Base:
-    ...     _kind = Kind("callback")
+    ...     _kind = Kind("callback", "EarlyStopping(patience=3)")
     ...     keeps_validation: bool = False
     >>> class Mine(Base):
     ...     keep_validation = True
@@ -99,10 +100,9 @@ def check_hooks(given: Any, base: type[Any]) -> None:
     """
     cls = given if isinstance(given, type) else type(given)
     own, kind, hooks = cls.__name__, article(base._kind.name), hooks_of(base)
-    require(
-        issubclass(cls, base) or not base._kind.derived,
-        f"{cut(given)} is not {kind}; give one such as {base._kind.derived}, of a class derived from {base.__name__}",
-    )
+    if base._kind.derived and not issubclass(cls, base):
+        example = f"give one such as {base._kind.example}, of a class derived from {base.__name__}"
+        raise InputError(f"{cut(given)} is not {kind}; {example}")
     fields = {f.name for f in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else set()
     for name in dir(given):
         if not (name.startswith("_") or name in hooks or name in fields):
@@ -132,35 +132,21 @@ def _meant(missing: Sequence[str], names: Sequence[str]) -> str:
 
 
 def overrides(given: Any, base: type[Any], hook: str) -> bool:
-    """Whether the class of an adopted object, or a class, defines `hook` itself."""
+    """Return True if the class of an object, or a class, defines `hook` itself."""
     return getattr(given if isinstance(given, type) else type(given), hook, None) is not getattr(base, hook)
 
 
-def adopted(given: Any, base: type[Any]) -> Any:
-    """An object of the user's own as one of `base`: itself if it is one, else with the default of each hook that it lacks.
+def check_object(given: Any, base: type[Any]) -> None:
+    """Let an object serve as `base`: its class gets the default of each hook that it lacks, and counts as derived from `base`.
 
     Raises `InputError` as `check_hooks` does, and for a class in place of an object.
     """
-    require(not isinstance(given, type), f"{given!r} is a class and not {article(base._kind.name)}; call it")
+    if isinstance(given, type):
+        raise InputError(f"{given!r} is a class and not {article(base._kind.name)}; call it")
     check_hooks(given, base)
-    if isinstance(given, base):
-        return given
-    has = {name: _delegated(name) for name in hooks_of(base) if hasattr(given, name)}
-    return type(type(given).__name__, (_Adopted, base), has)(given)
-
-
-def _delegated(name: str) -> property:
-    return property(lambda self: getattr(self._given, name))
-
-
-class _Adopted:
-    """An object of the user's: its own hooks, and the defaults of a base class for the others."""
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._given, name)
-
-    def __repr__(self) -> str:
-        return repr((self._given, getattr(self._given, "__dict__", None)))  # a NamedTuple has none
+    cls = type(given)
+    if not isinstance(given, base):
+        for name in hooks_of(base):
+            if not hasattr(given, name):
+                setattr(cls, name, vars(base)[name])
+        base.register(cls)

@@ -6,32 +6,31 @@
         statistics: Annotated[str, one_of("honest", "all")] = "honest"
 
 A value is checked whenever it is made. `build` makes it from a table of a TOML file, `spell` writes that table again, and a
-`Registry` finds the class that the table's `name` says. A rule follows from the type where none is given (`bool`, `int`, `float`,
-`str`). In files lists stand for tuples, and a table for a field that holds options. Rules that use names of their module stand there
-and not in the annotation, whose lambdas would not see them.
+`Registry` (`config/registry.py`) finds the class that the table's `name` says. A rule follows from the type where none is given
+(`bool`, `int`, `float`, `str`). In files lists stand for tuples, and a table for a field that holds options. Rules that use names of
+their module stand there and not in the annotation, whose lambdas would not see them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import re
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
-from coterie.base.errors import InputError, cut, nearest, placed, require
-from coterie.config.hooks import adopted, article, check_hooks
+from coterie.base.errors import InputError, nearest, require
 from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
 
 __all__ = [
+    "Choice",
     "Flag",
     "InFiles",
     "Option",
-    "Registry",
     "Units",
     "build",
     "explanations",
@@ -41,6 +40,18 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+class Choice(ABC):
+    """What a field may be whose table says its class by `name`: a registry."""
+
+    @abstractmethod
+    def build(self, table: Any, where: str) -> Any:
+        """Build the value that a table says."""
+
+    @abstractmethod
+    def spell(self, value: Any) -> dict[str, Any]:
+        """Return the table that says the same as `value`."""
 
 
 class InFiles(NamedTuple):
@@ -88,7 +99,7 @@ class Option(NamedTuple):
     rule: Rule | None = None
     files: InFiles = InFiles()
     units: Units | None = None
-    registry: Registry | None = None
+    registry: Choice | None = None
     flag: Flag | None = None
     none: str = ""
 
@@ -244,90 +255,6 @@ def explanations(cls: type) -> dict[str, str]:
     return said
 
 
-class Registry(dict[str, Any]):
-    """Classes by the name that files and the command line call them; FILE.py:NAME is one of the user's own.
-
-    Args:
-        kind: what they are, for errors.
-        entries: a class, or where it is to be imported from (`module:Name`) when it is first asked for.
-        base: the class whose hooks their values have, or where it is to be imported from; None: whatever a function makes.
-        default: the name that a table without `name` means; empty: it must have one.
-        flag: that chooses the name on the command line, if there is one.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        entries: Mapping[str, Any] | None = None,
-        *,
-        base: Any = None,
-        default: str = "",
-        flag: Flag | None = None,
-    ) -> None:
-        super().__init__(entries or {})
-        self.kind, self._base, self.default, self.flag = kind, base, default, flag
-        self._given: dict[Any, str] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        self[name] = value = _imported(super().__getitem__(name))
-        return value
-
-    def find(self, name: str, where: str = "") -> Any:
-        """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that has no such class."""
-        begin = f"{where}: " if where else ""
-        if ".py:" in name:
-            from coterie.base.modules import load_object  # which needs torch, as the keys of a table do not
-
-            loaded = load_object(name)
-            if isinstance(loaded, type):
-                self._given[loaded] = name
-            if self._base is not None:
-                require(
-                    isinstance(loaded, type), f"{begin}{name} is no class of {article(self.kind)}; got {cut(loaded)}"
-                )
-                with placed(where):
-                    check_hooks(loaded, _imported(self._base))
-            return loaded
-        require(name in self, f"{begin}there is no {self.kind} {name!r}; {nearest(name, self)}")
-        return self[name]
-
-    def checked(self, value: Any, where: str) -> Any:
-        """The value, if a run can use it as it would one of this registry. Raises `InputError` that says what it lacks."""
-        if self._base is not None:
-            with placed(where):
-                adopted(value, _imported(self._base))
-        return value
-
-    def build(self, table: Any, where: str, *, named: str = "") -> Any:
-        """The value that a table says by `name` and the fields of that class."""
-        if not isinstance(table, Mapping) or not isinstance(table.get("name", self.default or None), str):
-            example = next(iter(self), "FILE.py:NAME")
-            raise InputError(f'{where} must be a table with a name, say {{name = "{example}"}}; got {table!r}')
-        fields = {k: v for k, v in table.items() if k != "name"}
-        cls = self.find(table.get("name", self.default), where)
-        return self.checked(build(cls, fields, where, named=named), where)
-
-    def name_of(self, value: Any) -> str:
-        """The name under which the class of `value` is known. Raises `InputError` if it has none."""
-        cls = type(value)
-        known = next((name for name in self if self[name] is cls), self._given.get(cls))
-        if known is None:
-            raise InputError(f"a {self.kind} of class {cls.__name__} has no name in files; give FILE.py:{cls.__name__}")
-        return known
-
-    def spell(self, value: Any) -> dict[str, Any]:
-        """The table that says the same as `value`."""
-        return {"name": self.name_of(value), **(spell(value) if dataclasses.is_dataclass(value) else {})}
-
-
-def _imported(value: Any) -> Any:
-    """A class, or what `module:Name` says."""
-    if not isinstance(value, str):
-        return value
-    module, _, attribute = value.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
     default: Any = field.default
     if field.default_factory is not MISSING:
@@ -338,7 +265,7 @@ def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
         hint, *extras = get_args(hint)
     kinds = kinds_of(hint)
     rule = rule_of(declared) if checked else _first(Rule, extras)
-    files, registry = _first(InFiles, extras) or InFiles(), _first(Registry, extras)
+    files, registry = _first(InFiles, extras) or InFiles(), next((e for e in extras if isinstance(e, Choice)), None)
     may_be_none = type(None) in get_args(hint) or (registry is not None and default is None)
     is_text = str in kinds and (rule is None or rule.test(files.none))
     return Option(

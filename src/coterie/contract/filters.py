@@ -8,23 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, require
+from coterie.base.errors import InputError, cut
 from coterie.base.rng import Rng
 from coterie.base.vector import Layout
-from coterie.config.hooks import Kind, adopted, overrides
+from coterie.config.hooks import Kind
 from coterie.config.rules import list_of, one_of
 from coterie.contract.memory import MemoryView
 from coterie.contract.replies import VECTORS, well_formed
 from coterie.contract.task import Task
-from coterie.contract.wire import Answer, Ask, Block, Context, Packed, to_json
-
-if TYPE_CHECKING:
-    from coterie.contract.method import Method
+from coterie.contract.wire import Answer, Ask, Block, Context, Packed
 
 __all__ = [
     "STAGES",
@@ -32,7 +29,6 @@ __all__ = [
     "Filter",
     "Passage",
     "filtered",
-    "filters_of",
     "in_order",
     "of_shape",
     "streams",
@@ -122,35 +118,6 @@ class Filter:
     def unpack(self, parts: Mapping[str, Tensor], dim: int) -> Tensor:
         """Undo `pack` at the server: [n, ..., dim]. Whatever it raises for parts of another form is this client's failure."""
         raise NotImplementedError
-
-
-def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...]:
-    """The filters of a run of this method in the order in which they run; none where it is a reference.
-
-    Raises `InputError` for what is not a filter or cannot travel, for two that pack, and for a lossy one where the method needs exact
-    uploads.
-    """
-    given: tuple[Filter, ...] = tuple(adopted(one, Filter) for one in filters)
-    for one in given:
-        own = type(one).__name__
-        halves = [overrides(one, Filter, hook) for hook in ("pack", "unpack")]
-        require(not one.packs or all(halves), f"{own}.packs is true; define pack and unpack, by which replies are sent")
-        require(one.packs or not any(halves), f"{own}.pack and {own}.unpack are used where {own}.packs is true; set it")
-        try:
-            to_json(one)
-        except InputError as error:
-            raise InputError(f"{own} must be a frozen dataclass registered with @wire_type: {error}") from error
-        require(
-            not (one.lossy and method.needs_exact_uploads),
-            f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {own}",
-        )
-        good = not one.packs or set(one.kinds) <= set(VECTORS)
-        require(good, f"{own}.kinds is {one.kinds!r}; only updates and gradients can be sent in another form")
-    packing = [type(one).__name__ for one in given if one.packs]
-    require(
-        len(packing) < 2, f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them"
-    )
-    return () if method.is_reference else in_order(given)
 
 
 def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:

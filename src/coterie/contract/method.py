@@ -9,18 +9,20 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.base.errors import InputError, cut, is_number, nearest, require
 from coterie.base.rng import Rng
-from coterie.config.hooks import Kind, adopted
+from coterie.config.hooks import Kind, check_object, overrides
 from coterie.config.rules import Rule, one_of
 from coterie.config.schema import Flag, options
 from coterie.contract.federation import Federation
-from coterie.contract.filters import Filter
+from coterie.contract.filters import Filter, in_order
+from coterie.contract.replies import VECTORS
+from coterie.contract.wire import to_json
 
 if TYPE_CHECKING:
     from coterie.base.clients import Clients
@@ -30,12 +32,11 @@ __all__ = [
     "Filter",
     "Log",
     "Method",
+    "MethodLike",
     "Sampler",
-    "as_attack",
     "as_log",
-    "as_method",
     "as_models",
-    "as_sampler",
+    "filters_of",
     "validation_kept",
 ]
 
@@ -95,15 +96,20 @@ def validation_kept(method: Method[Any], names: tuple[str, ...]) -> Sequence[str
     return kept
 
 
-class Sampler:
+class Sampler(ABC):  # noqa: B024 - so that other classes can be registered
     """Chooses the rows of every local step in place of epochs. A sampler is a frozen dataclass, registered with `@wire_type`.
 
     Attributes:
         sample_ratio: share of its rows that a client draws in a local epoch.
     """
 
-    _kind = Kind("sampler")
+    _kind = Kind("sampler", "LipschitzSampler()", derived=False)
     sample_ratio: float = 1.0
+
+    @property
+    def tasks(self) -> Sequence[Any]:
+        """What may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
+        return ()
 
     def at(self, cohort: Any, x: Tensor) -> Sampler:
         """The sampler of one training that starts from the models x, [d + b] or [n, d + b]; called where the client is."""
@@ -115,10 +121,10 @@ class Sampler:
             f"{type(self).__name__} chooses no rows; give it `rows`, or an `at` that returns such a sampler"
         )
 
-    def trained(self, cohort: Any, models: Tensor) -> None:
+    def trained(self, cohort: Any, models: Tensor) -> None:  # noqa: B027 - most samplers learn nothing
         """See the local models [n, d + b] after training; called where the client is."""
 
-    def check(self, federation: Federation) -> None:
+    def check(self, federation: Federation) -> None:  # noqa: B027 - most settings fit
         """Prepare a run, before anything else. Raises `InputError` for settings that do not fit."""
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
@@ -129,17 +135,26 @@ class Sampler:
         return {}
 
 
+class MethodLike(Protocol):
+    """What every method has; its other hooks have the defaults of `Method`, whether it derives from that class or not."""
+
+    def init(self, x: Any, federation: Any, /) -> Any:
+        """Return the state before the first round."""
+
+    def round(self, state: Any, federation: Any, rng: Any, /) -> Any:
+        """Return the state after a round, and its log."""
+
+    def models(self, state: Any, /) -> Any:
+        """Return the model for everybody, or a model for each client."""
+
+
 class Method(ABC, Generic[S]):
     """State in, state out. A method is a frozen dataclass whose fields are the paper's hyper-parameters; it stores nothing on itself.
 
     `init`, `round` and `models` are the method; all other hooks have defaults.
-
-    Attributes:
-        catalogue: name and place in the catalogue, of the methods that come with coterie (see `coterie/catalogue.py`).
     """
 
-    _kind = Kind("method")
-    catalogue: tuple[str, int] | None = None
+    _kind = Kind("method", "FedAvg()", derived=False)
 
     @abstractmethod
     def init(self, x: Tensor, federation: Federation) -> S:
@@ -152,6 +167,11 @@ class Method(ABC, Generic[S]):
     @abstractmethod
     def models(self, state: S) -> Tensor | Mapping[str, Tensor]:
         """One model [d + b] for everybody, or a model for each client that has one."""
+
+    @property
+    def tasks(self) -> Sequence[Any]:
+        """What may be asked of clients: tasks, or `asks(task, ...)`. A site answers what is declared here, and nothing else."""
+        return ()
 
     @property
     def participation(self) -> Annotated[str, one_of("run", "own")]:
@@ -213,7 +233,7 @@ def _are_attackers(who: Any) -> bool:
 
 
 @options
-class Attack:
+class Attack(ABC):  # noqa: B024 - so that other classes can be registered
     """What some clients do wrong, and who they are. An attack is a frozen dataclass; its hooks default to honesty.
 
     Attributes:
@@ -222,7 +242,7 @@ class Attack:
         late: whether a client that fails has done its work before.
     """
 
-    _kind: ClassVar = Kind("attack")
+    _kind: ClassVar = Kind("attack", "SignFlip(on=0.2)", derived=False)
 
     on: Annotated[
         tuple[str, ...] | float,
@@ -265,34 +285,36 @@ class Attack:
         return clients
 
 
-def as_method(given: Any) -> Method[Any]:
-    """A method of the user's own: itself if it is a `Method`, else with the default of each hook that it lacks.
+def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...]:
+    """Return the filters of a run of this method in the order in which they run; none where it is a reference.
 
-    Raises `InputError` if `init`, `round` or `models` is missing, a hook is not what it may be, or a public attribute resembles a hook
-    but is none.
-
-    >>> class Mine:
-    ...     def init(self, x, federation): ...
-    ...     def round(self, state, federation, rng): ...
-    ...     def models(self, state): ...
-    >>> as_method(Mine()).participation
-    'run'
-    >>> Mine.keep_validation = lambda self, names: names
-    >>> as_method(Mine())
-    Traceback (most recent call last):
-    coterie.base.errors.InputError: Mine.keep_validation is not a hook of a method; did you mean keeps_validation?
+    Raises:
+        InputError: What is not a filter or cannot travel, two that pack, and a lossy one where the method needs exact uploads.
     """
-    method: Method[Any] = adopted(given, Method)
-    return method
+    chosen = tuple(filters)
+    for one in chosen:
+        check_object(one, Filter)
+        _check_filter(one, method)
+    packing = [type(one).__name__ for one in chosen if one.packs]
+    if len(packing) > 1:
+        raise InputError(f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them")
+    return () if method.is_reference else in_order(chosen)
 
 
-def as_sampler(given: Any) -> Sampler:
-    """The same for a sampler."""
-    sampler: Sampler = adopted(given, Sampler)
-    return sampler
-
-
-def as_attack(given: Any) -> Attack:
-    """The same for an attack."""
-    attack: Attack = adopted(given, Attack)
-    return attack
+def _check_filter(filter: Filter, method: Method[Any]) -> None:
+    cls = type(filter).__name__
+    halves = [overrides(filter, Filter, hook) for hook in ("pack", "unpack")]
+    if filter.packs and not all(halves):
+        raise InputError(f"{cls}.packs is true; define pack and unpack, by which replies are sent")
+    if any(halves) and not filter.packs:
+        raise InputError(f"{cls}.pack and {cls}.unpack are used where {cls}.packs is true; set it")
+    try:
+        to_json(filter)
+    except InputError as error:
+        raise InputError(f"{cls} must be a frozen dataclass registered with @wire_type: {error}") from error
+    if filter.lossy and method.needs_exact_uploads:
+        raise InputError(
+            f"{type(method).__name__} needs exact uploads, since its clients build on what they sent; leave out the filter {cls}"
+        )
+    if filter.packs and not set(filter.kinds) <= set(VECTORS):
+        raise InputError(f"{cls}.kinds is {filter.kinds!r}; only updates and gradients can be sent in another form")

@@ -6,7 +6,20 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from math import inf
-from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 from torch import Tensor
@@ -20,9 +33,13 @@ __all__ = [
     "Form",
     "Gap",
     "Gradient",
+    "Holds",
     "Model",
+    "ModelOfEach",
+    "Models",
     "Number",
     "OneGradient",
+    "OneModel",
     "OneUpdate",
     "Rows",
     "Size",
@@ -54,6 +71,39 @@ class Form(NamedTuple):
     facts: bool = False
 
 
+Dimension = str | int | tuple[str | int, ...]
+
+
+class Holds(NamedTuple):
+    """What a tensor that a server sends must be; a site refuses another one, and a task with a tensor that has no such annotation.
+
+    A dimension is a number, or `model` (d + b), `parameters` (d), `classes`, `clients` (1 to as many as the plan has), `models` (1 to
+    as many as the method's declaration has), or a tuple of alternatives.
+
+    Attributes:
+        shape: of what one client is sent, without the client dimension of a `PerClient`.
+        dtype: None: that of the model.
+        within: the lowest and the highest value.
+        each: whether it comes as a `PerClient`; None: either way.
+        model: whether it holds models about which the reply says something. Where the first dimension is `models`, each of them counts.
+        finite: whether NaN and Inf are refused.
+    """
+
+    shape: tuple[Dimension, ...] = ()
+    dtype: torch.dtype | None = None
+    within: tuple[float, float] = (-inf, inf)
+    each: bool | None = False
+    model: bool = False
+    finite: bool = True
+
+
+OneModel = Annotated[Tensor, Holds(("model",), model=True)]
+"""[d + b]: one model for everybody."""
+ModelOfEach = Annotated[Tensor, Holds(("model",), each=None, model=True)]
+"""[d + b], or [n, d + b] of a `PerClient`: one model for everybody, or one for each client."""
+Models = Annotated[Tensor, Holds(("models", "model"), model=True)]
+"""[T, d + b]: several models for everybody."""
+
 Update = Annotated[Tensor, "update"]
 """[n, ..., d + b]: local model minus received model; the server adds it."""
 Gradient = Annotated[Tensor, "gradient"]
@@ -76,6 +126,23 @@ Size = Annotated[Tensor, "other", Form(within=(0.0, inf))]
 """float64 [n], not negative: a loss, a norm, a distance."""
 Flag = Annotated[Tensor, "other", Form(dtype=torch.bool)]
 """bool [n]."""
+
+
+class PayloadField(NamedTuple):
+    """A field of a payload: whether it is a tensor, what it holds as one, whether it may be None, and whether it must be sent."""
+
+    tensor: bool
+    holds: Holds | None
+    optional: bool
+    needed: bool
+
+
+def _payload_field(hint: Any, needed: bool) -> PayloadField:
+    alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds = [get_args(a)[0] if get_origin(a) is Annotated else a for a in alternatives]
+    holds = [h for a in alternatives if get_origin(a) is Annotated for h in get_args(a)[1:] if isinstance(h, Holds)]
+    return PayloadField(Tensor in kinds, next(iter(holds), None), NoneType in kinds, needed)
+
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -140,6 +207,13 @@ class Task(Generic[R]):
         """What fields must look like, where that is declared."""
         hints = get_type_hints(self.reply, include_extras=True)
         return {k: form for k, v in hints.items() for form in get_args(v)[2:] if isinstance(form, Form)}
+
+    @cached_property
+    def payload(self) -> Mapping[str, PayloadField]:
+        """What fields of the payload may be, by name."""
+        hints = get_type_hints(self.function, include_extras=True)
+        parameters = list(inspect.signature(self.function).parameters.values())[1:]
+        return {p.name: _payload_field(hints.get(p.name), p.default is p.empty) for p in parameters}
 
     @cached_property
     def texts(self) -> tuple[str, ...]:

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import cut, require
+from coterie.config.registry import SAMPLERS
 from coterie.config.rules import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, Rule, list_of, optional
-from coterie.config.schema import Flag, InFiles, Registry, Units, options
+from coterie.config.schema import Flag, InFiles, Units, options
 from coterie.contract.wire import wire_type
 
 __all__ = [
     "RATE",
-    "SAMPLERS",
     "Epochs",
     "GradientRule",
     "LocalSGD",
@@ -101,8 +101,6 @@ def rate_of(lr: float | Schedule, round: int) -> float:
     return lr.rate(round) if isinstance(lr, Schedule) else lr
 
 
-SAMPLERS = Registry("sampler", base="coterie.contract.method:Sampler")
-"""What `[local] sampler = {name = ...}` can name."""
 _AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
 _CLASSES = (
     torch.optim.SGD,

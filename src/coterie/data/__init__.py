@@ -4,18 +4,19 @@ Everything returns `coterie.base.clients.Clients`. Importing this needs torch an
 scikit-learn and datasets are imported by the functions that need them.
 """
 
+from coterie.config.data import Split, Tables
 from coterie.data.dataset import by_group, from_arrays, from_dataset
 from coterie.data.images import from_images
-from coterie.data.registry import DATASETS, Dataset, load
-from coterie.data.split_table import Split
+from coterie.data.registry import load
+from coterie.data.sets import Dataset
 from coterie.data.splits import clusters, dirichlet, generator, iid, mixed, shards, stratified, target_groups
 from coterie.data.tables.folder import apply_recipe, from_folder, from_frames
 from coterie.data.tensors import from_tensors, standardise
 
 __all__ = [
-    "DATASETS",
     "Dataset",
     "Split",
+    "Tables",
     "apply_recipe",
     "by_group",
     "clusters",

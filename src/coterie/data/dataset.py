@@ -15,9 +15,9 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import CHUNK, Held, Inputs, rows
+from coterie.config.data import Split
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mapped, mark_of
-from coterie.data.split_table import Split
 from coterie.data.splits import numbered
 from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients
 
@@ -39,7 +39,7 @@ def from_dataset(
     labels: Any = None,
     files: Sequence[str | os.PathLike[str]] = (),
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     name: str = "dataset",
     classes: Sequence[str] = (),
 ) -> Clients:
@@ -142,7 +142,7 @@ def from_arrays(
     index_lists: Mapping[str, Any] | Sequence[Any],
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     name: str = "arrays",
     classes: Sequence[str] = (),
 ) -> Clients:

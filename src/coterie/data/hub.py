@@ -14,11 +14,12 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Inputs
+from coterie.config.data import Split
 from coterie.config.rules import SIZE
 from coterie.data.dataset import names_of_columns, read_columns
+from coterie.data.dealing import ReadColumn
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mark_of
-from coterie.data.split_table import ReadColumn, Split
 from coterie.data.splits import subset
 from coterie.data.tensors import as_labels, split_over
 
@@ -54,7 +55,7 @@ def from_hub(
     name: str,
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     label: str | None = None,
     input: str | Sequence[str] | None = None,
     subset_name: str | None = None,

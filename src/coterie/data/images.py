@@ -15,9 +15,9 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.files import found
 from coterie.base.rows import Inputs, Read
+from coterie.config.data import Split
 from coterie.data.hub import DEFAULT_SPLIT
 from coterie.data.lazy import lazy, mark
-from coterie.data.split_table import Split
 from coterie.data.tensors import over_clients, split_over
 
 __all__ = ["from_images"]
@@ -31,7 +31,7 @@ def from_images(
     size: int | None = None,
     grey: bool = False,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
 ) -> Clients:
     """Clients from images in FOLDER/CLIENT/CLASS/*.png, or from FOLDER/CLASS/*.png, which a split deals out (extra `data`).
 

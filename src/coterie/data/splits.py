@@ -10,16 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.base.errors import InputError, cut, require
+from coterie.base.errors import InputError, require
 
 __all__ = [
-    "DEFAULT_PARTS",
     "Index",
     "clusters",
     "dirichlet",
@@ -36,16 +34,7 @@ __all__ = [
 
 Index = NDArray[np.int64]
 
-DEFAULT_PARTS: Mapping[str, float] = MappingProxyType({"train": 8 / 15, "validation": 2 / 15, "test": 1 / 3})
-"""One third test; a fifth of the rest is validation."""
-
 _ATTEMPTS = 200  # draws of Dirichlet shares before we say that the minimum cannot be met
-
-
-def check_seed(seed: object) -> None:
-    """Raise `InputError` unless `seed` is one."""
-    good = isinstance(seed, int | np.integer) and not isinstance(seed, bool) and seed >= 0
-    require(bool(good), f"seed must be an int >= 0; got {cut(seed)}")
 
 
 def generator(seed: int, *names: str) -> np.random.Generator:

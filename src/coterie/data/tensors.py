@@ -14,7 +14,8 @@ from torch import Tensor
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, named, rows, take
-from coterie.data.split_table import Dealt, ReadColumn, Split
+from coterie.config.data import Split
+from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.splits import numbered, stratified
 
 __all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over", "standardise"]
@@ -26,7 +27,7 @@ def from_tensors(
     clients: Mapping[str, Any] | Sequence[Any],
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     name: str = "tensors",
     classes: Sequence[str] = (),
     notes: Sequence[str] = (),
@@ -143,7 +144,7 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
     else:
         whole = _part(value, who)
         require(len(whole) > 0, f"{who} has no rows; remove it")
-        index = rule.within(strata(whole.labels), seed=seed, name=name, n=len(whole))
+        index = stratified(strata(whole.labels), rule.parts, seed=rule.seeded(seed), name=name, n=len(whole))
         parts = {key: whole.select(torch.from_numpy(at)) for key, at in index.items() if len(at)}
     return Client(name, parts["train"], parts.get("validation"), parts.get("test"))
 
@@ -219,7 +220,9 @@ def over_clients(
     for name in names:
         own = lists[name]
         require(len(own) > 0, f"client {name!r} has no rows; raise alpha or minimum, or lower the number of clients")
-        parts = split.within(None if classes is None else classes[own], seed=seed, name=name, n=len(own))
+        parts = stratified(
+            None if classes is None else classes[own], split.parts, seed=split.seeded(seed), name=name, n=len(own)
+        )
         within.append({key: own[at] for key, at in parts.items()})
     return indexed(inputs, labels, names, within, **about)
 
@@ -242,12 +245,12 @@ def split_over(
         split: who gets what.
         seed: of the run.
         standard: the test set that belongs to the data, in the same form, for a split whose `test` asks for it.
-        column: as for `Split.deal`.
+        column: as for `deal`.
         about: as for `Clients`; its `notes` are put before those of the split.
 
     Raises `InputError` if `split` asks for a standard test set and there is none.
     """
-    dealt = split.deal(labels, seed=seed, column=column)
+    dealt = deal(split, labels, seed=seed, column=column)
     held = _standard(split, dealt, labels, standard, seed)
     place = np.arange(len(labels))
     if callable(inputs):
@@ -270,8 +273,8 @@ def split_over(
         out = []
         for name in sorted(lists):
             own, origin = place[lists[name]], dealt.copies.get(name, name)
-            shares = split.shares(validation=origin not in dealt.validation)
-            within = stratified(labels[own], shares, seed=split.seeded(seed), name=origin)
+            fractions = shares(split, validation=origin not in dealt.validation)
+            within = stratified(labels[own], fractions, seed=split.seeded(seed), name=origin)
             own_parts = {key: own[at] for key, at in within.items()}
             if name in dealt.validation:
                 own_parts["validation"] = place[dealt.validation[name]]
@@ -304,7 +307,7 @@ def _standard(split: Split, dealt: Dealt, labels: NDArray[np.int64], standard: A
     inputs, classes = standard
     everyone = {**dealt.clients, **dealt.unseen}
     drawn = {
-        name: split.test_rows(labels[own], classes, seed=seed, name=dealt.copies.get(name, name))
+        name: standard_rows(split, labels[own], classes, seed=seed, name=dealt.copies.get(name, name))
         for name, own in everyone.items()
     }
     used = np.unique(np.concatenate(list(drawn.values())))

@@ -17,9 +17,9 @@ from torch import Tensor
 import coterie
 from coterie.base.errors import InputError, RunError
 from coterie.base.modules import ModuleSource, import_source
-from coterie.compute.metrics import register
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
+from coterie.config.registry import METRICS
 from coterie.contract.task import adopt_task
 from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart, wire_type
 
@@ -56,7 +56,7 @@ class Actor:
         _learn(parcel)
         clients, (model, loss, kernel), metrics = cloudpickle.loads(pickled)
         for name, metric in metrics.items():
-            register(name, metric)
+            METRICS.add(name, metric)
         self._shard = Shard(clients, Workspace(model, loss, clients[0], kernel=kernel))
         return coterie.__version__, os.getpid()
 

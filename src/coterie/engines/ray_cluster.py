@@ -16,7 +16,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, RunError, require
 from coterie.base.loss import RowLoss
 from coterie.base.modules import source_of, user_modules
-from coterie.compute.metrics import OWN
+from coterie.config.registry import METRICS
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.task import Task
 from coterie.contract.wire import Context, wire_types
@@ -124,7 +124,7 @@ class Host:
 
         idle = None if fresh or not _idle else _idle.pop()
         self.handle, self._known = idle or (_new_actor(), set())
-        content = (self._clients.subset(self.names), self._work, OWN)
+        content = (self._clients.subset(self.names), self._work, METRICS.added)
         try:
             pickled = cloudpickle.dumps(content)
         except Exception as error:

@@ -10,16 +10,40 @@ from typing import Any
 
 from coterie.base.errors import InputError
 from coterie.base.files import json_rows
-from coterie.run.files import unescaped
+from coterie.run.files import SUMMARY, unescaped
 
-__all__ = ["Columns", "csv_columns", "number_or_nan", "summary_rows"]
+__all__ = ["Columns", "csv_columns", "number_or_nan", "over_folds", "summary_rows"]
 
 Columns = Mapping[str, Callable[[str], Any]]
 
 
 def summary_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of `summary.json`; a row without its keys is an error that names it."""
-    return json_rows(path, {"method": str, "seed": int, "client": str, "split": str})
+    return json_rows(path, {"method": str, "seed": int, "fold": str, "client": str, "split": str})
+
+
+def over_folds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one row of a summary for each method, seed, client and split: metrics are means over rows, an RMSE that of all rows."""
+    folds: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        folds.setdefault((row["method"], row["seed"], row["client"], row["split"]), []).append(row)
+    return [group[0] if len(group) == 1 else _joined(group) for group in folds.values()]
+
+
+def _joined(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    sizes = [row["n"] for row in group]
+    joined = {**group[0], "n": sum(sizes), "n_train": sum(row["n_train"] for row in group) / len(group)}
+    for key in (
+        k
+        for k in group[0]
+        if k not in joined or k not in SUMMARY or k in ("majority", "majority_loss", "row_gradients")
+    ):
+        pairs = [(row.get(key), size) for row, size in zip(group, sizes, strict=True)]
+        values = [(float(v), size) for v, size in pairs if isinstance(v, int | float) and math.isfinite(v)]
+        power = 2 if key == "rmse" else 1
+        total = sum(size for _, size in values)
+        joined[key] = (sum(v**power * size for v, size in values) / total) ** (1 / power) if total else None
+    return joined
 
 
 def number_or_nan(text: str) -> float:

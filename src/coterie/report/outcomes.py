@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.base.files import json_rows, opened_tensors
-from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, paired_influences, row_error
+from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, joined_folds, paired_influences, row_error
 from coterie.run.files import PAIRED
 
 __all__ = ["Outcomes", "own_error"]
@@ -25,11 +25,12 @@ class Outcomes:
     seeds: tuple[int, ...]
 
     @cached_property
-    def _files(self) -> dict[tuple[str, int], tuple[Path, list[str]]]:
-        files = {}
+    def _files(self) -> dict[tuple[str, int], list[tuple[str, Path, list[str]]]]:
+        files: dict[tuple[str, int], list[tuple[str, Path, list[str]]]] = {}
         for path in sorted((self.folder / "outcomes").glob("*.safetensors")):
             with opened_tensors(path, "numpy") as (_, about):
-                files[about["method"], about["seed"]] = (path, list(about["clients"]))
+                run = files.setdefault((about["method"], about["seed"]), [])
+                run.append((str(about["fold"]), path, list(about["clients"])))
         return files
 
     @cached_property
@@ -49,7 +50,11 @@ class Outcomes:
     def of(self, method: str, seed: int) -> dict[str, Rows]:
         """The rows of each client; empty where nothing was saved (rows at institutions stay there, see `told`)."""
         if (method, seed) not in self._read:
-            self._read[method, seed] = self._load(*self._files[method, seed]) if (method, seed) in self._files else {}
+            folds: dict[str, list[Rows]] = {}
+            for fold, path, clients in self._files.get((method, seed), ()):
+                for client, rows in self._load(path, clients).items():
+                    folds.setdefault(client, []).append(rows._replace(folds=np.full(len(rows.loss), int(fold or 0))))
+            self._read[method, seed] = {client: joined_folds(rows) for client, rows in folds.items()}
         return self._read[method, seed]
 
     def _load(self, path: Path, clients: Sequence[str]) -> dict[str, Rows]:

@@ -14,11 +14,11 @@ import numpy as np
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.files import found, json_rows, read_json, read_toml
 from coterie.report.comparisons import Comparisons
-from coterie.report.files import summary_rows
+from coterie.report.files import over_folds, summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
 from coterie.report.text import display_names, is_number, label_in_words, printable
-from coterie.run.files import METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
+from coterie.run.files import ALL, METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
 
 __all__ = ["THRESHOLD", "Results", "threshold_of"]
 
@@ -91,8 +91,9 @@ class Results:
         rows = summary_rows(folder / "summary.json")
         require(bool(rows), f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
         experiment = read_toml(folder / "experiment.toml")
+        rows = [row for row in rows if row["fold"] != ALL]
         cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
-        for row in rows:
+        for row in over_folds(rows):
             cells.setdefault((row["method"], row["client"], row["split"]), {})[row["seed"]] = row
         algorithms = {row["method"]: str(row.get("algorithm", row["method"])) for row in rows}
         if threshold is None:
@@ -452,10 +453,10 @@ def _coinciding(
     methods: Sequence[str], algorithms: dict[str, str], rows: Sequence[dict[str, Any]]
 ) -> dict[str, tuple[str, ...]]:
     """Federated methods whose metrics are equal in every digit for all clients and seeds, by the first of them."""
-    numbers: dict[str, dict[tuple[str, str, int], dict[str, Any]]] = {m: {} for m in methods}
+    numbers: dict[str, dict[tuple[str, str, int, str], dict[str, Any]]] = {m: {} for m in methods}
     for row in rows:
         metrics = {k: v for k, v in row.items() if k not in SUMMARY}
-        numbers[row["method"]][row["client"], row["split"], row["seed"]] = metrics
+        numbers[row["method"]][row["client"], row["split"], row["seed"], row["fold"]] = metrics
     twins_of: dict[str, tuple[str, ...]] = {}
     for i, method in enumerate(methods):
         taken = {twin for group in twins_of.values() for twin in group}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.report.files import Columns, csv_columns, number_or_nan
+from coterie.run.files import ALL
 
 __all__ = ["Curve", "History", "Vector", "Weights", "clock_of", "history_of", "weights_of"]
 
@@ -35,12 +36,17 @@ class Curve(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Weights of one method, mean over seeds: `values` [rounds, targets, clients]; target `*` serves everybody."""
+    """Weights of one method, mean over seeds and folds: `values` [rounds, targets, clients]; target `*` serves everybody.
+
+    `runs` are the seeds and folds, and `late_of_runs` [runs, targets, clients] what each gave in the second half of its rounds.
+    """
 
     rounds: NDArray[np.int64]
     targets: tuple[str, ...]
     clients: tuple[str, ...]
     values: Vector
+    runs: tuple[tuple[int, str], ...] = ()
+    late_of_runs: Vector = np.zeros((0, 0, 0))
 
     def __repr__(self) -> str:
         return f"<weights of {len(self.clients)} clients for {len(self.targets)} targets, {len(self.rounds)} rounds>"
@@ -53,13 +59,27 @@ class Weights(NamedTuple):
 
 
 def history_of(folder: Path) -> History:
-    """`history.csv`, without what is not finite."""
+    """`history.csv`, without what is not finite; with folds their mean."""
     table: History = {}
-    columns: Columns = {"method": str, "seed": int, "round": int, "client": str, "split": str, "metric": str}
+    columns: Columns = {
+        "method": str,
+        "seed": int,
+        "fold": str,
+        "round": int,
+        "client": str,
+        "split": str,
+        "metric": str,
+    }
     columns_read = csv_columns(folder / "history.csv", {**columns, "value": number_or_nan})
-    for method, seed, at, client, split, metric, value in zip(*columns_read, strict=True):
-        if math.isfinite(value):
-            table.setdefault((method, client, split, metric), {}).setdefault(seed, {})[at] = value
+    folds: dict[tuple[str, str, str, str], dict[int, dict[int, list[float]]]] = {}
+    for method, seed, fold, at, client, split, metric, value in zip(*columns_read, strict=True):
+        if math.isfinite(value) and fold != ALL:
+            series = folds.setdefault((method, client, split, metric), {})
+            series.setdefault(seed, {}).setdefault(at, []).append(value)
+    for key, seeds in folds.items():
+        table[key] = {
+            seed: {at: sum(values) / len(values) for at, values in rounds.items()} for seed, rounds in seeds.items()
+        }
     return table
 
 
@@ -68,37 +88,42 @@ def weights_of(folder: Path, methods: Sequence[str], clients: Sequence[str]) -> 
     columns: Columns = {
         "method": str,
         "seed": int,
+        "fold": str,
         "round": int,
         "target": str,
         "client": str,
         "weight": number_or_nan,
     }
     columns_read = csv_columns(folder / "weights.csv", columns)
-    rows: dict[str, list[tuple[int, int, str, str, float]]] = {}
-    for method, *row in zip(*columns_read, strict=True):
-        rows.setdefault(method, []).append(tuple(row))
+    rows: dict[str, list[tuple[tuple[int, str], int, str, str, float]]] = {}
+    for method, seed, fold, *row in zip(*columns_read, strict=True):
+        if fold != ALL:
+            rows.setdefault(method, []).append(((seed, fold), *row))
     return {m: _weights(rows[m], clients) for m in methods if m in rows}
 
 
-def _weights(rows: list[tuple[int, int, str, str, float]], known: Sequence[str]) -> Weights:
-    seeds, rounds, targets, clients, weights = zip(*rows, strict=True)
+def _weights(rows: list[tuple[tuple[int, str], int, str, str, float]], known: Sequence[str]) -> Weights:
+    runs, rounds, targets, clients, weights = zip(*rows, strict=True)
     axes = (
-        sorted(set(seeds)),
+        sorted(set(runs)),
         sorted(set(rounds)),
         _ordered(set(targets), known),
         _ordered({*clients, *known}, known),
     )
     places = [{key: i for i, key in enumerate(axis)} for axis in axes]
     s, r, t, c = (
-        np.array([place[k] for k in keys])
-        for place, keys in zip(places, (seeds, rounds, targets, clients), strict=True)
+        np.array([place[k] for k in keys]) for place, keys in zip(places, (runs, rounds, targets, clients), strict=True)
     )
-    total, seen = np.zeros([len(axis) for axis in axes[1:]]), np.zeros([len(axis) for axis in axes[:3]], dtype=bool)
+    table = np.zeros([len(axis) for axis in axes])
+    seen = np.zeros(table.shape[:3], dtype=bool)
     value = np.nan_to_num(np.array(weights, dtype=float), nan=0.0, posinf=0.0, neginf=0.0)
-    np.add.at(total, (r, t, c), value)  # a client that did not take part has weight 0
+    np.add.at(table, (s, r, t, c), value)  # a client that did not take part has weight 0
     seen[s, r, t] = True
-    mean = total / np.maximum(seen.sum(axis=0), 1)[:, :, None]
-    return Weights(np.array(axes[1], dtype=np.int64), tuple(axes[2]), tuple(axes[3]), mean)
+    mean = table.sum(axis=0) / np.maximum(seen.sum(axis=0), 1)[:, :, None]
+    numbers = np.array(axes[1], dtype=np.int64)
+    late = numbers >= (numbers[0] + numbers[-1]) / 2
+    late_of_runs = table[:, late].sum(axis=1) / np.maximum(seen[:, late].sum(axis=1), 1)[:, :, None]
+    return Weights(numbers, tuple(axes[2]), tuple(axes[3]), mean, tuple(axes[0]), late_of_runs)
 
 
 def _ordered(names: set[str], clients: Sequence[str]) -> list[str]:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from coterie.base.errors import cut, require
 from coterie.config.hooks import Kind
 from coterie.config.rules import NOT_NEGATIVE, SIZE, TEXT
-from coterie.config.schema import Registry, options
+from coterie.config.schema import options
 from coterie.run.files import higher_is_better
 from coterie.run.history import History
 
-__all__ = ["CALLBACKS", "Callback", "EarlyStopping", "Followers", "Metrics", "keeps_validation"]
+__all__ = ["Callback", "EarlyStopping", "Followers", "Metrics", "keeps_validation"]
 
 
 class Metrics(NamedTuple):
@@ -116,18 +116,6 @@ def _last_improvement(values: Sequence[float], smallest: float) -> int:
         if value > best + smallest:
             best, at = value, i
     return at
-
-
-CALLBACKS = Registry(
-    "callback",
-    {
-        "early-stopping": EarlyStopping,
-        "mlflow": "coterie.run.trackers.mlflow:MLflow",
-        "tensorboard": "coterie.run.trackers.tensorboard:TensorBoard",
-    },
-    base=Callback,
-)
-"""What `[[callbacks]] name = ...` can name."""
 
 
 def keeps_validation(callbacks: Sequence[Any]) -> bool:

@@ -12,7 +12,8 @@ from torch import Tensor
 from coterie.base.errors import InputError, cut
 from coterie.base.metric_names import short_names
 from coterie.base.modules import load_object
-from coterie.compute.metrics import baselines, evaluate, find_metrics, register
+from coterie.compute.metrics import baselines, evaluate, find_metrics
+from coterie.config.registry import METRICS
 from coterie.contract.federation import Federation, QuorumError
 from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY, SummaryRow
@@ -176,7 +177,7 @@ def add_metrics(metrics: Iterable[str]) -> None:
         if ".py:" in metric:
             function = load_object(metric)
             if not callable(function):
-                raise InputError(f"{metric} must be a function (outputs, labels, kind); got {cut(function)}")
-            register(name, function)
+                raise InputError(f"{metric} must be a function {METRICS.function}; got {cut(function)}")
+            METRICS.add(name, function)
         else:
             find_metrics([metric])

@@ -8,35 +8,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from coterie import catalogue
+from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, placed, require
 from coterie.base.modules import load_object
-from coterie.config.hooks import check_hooks
+from coterie.config.hooks import check_hooks, check_object
+from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
 from coterie.config.schema import (
-    Registry,
     build,
     options_of,
     spell,
 )
 from coterie.contract.engine import EngineSpec
-from coterie.contract.filters import Filter, filters_of
-from coterie.contract.method import Method, as_method
+from coterie.contract.filters import Filter
+from coterie.contract.method import Method, filters_of
 from coterie.contract.training import LocalSGD
-from coterie.engines import ENGINES
-from coterie.filters import FILTERS
-from coterie.models import MODELS
-from coterie.run.callbacks import CALLBACKS, Callback
+from coterie.run.callbacks import Callback
 from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
-from coterie.run.files import own_objects
+from coterie.run.files import ALL, own_objects
 from coterie.run.grid import apply, check_grid, names_of, settings_of
 from coterie.run.personalisation import Tuning
-
-if TYPE_CHECKING:
-    from coterie.base.clients import Clients
 
 __all__ = [
     "Experiment",
@@ -143,7 +137,7 @@ class Experiment:
         require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
         experiment.build_model()
         for entry in experiment.methods:
-            filters_of(as_method(experiment.build_method(entry)), experiment.filters)
+            filters_of(experiment.build_method(entry), experiment.filters)
         check_grid(experiment.tune, experiment.methods, f"{where}, [tune]")
         for entry in experiment.methods if experiment.tune else ():
             for setting in experiment.trials_of(entry):
@@ -188,16 +182,18 @@ class Experiment:
         return {"name": entry.name, "label": entry.label, **spelled, **rest, **tuning}
 
     def _attack_table(self) -> dict[str, Any]:
-        from coterie.attacks import ATTACKS
 
         return {} if self.attack is None else self._spelled(ATTACKS, self.attack)
 
     def build_method(self, entry: MethodEntry) -> Any:
         """The method of an entry, with [local] below its own local settings."""
         if entry.name in self.objects:
-            return self.objects[entry.name]
-        fields = {**entry.fields, **self._local_of(entry)}
-        return build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
+            method = self.objects[entry.name]
+        else:
+            fields = {**entry.fields, **self._local_of(entry)}
+            method = build(find_method(entry.name), fields, f"{self.where}, method {entry.label!r}")
+        check_object(method, Method)
+        return method
 
     def _local_of(self, entry: MethodEntry) -> dict[str, LocalSGD]:
         """The local training of an entry by the name of its parameter; empty for a method that takes none."""
@@ -248,17 +244,37 @@ class Experiment:
         known = _object_of(self.model, self.objects)
         return model_of(self.model, f"{self.where}, [model]") if known is None else known
 
+    @property
+    def folds(self) -> int:
+        """Number of folds, 0 for one split a seed."""
+        folds = self.split.get("folds", 0)
+        return folds if isinstance(folds, int) else 0
+
     def load_data(self, seed: int) -> Clients:
-        """The clients of this experiment for one seed."""
+        """Return the clients of this experiment for one seed; with folds those of the first, whose rows all train (`of_fold`)."""
+        from coterie.data.folds import refuse_split
         from coterie.data.registry import clients_of, load
 
         table = dict(self.data)
         name = table.pop("name") if "name" in table else table.pop("folder")
-        known = {"seed": seed, "split": self.split or None, **table}
+        ready = isinstance(self.objects.get(name), Clients)
+        split = {key: value for key, value in self.split.items() if not (ready and key == "folds")}
+        settings = {"seed": self.run.seeds[0] if self.folds else seed, "split": split or None, **table}
         try:
-            return clients_of(self.objects[name], name, **known) if name in self.objects else load(name, **known)
+            clients = (
+                clients_of(self.objects[name], name, **settings) if name in self.objects else load(name, **settings)
+            )
+            if self.folds:
+                refuse_split(clients)
+            return clients
         except InputError as error:
             raise InputError(f"{self.where}: {error}" if self.where.endswith(".toml") else str(error)) from error
+
+    def of_fold(self, clients: Clients, seed: int, fold: str) -> Clients:
+        """Return the clients that `load_data` gave as one fold of this seed finds them; without folds as they are."""
+        from coterie.data.folds import with_fold
+
+        return with_fold(clients, self.folds, None if fold == ALL else int(fold), seed) if fold else clients
 
     def files(self, entry: MethodEntry) -> list[Path]:
         """The user's own files that a method of this experiment depends on, apart from a folder of data."""
@@ -313,7 +329,8 @@ def find_method(name: str) -> Callable[..., Any]:
             check_hooks(given, Method)
         method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
         return method
-    return catalogue.find(name)
+    registered: Callable[..., Any] = METHODS.find(name)
+    return registered
 
 
 def _trains(entry: MethodEntry) -> bool:
@@ -353,8 +370,6 @@ def label_of(table: Mapping[str, Any]) -> str:
 
 def build_local(table: Mapping[str, Any], where: str) -> LocalSGD:
     """The `LocalSGD` of a [local] table."""
-    import coterie.samplers  # noqa: F401 - it brings the samplers that a table may name
-
     return build(LocalSGD, table, where)
 
 
@@ -388,11 +403,10 @@ def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> Ru
 def _value(registry: Registry, table: Any, where: str, objects: Mapping[str, Any], *, named: str = "") -> Any:
     """What a table says: an object of the Python program, or a value whose class the registry finds."""
     given = _object_of(table, objects)
-    return registry.build(table, where, named=named) if given is None else registry.checked(given, where)
+    return registry.build(table, where, named=named) if given is None else registry.check_value(given, where)
 
 
 def _attack(table: Mapping[str, Any] | None, where: str, objects: Mapping[str, Any]) -> Any:
-    from coterie.attacks import ATTACKS
 
     if not table:
         return None

@@ -20,6 +20,7 @@ from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
 from coterie.run.hashes import sealed
 
 __all__ = [
+    "ALL",
     "FILES",
     "METRICS",
     "OBJECT",
@@ -38,6 +39,7 @@ __all__ = [
     "require_format",
     "require_readable",
     "safe_name",
+    "turn",
     "unescaped",
     "write_csv",
     "write_json",
@@ -72,8 +74,11 @@ class SummaryRow:
         return row
 
 
-SUMMARY = ("method", "algorithm", *(f.name for f in dataclasses.fields(SummaryRow) if f.name != "metrics"))
+SUMMARY = ("method", "algorithm", "fold", *(f.name for f in dataclasses.fields(SummaryRow) if f.name != "metrics"))
 """Columns of summary.json beside the metrics; a run directory has rows of several methods."""
+
+ALL = "all"
+"""In place of a fold's number: nothing is tested, and all rows train."""
 
 PAIRED = "paired.json"
 """Errors of paired differences that sites have told, whose rows are elsewhere."""
@@ -92,14 +97,14 @@ YARDSTICKS = ("trees-alone", "trees-pooled")
 
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 
-HISTORY = ("method", "seed", "round", "client", "split", "metric", "value")
-WEIGHTS = ("method", "seed", "round", "target", "client", "weight")
-TIMING = ("method", "seed", "round", "seconds", "own")
-ASKS = ("method", "seed", "round", "ask", "task")
+HISTORY = ("method", "seed", "fold", "round", "client", "split", "metric", "value")
+WEIGHTS = ("method", "seed", "fold", "round", "target", "client", "weight")
+TIMING = ("method", "seed", "fold", "round", "seconds", "own")
+ASKS = ("method", "seed", "fold", "round", "ask", "task")
 """Columns of the CSV files; those of asks.csv are followed by the fields of `contract.federation.ClientCost`."""
 
 
-WRITER: Mapping[str, Any] = {"format": 2, "coterie": __version__}
+WRITER: Mapping[str, Any] = {"format": 3, "coterie": __version__}
 """What says who wrote a run directory (`format.json`) and a checkpoint. The number goes up where another version would misread them."""
 
 
@@ -227,3 +232,12 @@ def safe_name(name: str) -> str:
     'St. Mary%27s%2C ward 1%2F2'
     """
     return "".join(c if c.isalnum() or c in "-_. +" else f"%{ord(c):02X}" for c in name)
+
+
+def turn(seed: int | str, fold: str = "") -> str:
+    """Return the end of the name of each file of a seed, and of one fold of it where a run has folds.
+
+    >>> turn(0), turn(0, "3"), turn(0, "all")
+    ('0', '0-k3', '0-kall')
+    """
+    return f"{seed}-k{fold}" if fold else str(seed)

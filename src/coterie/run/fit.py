@@ -20,15 +20,16 @@ from coterie.base.errors import InputError, cut, require
 from coterie.base.interrupts import heeded
 from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copied
-from coterie.config.hooks import adopted
+from coterie.config.hooks import check_object
+from coterie.config.registry import MODELS
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
-from coterie.contract.filters import Filter, filters_of
-from coterie.contract.method import Method, as_attack, as_method, validation_kept
+from coterie.contract.filters import Filter
+from coterie.contract.method import Attack, Method, MethodLike, filters_of, validation_kept
 from coterie.contract.training import LocalSGD
 from coterie.data.registry import clients_of, load
 from coterie.engines.inprocess import InProcess
-from coterie.models import MODELS, ModelSpec, build_model, freeze
+from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.arguments import check_types
 from coterie.run.callbacks import keeps_validation
 from coterie.run.evaluation import add_metrics
@@ -73,7 +74,7 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
 
 @one_at_a_time
 def fit(
-    method: Method[Any] | str,
+    method: MethodLike | str,
     clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
     model: nn.Module | ModelSpec | Callable[..., nn.Module] | str = MODELS.default,
     rounds: int = 50,
@@ -113,17 +114,15 @@ def fit(
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
     check_types(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
-    adopted(engine, EngineSpec)
+    check_object(engine, EngineSpec)
     resumable = checkpoint is not None or not settings.resume
     require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
     rows = _clients(clients, seed)
     settings = _with_own_metrics(settings)
     settings.check(rounds, seed, len(rows))
-    if isinstance(method, str):
-        method = _method_called(method)
+    chosen = _method_of(method, local)
     spec = model_of({"name": model}, f"model {model!r}") if isinstance(model, str) else model
-    method = as_method(method if local is None else _with_local(method, local))
     module = build_model(spec, rows, seed)
     if settings.freeze or start is not None:
         module = copied(module)  # the caller's stays as it is
@@ -132,18 +131,18 @@ def fit(
         start_from(module, start)
     wrong: tuple[str, ...] = ()
     if attack is not None:
-        attack = as_attack(attack)
+        check_object(attack, Attack)
         wrong = choose_attackers(attack.on, rows.names, seed)
         rows = with_lies(rows, attack, wrong)
-    prepared = _prepare(method, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
+    prepared = _prepare(chosen, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
     with one_thread(), heeded():
-        method.check(prepared.names)
-        filters_of(method, filters)
+        chosen.check(prepared.names)
+        filters_of(chosen, filters)
         opened = _opened(engine, prepared, module, settings)
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
-            run = run_method(opened, method, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
+            run = run_method(opened, chosen, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
         finally:
             opened.close()
     return replace(run, meaning=Meaning.of(opened.loss, rows))
@@ -172,6 +171,14 @@ def _method_called(name: str) -> Any:
 def _with_own_metrics(settings: RunSettings) -> RunSettings:
     add_metrics(settings.metrics)
     return replace(settings, metrics=short_names(settings.metrics))
+
+
+def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
+    """Return the method that an object or a name means, with this local training if any is given."""
+    named = _method_called(method) if isinstance(method, str) else method
+    chosen: Method[Any] = named if local is None else _with_local(named, local)
+    check_object(chosen, Method)
+    return chosen
 
 
 def _with_local(method: Any, local: LocalSGD) -> Any:
@@ -212,7 +219,7 @@ def personalise(
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
     check_types(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
-    adopted(engine, EngineSpec)
+    check_object(engine, EngineSpec)
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), heeded():

@@ -10,25 +10,19 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from coterie.attacks import ATTACKS
 from coterie.base.errors import InputError
-from coterie.config.schema import Option, Registry, explanations, options_of
+from coterie.config.data import KINDS_OF, Split, Tables
+from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, MODELS, Registry
+from coterie.config.schema import Option, explanations, options_of
 from coterie.contract.training import LocalSGD
-from coterie.data.split_table import KINDS_OF, Split
-from coterie.data.tables.settings import FileSettings, TableSettings
-from coterie.engines import ENGINES
-from coterie.filters import FILTERS
-from coterie.models import MODELS
-from coterie.run.callbacks import CALLBACKS
 from coterie.run.entries import ModelTable, ReportTable, RunTable
-from coterie.samplers import SAMPLERS
 
-__all__ = ["CHOICES", "DECLARED", "REGISTRIES", "SEVERAL", "Key", "keys", "keys_of", "lasting"]
+__all__ = ["CHOICES", "DECLARED", "SEVERAL", "Key", "keys", "keys_of", "lasting"]
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
-    "data": (TableSettings, FileSettings),
+    "data": (Tables,),
     "split": (Split,),
     "model": (MODELS, ModelTable),
     "local": (LocalSGD,),
@@ -41,9 +35,6 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
 
 SEVERAL: Mapping[str, Registry] = {"filters": FILTERS, "callbacks": CALLBACKS}
 """Tables of which an experiment has several, each with a name."""
-
-REGISTRIES = (MODELS, ENGINES, ATTACKS, FILTERS, CALLBACKS, SAMPLERS)
-"""All that a `name` can be looked up in, but for methods and data sets."""
 
 CHOICES = {"model": "name", "engine": "name", "attack": "name", "split": "kind"}
 """The key of a table that decides which other keys it has."""
@@ -144,9 +135,10 @@ def _name_of(table: str, registry: Registry) -> Key:
 
 def _fields_of_entries(table: str, registry: Registry) -> Iterator[Key]:
     by_name: dict[str, list[Key]] = {}
-    for entry in registry:
-        for key in _fields(table, registry[entry], (entry,)):
+    classes = {name: cls for name, cls in registry.importable()[0].items() if is_dataclass(cls)}
+    for name, cls in classes.items():
+        for key in _fields(table, cast("type", cls), (name,)):
             by_name.setdefault(key.name, []).append(key)
     for several in by_name.values():
-        shared = len(several) == len(registry)
+        shared = len(several) == len(classes)
         yield several[0]._replace(entries=() if shared else tuple(key.entries[0] for key in several))

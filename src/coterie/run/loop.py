@@ -20,10 +20,11 @@ from coterie.base.files import state_type
 from coterie.base.rng import Rng
 from coterie.compute.appeal import measure_appeal, staying
 from coterie.compute.capacity import check_free_memory, free_bytes
+from coterie.config.hooks import check_object
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
-from coterie.contract.filters import Filter, filters_of
-from coterie.contract.method import Log, Method, Sampler, as_log, as_method, as_models, as_sampler
+from coterie.contract.filters import Filter
+from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
 from coterie.contract.training import LocalSGD
 from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles, fingerprints
@@ -63,7 +64,8 @@ class _Loop:
         settings: RunSettings,
         filters: Sequence[Filter],
     ) -> None:
-        self.method, self.engine = as_method(method), engine
+        check_object(method, Method)
+        self.method, self.engine = method, engine
         self.own = type(self.method).__name__
         self.rounds, self.seed, self.settings = rounds, seed, settings
         self.per_round, self.every = settings.per_round(len(engine.clients)), settings.every(rounds)
@@ -72,7 +74,9 @@ class _Loop:
             raise InputError(
                 f"run.appeal.leave decides who may be drawn, but {self.own} chooses its clients itself; leave out one of the two"
             )
-        self.sampler = Sampler() if self.method.sampler is None else as_sampler(self.method.sampler)
+        if method.sampler is not None:
+            check_object(method.sampler, Sampler)
+        self.sampler = Sampler() if method.sampler is None else method.sampler
         # Attackers lie and filters run while a model is trained; what is looked at in between, and at the end, is measured as it is.
         self.training = Federation(
             engine,

@@ -17,31 +17,31 @@ from coterie.base.files import opened_tensors, write_atomically
 from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
-from coterie.run.files import safe_name
+from coterie.run.files import safe_name, turn
 from coterie.run.history import Run
 
 __all__ = ["about_models", "frozen_path", "load_model_file", "open_model_file", "save_model", "save_models"]
 
 
-def save_models(folder: Path, label: str, run: Run, clients: Clients) -> list[Path]:
+def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str = "") -> list[Path]:
     """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
-    about = about_models(label, run, clients)
+    about = {**about_models(label, run, clients), **({"fold": fold} if fold else {})}
     apart = _shared(run)
     files: list[Path] = []
     if apart:
-        files.append(frozen_path(folder, label, run.seed))
+        files.append(frozen_path(folder, label, run.seed, fold))
         _save(files[0], apart, about)
         about["frozen"] = True
     for client in run.models:
-        name = f"{label}-{run.seed}" + ("" if client == "*" else f"-{client}")
+        name = f"{label}-{turn(run.seed, fold)}" + ("" if client == "*" else f"-{client}")
         files.append(folder / f"{safe_name(name)}.safetensors")
         save_model(files[-1], run, client, about, without=apart)
     return files
 
 
-def frozen_path(folder: Path, label: str, seed: int | str) -> Path:
+def frozen_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Path:
     """Where, below `models/`, the tensors are that all models of a method and seed share."""
-    return folder / "frozen" / f"{safe_name(f'{label}-{seed}')}.safetensors"
+    return folder / "frozen" / f"{safe_name(f'{label}-{turn(seed, fold)}')}.safetensors"
 
 
 def _shared(run: Run) -> Mapping[str, Tensor]:
@@ -91,5 +91,7 @@ def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     with opened_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
     if about.get("frozen") is True:
-        tensors |= load_model_file(frozen_path(path.parent, str(about.get("method")), str(about.get("seed"))))
+        tensors |= load_model_file(
+            frozen_path(path.parent, str(about.get("method")), str(about.get("seed")), str(about.get("fold", "")))
+        )
     return tensors, about

@@ -21,7 +21,7 @@ from coterie.config.rules import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, o
 from coterie.config.schema import options
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
-from coterie.contract.task import Model, Size, task
+from coterie.contract.task import Model, ModelOfEach, Size, task
 from coterie.contract.wire import PerClient, wire_type
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run
@@ -81,7 +81,7 @@ def tunable(layout: Layout, part: str) -> Tensor:
 
 
 @task
-def tune(cohort: Cohort, *, x: Tensor, tuning: Tuning) -> Tuned:
+def tune(cohort: Cohort, *, x: ModelOfEach, tuning: Tuning) -> Tuned:
     """Each client's best of all numbers of steps and learning rates by the loss on its validation rows, fewer steps first.
 
     x is a model for each client [n, d + b]; it stays where a client has no validation rows to choose by.

@@ -10,7 +10,7 @@ from coterie.base.loss import RowLoss
 from coterie.base.metric_names import LOSSES, short_names
 from coterie.base.modules import load_object
 from coterie.compute.metrics import DEFAULT_METRICS, find_metrics
-from coterie.config.hooks import adopted
+from coterie.config.hooks import check_object
 from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of, optional
 from coterie.config.schema import Flag, InFiles, options
 from coterie.run.callbacks import Callback
@@ -120,7 +120,7 @@ class RunSettings:
         find_metrics(self.metrics)
         for one in self.callbacks:
             if isinstance(one, Callback):
-                adopted(one, Callback)
+                check_object(one, Callback)
 
     def every(self, rounds: int) -> int:
         """Rounds between evaluations, of `rounds`."""

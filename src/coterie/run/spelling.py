@@ -11,20 +11,16 @@ from typing import Any
 
 from torch import nn
 
-from coterie import catalogue
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.files import found
 from coterie.base.identity import code_hash, identity
 from coterie.base.vector import add_tensors
-from coterie.config.schema import Registry, build, spell
+from coterie.config.registry import ATTACKS, CALLBACKS, DATASETS, ENGINES, FILTERS, METHODS, MODELS, Registry
+from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
 from coterie.contract.training import LocalSGD
-from coterie.data import DATASETS
-from coterie.engines import ENGINES
-from coterie.filters import FILTERS
-from coterie.models import MODELS
-from coterie.run.callbacks import CALLBACKS, Callback
+from coterie.run.callbacks import Callback
 from coterie.run.entries import RunTable
 from coterie.run.experiment import Experiment, method_table
 from coterie.run.files import OBJECT
@@ -58,8 +54,6 @@ def experiment_of(
 
     Raises `InputError` as a TOML file does.
     """
-    from coterie.attacks import ATTACKS
-
     spelling = _Spelling()
     start = {} if init is None else {"init": os.fspath(init) if _is_path(init) else spelling.keep(init, "state-dict")}
     tables = {
@@ -155,8 +149,8 @@ class _Spelling:
         fields = {f.name for f in dataclasses.fields(method)} if dataclasses.is_dataclass(method) else set()
         if local is not None and "local" in fields:
             method = dataclasses.replace(method, local=local)
-        name = (getattr(method, "catalogue", None) or ("",))[0]
-        if name and type(method) is catalogue.find(name):
+        name = METHODS.name_of(type(method))
+        if name is not None and dataclasses.is_dataclass(method):
             spelled = spell(method)
             if identity(build(type(method), spelled, WHERE)) == identity(method):
                 return {"name": name, **spelled}

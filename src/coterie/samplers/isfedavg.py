@@ -103,8 +103,6 @@ class ISFedAvg(Preset):
     [0.1, 1.0]
     """
 
-    catalogue = "isfedavg", 220
-
     sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property

@@ -34,6 +34,7 @@ Laws:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -46,7 +47,8 @@ from coterie.config.rules import SHARE, Rule, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
-from coterie.contract.task import Flag, Model, task
+from coterie.contract.requests import Asks, asks
+from coterie.contract.task import Flag, Holds, Model, task
 from coterie.contract.wire import PerClient, wire_type
 from coterie.samplers.weighted import (
     Counts,
@@ -83,6 +85,10 @@ class Comparison(NamedTuple):
     distance: Tensor
     held: Tensor
     known: Tensor
+
+
+OwnShares = Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001), each=True)]
+"""Shares of the classes, of each client."""
 
 
 @task
@@ -135,7 +141,7 @@ def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Compa
 
 
 @task
-def keep(cohort: Cohort, *, q: Tensor) -> Kept:
+def keep(cohort: Cohort, *, q: OwnShares) -> Kept:
     """Store q_k [n, C], and forget x_k."""
     cohort.keep(SHARES, q)
     cohort.keep(MODEL, torch.zeros(len(cohort.names), 0))
@@ -143,7 +149,14 @@ def keep(cohort: Cohort, *, q: Tensor) -> Kept:
 
 
 @task
-def solve(cohort: Cohort, *, lipschitz: Tensor, p: Tensor, floor: float, exact: bool) -> Kept:
+def solve(
+    cohort: Cohort,
+    *,
+    lipschitz: Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, math.inf), each=True)],
+    p: OwnShares,
+    floor: float,
+    exact: bool,
+) -> Kept:
     """Algorithm 1 at the clients, from L_k [n, C] and p [n, C]."""
     own = normalised(class_counts(cohort).counts)
     rows = zip(p, own, lipschitz, strict=True)
@@ -192,6 +205,12 @@ class LipschitzSampler(Weighted):
     exact: bool = False
     where: Annotated[str, WHERE] = "server"
     preference: Annotated[Preference, PREFERENCE] = None
+
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """Local models, and class counts and shares, or what clients need to find shares themselves."""
+        server = (asks(class_counts), asks(keep))
+        return asks(local_models), *(server if self.where == "server" else (asks(solve),))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preference", _pairs(self.preference))
@@ -294,8 +313,6 @@ class ISFL(Preset):
     >>> [round(run.history.select(f"q[{i}]", "a")[-1][1], 2) for i in range(3)]  # by class, for the client without class 2
     [0.36, 0.64, 0.0]
     """
-
-    catalogue = "isfl", 80
 
     floor: Annotated[float, SHARE] = 0.05
     sample_ratio: Annotated[float, SHARE] = 1.0

@@ -39,7 +39,7 @@ from coterie.config.rules import SHARE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
-from coterie.contract.task import task
+from coterie.contract.task import Holds, task
 from coterie.contract.wire import wire_type
 from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised
 
@@ -51,7 +51,7 @@ SHARES = "class-shares"
 
 
 @task
-def keep_shares(cohort: Cohort, *, p: Tensor) -> Kept:
+def keep_shares(cohort: Cohort, *, p: Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001))]) -> Kept:
     """Store p [C]."""
     cohort.keep(SHARES, p.expand(len(cohort.names), -1))
     return Kept(torch.ones(len(cohort.names)))
@@ -70,6 +70,11 @@ class ClassShareSampler(Weighted):
     """
 
     sample_ratio: Annotated[float, SHARE] = 1.0
+
+    tasks = (
+        class_counts,
+        keep_shares,
+    )
 
     def check(self, federation: Federation) -> None:
         """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""
@@ -106,8 +111,6 @@ class PjIS(Preset):
     >>> [round(float(x.sigmoid()), 1) for x in found]  # probability of class 1 after training at a alone
     [0.1, 0.8]
     """
-
-    catalogue = "pj-is", 210
 
     sample_ratio: Annotated[float, SHARE] = 1.0
 

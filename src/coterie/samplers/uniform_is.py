@@ -75,8 +75,6 @@ class UniformIS(Preset):
     [0.1, 0.5]
     """
 
-    catalogue = "uniform-is", 200
-
     sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property

@@ -17,10 +17,13 @@ from coterie.algorithms.fedavg import FedAvg, State
 from coterie.base.errors import require
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
+from coterie.compute.tasks import local_update
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Sampler
+from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, task
+from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["Counts", "Kept", "Preset", "Weighted", "class_counts", "kept_shares", "normalised", "number_of_classes"]
@@ -90,11 +93,20 @@ class Weighted(Sampler):
 class Preset(FedAvg):
     """FedAvg with the sampler of this method, its hook `sampler`; it has a field `sample_ratio` beside those of FedAvg."""
 
+    @property
+    def tasks(self) -> tuple[Asks, ...]:
+        """FedAvg's, with the sampler of this method."""
+        return (asks(local_update, local=self._sampled),)
+
     def __post_init__(self) -> None:
         name = type(self).__name__
         alone = self.local.sampler is None
         require(alone, f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg")
 
+    @property
+    def _sampled(self) -> LocalSGD:
+        return replace(self.local, sampler=self.sampler)
+
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """FedAvg's round with `federation.clients`."""
-        return FedAvg(replace(self.local, sampler=self.sampler), self.lr).round(state, federation, rng)
+        return FedAvg(self._sampled, self.lr).round(state, federation, rng)

@@ -11,13 +11,14 @@ from typing import Any
 
 from coterie.base.errors import require
 from coterie.base.files import write_atomically
-from coterie.contract.filters import Filter, filters_of
-from coterie.contract.method import as_method
+from coterie.config.registry import FILTERS
+from coterie.contract.filters import Filter
+from coterie.contract.method import filters_of
+from coterie.contract.requests import declared
 from coterie.contract.training import LocalSGD
-from coterie.filters import FILTERS
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
-from coterie.sites.allowed import Allowed, tasks_of
+from coterie.sites.allowed import Allowed
 from coterie.sites.minima import STATISTICS
 from coterie.sites.paired import comparisons
 from coterie.sites.plan import Plan, read_plan
@@ -52,7 +53,7 @@ class Approved:
         allowed = {}
         for entry in experiment.methods:
             method = experiment.build_method(entry)
-            filters = filters_of(as_method(method), experiment.filters)
+            filters = filters_of(method, experiment.filters)
             for seed in experiment.run.seeds:
                 about = (method, seed, experiment.run.rounds, metric_names(experiment), filters)
                 allowed[f"{entry.label}-{seed}"] = Allowed(*about)
@@ -63,15 +64,11 @@ class Approved:
         """The pairs of methods of whose difference the error may be asked."""
         return comparisons(self.plan.experiment)
 
-    @property
-    def budget_of_a_round(self) -> int:
-        """Requests of a round of one method and seed, all about the same rows, that this approval is good for."""
-        return self.plan.deployment.asks_per_round * self.plan.deployment.runs
-
-    @property
-    def budget(self) -> int:
-        """Requests about encoded rows that this approval is good for."""
-        return len(self.pairs) * (self.plan.experiment.run.rounds + 1) * self.budget_of_a_round
+    def models(self, pair: str) -> dict[str, int]:
+        """By task, about how many models a round of a method and seed may ask, over all runs."""
+        deployment = self.plan.deployment
+        tasks = self.pairs[pair].tasks
+        return {name: one.most_models(len(deployment.sites)) * deployment.runs for name, (one, _) in tasks.items()}
 
 
 def plan_hash(path: Path) -> str:
@@ -112,14 +109,17 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     )
     for entry in experiment.methods:
         method = experiment.build_method(entry)
-        filters = filters_of(as_method(method), experiment.filters)
+        filters = filters_of(method, experiment.filters)
         yield f"method    {entry.label}: {run.rounds} rounds{_trained(getattr(method, 'local', None))}"
         yield from (f"          before it leaves, {_changed(one)}" for one in filters)
-        for task in tasks_of(method):
-            yield f"          {short(task.name)} leaves: {', '.join(_said(k, kind) for k, kind in task.kinds.items())}"
+        for one, _ in declared(method).values():
+            fields = ", ".join(_said(k, kind) for k, kind in one.task.kinds.items())
+            times = one.most_models(len(deployment.sites)) * deployment.runs
+            yield f"          {short(one.task.name)} leaves: {fields}; of up to {times} models in each round"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
     yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
-    yield f"budget    {approved.budget} requests, {approved.budget_of_a_round} of each round of a method; then a new approval is needed"
+    budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
+    yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
     yield (
         f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
         f"{settings.minimum_batch} rows"

@@ -6,15 +6,12 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 from torch import nn
 
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
-from coterie.contract.method import as_method
-from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import served
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
@@ -23,6 +20,7 @@ from coterie.run.loop import run_method
 from coterie.sites.paired import DECIDING, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
+from coterie.study.layout import Pair
 from coterie.study.preflight import initial, run_settings
 
 __all__ = ["Sites"]
@@ -41,32 +39,30 @@ class Sites:
     def fit(
         self,
         experiment: Experiment,
-        entry: MethodEntry,
+        pair: Pair,
         clients: Clients,
         module: nn.Module,
-        seed: int,
         *,
-        checkpoint: Path,
         resume: bool,
         progress: Callable[[int], None],
     ) -> Run:
         """Run one method on the sites."""
         sites = cast("RemoteClients", clients)  # which `load` gave
         run, start = experiment.run, initial(experiment)
-        method = as_method(experiment.build_method(entry))
+        method = experiment.build_method(pair.entry)
         if start is not None:
             start_from(module, start)
         self.engine.prepare(
             module,
             sites,
-            pair=f"{entry.label}-{seed}",
+            pair=pair.name,
             resume=resume,
             kernel=experiment.engine.kernel,
             loss=run.loss,
         )
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))
         finished = run_method(
-            self.engine, method, run.rounds, seed, settings, filters=experiment.filters, checkpoint=checkpoint
+            self.engine, method, run.rounds, pair.seed, settings, filters=experiment.filters, checkpoint=pair.folder
         )
         self._let_note(finished)
         return replace(finished, meaning=Meaning.of(self.engine.loss, clients))

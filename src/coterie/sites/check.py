@@ -7,18 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie import catalogue
 from coterie.base.errors import InputError, nearest, require
+from coterie.base.spelling import alike, quoted
+from coterie.config.data import EVERY_FILE
+from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
-from coterie.data.tables.read import read
-from coterie.data.tables.settings import EVERY_FILE
-from coterie.data.tables.spelling import alike, quoted
+from coterie.data.tables.folder import fit_to
+from coterie.data.tables.read import read, reading_of
 from coterie.sites.approval import Approved, approved_file, fits, plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.minima import moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
-from coterie.sites.tables import file_settings, read_site, table_options, table_settings
+from coterie.sites.tables import read_site, table_options, table_settings
 from coterie.sites.versions import VERSIONS_FILE, compared
 
 __all__ = ["check_site"]
@@ -50,7 +51,7 @@ def check_site(place: Path, *, site: str | None = None, settings_file: Path | No
     require(site in plan.deployment.sites, f"the plan has no site {site!r}; {nearest(site, plan.deployment.sites)}")
     import coterie.compute.metrics  # noqa: F401 - the settings may name its tasks
 
-    catalogue.methods()  # and those of all methods
+    METHODS.importable()  # and those of all methods
 
     settings = read_settings(settings_file)
     options = table_options(plan.experiment.data)
@@ -93,7 +94,7 @@ def _looked_at(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
     """What `coterie check` says of the site's file alone. Raises `InputError` for a column that the plan spells otherwise."""
     options = table_options(plan.experiment.data)
     settings = table_settings(options)
-    table = read(file, settings.reading(site), name=site)
+    table = read(file, reading_of(settings, site), name=site)
     for column in plan.deployment.columns:
         other = next((name for name in table.columns if column not in table.columns and alike(name, column)), None)
         require(
@@ -101,15 +102,15 @@ def _looked_at(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
             f"{file} has a column {other!r} where the plan has {column!r}; are they the same? Then rename it in the file, or let the "
             f"plan say rename = {{{quoted(str(other))} = {quoted(column)}}}",
         )
-    fitted = settings.fitted_to({site: table})
+    fitted = fit_to(settings, {site: table})
     own = replace(  # what the plan says of columns and files of other sites is not about this file
         fitted,
         rename={},
-        drop={EVERY_FILE: tuple(c for c in fitted.dropped if c in table.columns)},
+        drop={EVERY_FILE: tuple(c for c in fitted.dropped() if c in table.columns)},
         categorical=tuple(c for c in fitted.categorical if c in table.columns),
         missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
     )
-    return check_tables({site: table}, own, file_settings(options), split=plan.experiment.split or None).problems
+    return check_tables({site: table}, own, split=plan.experiment.split or None).problems
 
 
 def _check_certificate(startup: Path, site: str) -> None:

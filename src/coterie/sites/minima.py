@@ -7,6 +7,7 @@ whose replies rest on single classes are looked at afterwards.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from copy import copy
@@ -18,16 +19,28 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
-from coterie.data.tables.columns import Column, Table
-from coterie.data.tables.recipe import TableCohort, describe
-from coterie.data.tables.settings import MANY_CLASSES
+from coterie.base.errors import is_number
+from coterie.data.tables.agreement import MANY_CLASSES
+from coterie.data.tables.cells import Column, Table
+from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe, moments
 from coterie.sites.allowed import RefusedError
 from coterie.sites.tables import described_as, left_out
 
-__all__ = ["classes_withheld", "described", "moments_fit", "parts_withheld", "summed", "table_withheld"]
+__all__ = [
+    "classes_withheld",
+    "described",
+    "moments_fit",
+    "parts_withheld",
+    "recipe_fits",
+    "summed",
+    "table_withheld",
+    "within_reach",
+]
 
 STATISTICS = 3
 """Numbers about each column that a site gives for each seed: count, mean and sum of squares about it."""
+FARTHEST = 1e6
+"""Deviations from the mean that a training value may have at most on the scale of a recipe."""
 OF_ALL_ROWS = ("accuracy", "top5")
 """Metrics that rest on all rows of a part; any other may rest on those of a single class."""
 
@@ -107,6 +120,64 @@ def summed(table: Table, options: Mapping[str, Any]) -> set[str]:
     numbers = {name for name, column in table.columns.items() if column.numbers is not None or column.kind == "empty"}
     cut = options.get("above") is not None or not _is_quantity(about, options)
     return numbers - left_out(options) - ({options["label"]} if cut else set())
+
+
+def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, Any]) -> None:
+    """Raise `RefusedError` for a recipe that makes other features of this table than the plan says, or that a training row could break.
+
+    Whether a recipe is taken follows from the plan and from what the site has told of each column (count, mean, squares), and from no
+    single value: else a server could move mean and scale until the recipe fails, and read the value off them.
+    """
+    label, columns = recipe["label"], recipe["columns"]
+    chosen, drop = options.get("categorical", ()), left_out(options)
+    if label["column"] != options["label"] or label["above"] != options.get("above"):
+        raise RefusedError("the recipe has another label than the approved plan")
+    if len(label["classes"]) > MANY_CATEGORIES:
+        raise RefusedError(
+            f"the recipe has {len(label['classes'])} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
+        )
+    names = [column["name"] for column in columns]
+    if len({*names}) < len(names):
+        raise RefusedError("the recipe uses a column twice")
+    features = sum(1 if column["kind"] == "number" else len(column["categories"]) for column in columns)
+    if len(recipe["features"]) != features:
+        raise RefusedError("the recipe has other features than its columns")
+    for column in columns:
+        name, own = column["name"], table.columns.get(column["name"])
+        plain = own is not None and own.kind in ("number", "boolean") and name not in chosen
+        if name in (options["label"], *drop) or (plain and column["kind"] != "number"):
+            raise RefusedError(f"the recipe uses column {name[:40]!r} otherwise than the approved plan")
+        if column["kind"] == "number":
+            _scale_fits(column, name, table)
+    if "scale" in label:
+        _scale_fits(label, label["column"], table)
+
+
+def _scale_fits(spec: Mapping[str, Any], name: str, table: Table) -> None:
+    """Raise `RefusedError` if the training values of a column could be more than `FARTHEST` on the recipe's scale."""
+    mean, scale = spec["mean"], spec["scale"]
+    if not (is_number(mean) and is_number(scale) and scale > 0):
+        raise RefusedError(f"the recipe has no mean and scale of column {name[:40]!r}")
+    count, own, squares = (float(v) for v in moments(TableCohort({table.name: table}), schema=json.dumps([name])))
+    if math.sqrt(squares + count * (own - mean) ** 2) > FARTHEST * scale:
+        raise RefusedError(f"the recipe scales column {name[:40]!r} otherwise than its values")
+
+
+def within_reach(table: Table, recipe: Mapping[str, Any]) -> Table:
+    """Return `table` with the numbers of all rows but training rows at most `FARTHEST` from the mean on the recipe's scale.
+
+    Of training rows that is known, so that no row can make a recipe fail.
+    """
+    specs = {c["name"]: c for c in recipe["columns"] if c["kind"] == "number"}
+    if "scale" in recipe["label"]:
+        specs[recipe["label"]["column"]] = recipe["label"]
+    columns = dict(table.columns)
+    for name, spec in specs.items():
+        column = table.columns.get(name)
+        if column is not None and column.numbers is not None:
+            reach = FARTHEST * spec["scale"]
+            columns[name] = replace(column, numbers=column.numbers.clip(spec["mean"] - reach, spec["mean"] + reach))
+    return replace(table, columns=columns)
 
 
 def parts_withheld(clients: Clients, least: int) -> Clients:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Annotated
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.config.rules import POSITIVE, SIZE, TEXT, Rule, list_of
+from coterie.config.registry import FILTERS, MODELS
+from coterie.config.rules import POSITIVE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
 from coterie.engines.inprocess import InProcess
-from coterie.filters import FILTERS
-from coterie.models import MODELS
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
 from coterie.run.tables import read_tables
@@ -49,8 +48,7 @@ class Deployment:
         kits: folder for the kits, one per site, one for the server and one for the operator.
         timeout: seconds that a site has to answer an ask.
         columns: columns that every site must have; default: those that all share.
-        runs: how often the plan may be run from its beginning; sites count the requests.
-        asks_per_round: requests to a site in a round of one method, at most.
+        runs: how often the plan may be run from its beginning, 1 to 100; sites count the models that they are asked about.
     """
 
     sites: Annotated[tuple[str, ...], _SITES]
@@ -60,8 +58,7 @@ class Deployment:
     kits: Annotated[str, Rule(TEXT.test, "a folder")] = "kits"
     timeout: Annotated[float, Rule(POSITIVE.test, "a number of seconds > 0")] = 600.0
     columns: Annotated[tuple[str, ...], _COLUMNS] = ()
-    runs: Annotated[int, SIZE] = 3
-    asks_per_round: Annotated[int, SIZE] = 32
+    runs: Annotated[int, Rule(lambda v: type(v) is int and 0 < v <= 100, "a number of runs from 1 to 100")] = 3
 
     def __post_init__(self) -> None:
         twice = [s for s in self.sites if self.sites.count(s) > 1]

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
@@ -20,27 +20,37 @@ from typing import Any
 
 import torch
 
-from coterie import catalogue
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.rng import forked
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.contract.method import as_method, validation_kept
+from coterie.config.registry import METHODS
+from coterie.contract.method import validation_kept
+from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
-from coterie.data.tables.columns import Table
-from coterie.data.tables.folder import encoded_client
-from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe
+from coterie.data.tables.cells import Table
+from coterie.data.tables.folder import encode_client
+from coterie.data.tables.recipe import TableCohort, describe
 from coterie.models import build_shape, freeze
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
 from coterie.sites.log import entries
-from coterie.sites.minima import classes_withheld, described, moments_fit, parts_withheld, summed, table_withheld
+from coterie.sites.minima import (
+    classes_withheld,
+    described,
+    moments_fit,
+    parts_withheld,
+    recipe_fits,
+    summed,
+    table_withheld,
+    within_reach,
+)
 from coterie.sites.noted import Noted
 from coterie.sites.paired import note_outcomes, paired_errors
 from coterie.sites.secret import under_key
 from coterie.sites.settings import SiteSettings, matches, short
-from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, left_out, read_site, table_options
+from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, fingerprint_of, read_site, table_options
 
 __all__ = ["SiteRows", "site_key"]
 
@@ -67,13 +77,12 @@ class SiteRows:
         self.options = table_options(self.experiment.data)
         self.options.pop("server_file", None)
         self.table: Table | None = None
-        self.seed = -1
+        self.seed, self._fingerprint = -1, ""
         self.clients: Clients | None = None
         self.shard: Shard | None = None
         self.pair = self._prepared = ""
         self.about: dict[str, Any] = {}
         self._asked = _asked_before(Path(settings.log), approved.hash)
-        self._of_round = Counter(request[1:3] for request in self._asked)
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
@@ -119,6 +128,7 @@ class SiteRows:
             )
         moments_fit(len(seeds), rows)
         self.table, self.seed = table_withheld(table, self.options, self.settings.minimum_cell), seed
+        self._fingerprint = hmac.new(site_key(self.folder), fingerprint_of(table).encode(), "sha256").hexdigest()[:32]
         self.about = {"rows": len(table)}
         return {"rows": rows, "notes": self._notes(notes)}
 
@@ -128,28 +138,20 @@ class SiteRows:
 
     def _encode(self, message: Mapping[str, Any]) -> dict[str, Any]:
         table = self._opened()
-        recipe = json.loads(message["recipe"])
-        self._check_recipe(recipe, table)
-        client, notes = encoded_client(table, recipe)
-        self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
+        try:
+            recipe = json.loads(message["recipe"])
+            recipe_fits(recipe, table, self.options)
+            client, notes = encode_client(within_reach(table, recipe), recipe)
+            self.clients = Clients([client], classes=recipe["label"]["classes"], recipe=recipe)
+        except RefusedError:
+            raise
+        except Exception as error:  # which cell or which rule is wrong would tell something of the cells
+            self.about = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+            raise RefusedError(
+                "the recipe does not fit its rows and the approved plan; the site's own log says more"
+            ) from error
         self.about = {"rows": len(table)}
         return {"notes": self._notes(notes), "facts": json.dumps(asdict(self._facts(self.clients)))}
-
-    def _check_recipe(self, recipe: Mapping[str, Any], table: Table) -> None:
-        """Raise `RefusedError` for a recipe that makes other features of this table than the plan says."""
-        chosen, drop = self.options.get("categorical", ()), left_out(self.options)
-        if recipe["label"]["column"] != self.options["label"] or recipe["label"]["above"] != self.options.get("above"):
-            raise RefusedError("the recipe has another label than the approved plan")
-        classes = recipe["label"]["classes"]
-        if len(classes) > MANY_CATEGORIES:
-            raise RefusedError(
-                f"the recipe has {len(classes)} classes, more than the {MANY_CATEGORIES} that a label of classes may have"
-            )
-        for column in recipe["columns"]:
-            name, own = column["name"], table.columns.get(column["name"])
-            plain = own is not None and own.kind in ("number", "boolean") and name not in chosen
-            if name in (self.options["label"], *drop) or (plain and column["kind"] != "number"):
-                raise RefusedError(f"the recipe uses column {name[:40]!r} otherwise than the approved plan")
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         self.shard = None
@@ -162,7 +164,7 @@ class SiteRows:
         clients = self.clients
         if self.experiment.run.merge_validation:
             sites = tuple(sorted(self.approved.plan.deployment.sites))
-            clients = clients.folded(validation_kept(as_method(allowed.method), sites))
+            clients = clients.folded(validation_kept(allowed.method, sites))
         clients = parts_withheld(clients, self.settings.minimum_cell)
         module = self._module(clients)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
@@ -171,7 +173,8 @@ class SiteRows:
         workspace = Workspace(module, self.experiment.run.loss, clients[0], kernel=self.experiment.engine.kernel)
         workspace.fewest_rows = self.settings.minimum_batch
         # Whether what clients remember is kept changes no answer of a request that was answered before.
-        sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume")}
+        # Neither does the name of the run, which the server chooses.
+        sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
         self._prepared = hashlib.sha256(encode({**sent, "recipe": json.dumps(self.clients.recipe)})).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
@@ -195,9 +198,7 @@ class SiteRows:
         return module
 
     def _facts(self, clients: Clients) -> Facts:
-        facts = facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name)
-        keyed = hmac.new(site_key(self.folder), facts.fingerprint.encode(), "sha256").hexdigest()[:32]
-        return Facts(facts.sizes, facts.lowest, facts.highest, keyed)
+        return facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name, self._fingerprint)
 
     def _allowed(self, pair: Any) -> Allowed:
         pairs = self.approved.pairs
@@ -230,12 +231,15 @@ class SiteRows:
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
         allowed = self._allowed(self.pair)
-        allowed.check(ask.task, ask.payload, seed=ask.context.seed, round=ask.context.round)
-        self._spend(str(message.get("run")), ask, self.approved.budget_of_a_round)
-        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), self._about_models(ask)))
+        limits, context = self._limits(self.shard), ask.context
+        declaration = allowed.check(ask.task, ask.payload, limits, seed=context.seed, round=context.round)
+        self._undo(message)
+        self.shard.begin(ask)
+        requests = self._about_models(ask, self.shard)
+        self._spend((self.pair, ask.task, context.round), requests, declaration.most_models(limits.clients))
+        ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), requests))
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._noted(message))}
-        self._undo(message)
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
         self._save_memory(self.shard)
@@ -267,7 +271,8 @@ class SiteRows:
         given = ask.arguments()
         if (given.get("method"), given.get("other")) not in self.approved.comparisons or len(given) > 2:
             raise RefusedError("the approved plan does not compare these methods")
-        self._spend(str(message.get("run")), ask, self.approved.budget)
+        requests = (self._hash(ask, ask.payload, ""),)
+        self._spend(("", ask.task, 0), requests, len(self.approved.comparisons))
         return self._of_test_rows(ask, self._noted(message))
 
     def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
@@ -282,33 +287,34 @@ class SiteRows:
         """Where what a run leaves is kept."""
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
-    def _spend(self, run: str, ask: Ask, most: int) -> None:
-        """Count a request against the budget, and against the `most` that this round of the method may have.
+    def _limits(self, shard: Shard) -> Limits:
+        """What dimensions of a payload may be."""
+        layout, plan = shard.workspace.layout, self.approved.plan
+        classes, sites = shard.workspace.classes, len(plan.deployment.sites)
+        return Limits(layout.size, layout.dim, classes, sites, layout.dtype, plan.experiment.run.rounds)
 
-        The same one again costs nothing if it carries the same payload to the same model.
-        """
-        hashed = self._hash(ask, ask.payload)
-        request, budget = (run, self.pair, ask.context.round, ask.context.ask, hashed), self.approved.budget
-        if request not in self._asked:
-            if len(self._asked) >= budget:
-                raise RefusedError(f"the budget of {budget} requests of the approved plan is spent; approve it again")
-            if self._of_round[request[1:3]] >= most:
-                raise RefusedError(f"the {most} requests of a round of the approved plan are spent; approve it again")
-            self._of_round[request[1:3]] += 1
-        self._asked.add(request)
-        self.about |= {"pair": self.pair, "payload": hashed}
+    def _spend(self, where: tuple[str, str, int], requests: tuple[str, ...], models: int) -> None:
+        """Count the models that a request is about against those that the plan's runs ask in this round. The same again are free."""
+        spent, budget = self._asked[where], models * self.approved.plan.deployment.runs
+        fresh = {*requests} - spent
+        if len(spent) + len(fresh) > budget:
+            raise RefusedError(
+                f"the budget of {budget} models that {short(where[1])} may be asked about in a round of the approved plan is spent; "
+                "approve it again"
+            )
+        spent |= fresh
+        self.about |= {"pair": where[0], "models": sorted(fresh)}
 
-    def _hash(self, ask: Ask, payload: Mapping[str, Any]) -> str:
-        """The hash of task, payload and prepared model."""
+    def _hash(self, ask: Ask, payload: Mapping[str, Any], memory: str) -> str:
+        """The hash of task, payload, prepared model and what the client remembers."""
         values = {f"payload/{k}": v for k, v in payload.items()}
-        return hashlib.sha256(encode({"task": ask.task, "prepared": self._prepared, **values})).hexdigest()
+        about = {"task": ask.task, "round": ask.context.round, "prepared": self._prepared, "memory": memory}
+        return hashlib.sha256(encode({**about, **values})).hexdigest()[:32]
 
-    def _about_models(self, ask: Ask) -> tuple[str, ...]:
-        """The hash of the request about each model x[t] of a payload, as if it came alone; one hash where x is one model."""
-        x = ask.payload.get("x")
-        if not isinstance(x, torch.Tensor) or x.ndim < 2:
-            return (self._hash(ask, ask.payload),)
-        return tuple(self._hash(ask, {**ask.payload, "x": model.contiguous()}) for model in x)
+    def _about_models(self, ask: Ask, shard: Shard) -> tuple[str, ...]:
+        """The hash of the request about each model of a payload, as if it came alone."""
+        memory = hashlib.sha256(encode(shard.memory.save())).hexdigest()
+        return tuple(self._hash(ask, payload, memory) for payload in about_each_model(ask.function, ask.payload))
 
     def _speakable(self, answer: Answer, ask: Ask, clients: Clients) -> Answer:
         """An answer without what too few rows stand behind; sentences of errors stay here, since they may quote values."""
@@ -374,14 +380,15 @@ def _brief(value: Any) -> Any:
     return json.loads(text) if len(text) <= LONGEST_SETTING else text[:LONGEST_SETTING]
 
 
-def _asked_before(log: Path, plan: str) -> set[tuple[Any, ...]]:
-    """Requests since this plan was last approved: run, method and seed, round, number, and the hash of what they carried."""
-    asked: set[tuple[Any, ...]] = set()
+def _asked_before(log: Path, plan: str) -> defaultdict[tuple[str, str, int], set[str]]:
+    """Models that were asked about since this plan was last approved, by method and seed, task and round."""
+    asked: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
     for entry in entries(log):
         if entry.get("what") == "approved" and entry.get("plan") == plan:
-            asked = set()
-        elif entry.get("plan") == plan and "payload" in entry:
-            asked.add(tuple(entry.get(key) for key in ("run", "pair", "round", "ask", "payload")))
+            asked.clear()
+        elif entry.get("plan") == plan and "models" in entry:
+            where = (entry["pair"], entry["what"], entry["round"] if entry["pair"] else 0)
+            asked[where].update(entry["models"])
     return asked
 
 
@@ -417,7 +424,7 @@ def main(descriptor: str, settings: str) -> None:
     """Serve the rows of a site at the other end of a pipe until it is closed; the settings are JSON."""
     import coterie.compute.metrics  # noqa: F401 - it registers its tasks
 
-    catalogue.methods()  # and these theirs
+    METHODS.importable()  # and these theirs
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
     torch.set_num_threads(1)

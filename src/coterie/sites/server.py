@@ -24,14 +24,15 @@ from coterie.base.loss import Loss, RowLoss
 from coterie.base.vector import Layout
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
+from coterie.config.data import Tables
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, ClientCost, encode
-from coterie.data.tables.folder import agree, server_rows
+from coterie.data.tables.agreement import agree
+from coterie.data.tables.folder import server_rows
 from coterie.data.tables.recipe import Recipe
-from coterie.data.tables.settings import TableSettings
 from coterie.sites.replies import FRAME, answer_of, check_description, facts_of_reply, most_bytes, notes_of, opened
 from coterie.sites.settings import short
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
@@ -154,7 +155,7 @@ class Remote(Engine):
         self.has_server = server is not None
         return RemoteClients(facts, recipe, name=str(data.get("name") or data.get("folder")), notes=said, server=server)
 
-    def _agreed(self, settings: TableSettings, seed: int) -> Recipe:
+    def _agreed(self, settings: Tables, seed: int) -> Recipe:
         """A recipe on which all agree whose statistics can be read."""
         while True:
             view = Federation(self, self._present, seed)

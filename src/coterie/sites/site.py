@@ -6,6 +6,7 @@ is obeyed. A crash of the child is this client's failure and nothing more. Nothi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -141,6 +142,7 @@ class Site:
             "ask": _short(where.ask if where else None),
             "what": _short(ask.task if isinstance(ask, Ask) else about.get("do")),
             "outcome": outcome,
+            "payload": hashlib.sha256(message).hexdigest(),
             "bytes_down": len(message),
             "bytes_up": up,
         }

@@ -6,7 +6,7 @@ the others, and it is agreed on by tasks; so the rows of a site are, to the last
 
 from __future__ import annotations
 
-import inspect
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,20 +18,20 @@ import torch
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
+from coterie.config.data import Split, Tables
+from coterie.config.schema import build, options_of
 from coterie.data.sets.heart_disease import OPTIONS as HEART_DISEASE
-from coterie.data.split_table import Split
-from coterie.data.tables.columns import Table
-from coterie.data.tables.folder import ready_tables
-from coterie.data.tables.read import read
+from coterie.data.tables.cells import Table
+from coterie.data.tables.folder import fit_to, ready_tables
+from coterie.data.tables.read import read, reading_of
 from coterie.data.tables.recipe import Recipe, describe, moments
-from coterie.data.tables.settings import FileSettings, TableSettings, settings_of
 
 __all__ = [
     "TABLE_TASKS",
     "Facts",
     "RemoteClients",
     "facts_of",
-    "file_settings",
+    "fingerprint_of",
     "read_site",
     "table_options",
     "table_settings",
@@ -40,8 +40,7 @@ __all__ = [
 TABLE_TASKS = (describe, moments)
 """Tasks about a site's table; all others are about its encoded rows."""
 
-_SETTINGS = tuple(inspect.signature(settings_of).parameters)
-_ALLOWED = (*_SETTINGS, "unlabelled", "split_column", "server_file")
+_ALLOWED = tuple(option.name for option in options_of(Tables) if option.name != "arrays")
 
 
 def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,14 +66,9 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-def table_settings(options: Mapping[str, Any]) -> TableSettings:
-    """The settings of `table_options` as the server needs them to agree on a recipe."""
-    return settings_of(**{k: options[k] for k in _SETTINGS if k in options})
-
-
-def file_settings(options: Mapping[str, Any]) -> FileSettings:
-    """How the file of a site becomes rows."""
-    return FileSettings(**{key: options[key] for key in ("unlabelled", "split_column") if key in options})
+def table_settings(options: Mapping[str, Any]) -> Tables:
+    """Return the settings of `table_options`, by which the server agrees on a recipe and each site reads its file."""
+    return build(Tables, {key: value for key, value in options.items() if key in _ALLOWED}, "[data]", named="data")
 
 
 def described_as(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +79,7 @@ def described_as(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def left_out(options: Mapping[str, Any]) -> set[str]:
     """Columns that the plan leaves out at every site; those of one site are gone when its file has been read."""
-    return set(table_settings(options).dropped)
+    return set(table_settings(options).dropped())
 
 
 def read_site(
@@ -93,11 +87,10 @@ def read_site(
 ) -> tuple[Table, list[str]]:
     """The table of the site `name`, split by the seed and its name, and notes. Raises `InputError` with file and cure."""
     settings = table_settings(options)
-    table = read(file, settings.reading(name), name=name)
+    table = read(file, reading_of(settings, name), name=name)
     table = replace(table, source=f"the file of {name}")  # where it lies is nobody's business
-    settings = settings.fitted_to({name: table})
     rule = Split.parse(split, natural="tables at sites")
-    ready, notes = ready_tables({name: table}, settings, rule, seed, file_settings(options))
+    ready, notes = ready_tables({name: table}, fit_to(settings, {name: table}), rule, seed)
     return ready[name], notes
 
 
@@ -117,16 +110,27 @@ class Facts:
     fingerprint: str
 
 
-def facts_of(clients: Clients, name: str) -> Facts:
-    """The facts about one client."""
+def facts_of(clients: Clients, name: str, fingerprint: str) -> Facts:
+    """The facts about one client, whose rows have this fingerprint."""
     labels = [part.labels for _, part in clients[name].parts()]
     counted = not labels[0].is_floating_point()
     return Facts(
         {key: clients.sizes(key)[name] for key in ("train", "validation", "test")},
         min(int(v.min()) for v in labels) if counted else 0,
         max(int(v.max()) for v in labels) if counted else 0,
-        clients.fingerprints()[name],
+        fingerprint,
     )
+
+
+def fingerprint_of(table: Table) -> str:
+    """Return a hash of a table as it was read and split. No recipe has touched it, so that no recipe can ask which cells are equal."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, column in table.columns.items():
+        cells = column.spelled if column.numbers is None else column.numbers
+        digest.update(repr((name, column.kind, cells.tolist())).encode())
+    for part, rows in sorted(table.parts.items()):
+        digest.update(repr((part, rows.tolist())).encode())
+    return digest.hexdigest()
 
 
 class RemoteClients(Clients):

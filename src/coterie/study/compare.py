@@ -18,10 +18,10 @@ import numpy as np
 from coterie.base.clients import Clients
 from coterie.base.errors import nearest, require
 from coterie.base.files import write_atomically
+from coterie.config.registry import MODELS
 from coterie.contract.engine import EngineSpec
 from coterie.contract.training import LocalSGD
 from coterie.engines.inprocess import InProcess
-from coterie.models import MODELS
 from coterie.run.arguments import check_types
 from coterie.run.files import YARDSTICKS
 from coterie.run.hashes import refuse_damaged_outcomes

@@ -15,12 +15,12 @@ import torch
 from coterie.base.clients import Clients
 from coterie.base.errors import nearest, require
 from coterie.base.files import json_rows, write_atomically
-from coterie.data import DATASETS
-from coterie.data.splits import DEFAULT_PARTS
+from coterie.config.data import DEFAULT_PARTS
+from coterie.config.registry import DATASETS
 from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
-from coterie.run.files import FILES, hash_of, require_readable, write_json
+from coterie.run.files import ALL, FILES, hash_of, require_readable, write_json
 from coterie.run.fit import fit, personalise
 from coterie.run.history import Run
 from coterie.run.model_files import about_models, save_model
@@ -68,7 +68,7 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
     add_metrics(experiment.run.metrics)
     whole = _on_all_rows(experiment)
     seed = experiment.run.seeds[0]
-    clients = whole.load_data(seed)
+    clients = whole.of_fold(whole.load_data(seed), seed, ALL if whole.folds else "")
     require(client in clients.names, f"the run has no client {client!r}; {nearest(client, clients.names)}")
     fitted = _fit(whole, known[method], clients, seed, _rounds(run, experiment, method, seed))
     _write(out, whole, fitted, clients, client=client, method=method, threshold=threshold)
@@ -78,6 +78,8 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
 
 def _on_all_rows(experiment: Experiment) -> Experiment:
     """The same experiment without test rows; those of validation keep their share beside those of training."""
+    if experiment.folds:
+        return experiment
     defaults = DATASETS[name].defaults if (name := str(experiment.data.get("name"))) in DATASETS else {}
     parts = {**experiment.split}.get("parts") or defaults.get("split", {}).get("parts") or DEFAULT_PARTS
     used = {part: share for part, share in parts.items() if part != "test"}
@@ -88,9 +90,10 @@ def _on_all_rows(experiment: Experiment) -> Experiment:
 
 def _rounds(run: Path, experiment: Experiment, method: str, seed: int) -> int:
     """Rounds after which a method ended, which callbacks may have decided; those of the run if it is not complete."""
-    rows = json_rows(run / "summary.json", {"method": str, "seed": int, "rounds": int})
+    rows = json_rows(run / "summary.json", {"method": str, "seed": int, "fold": str, "rounds": int})
+    key = (method, seed, ALL if experiment.folds else "")
     return next(
-        (row["rounds"] for row in rows if (row["method"], row["seed"]) == (method, seed)), experiment.run.rounds
+        (row["rounds"] for row in rows if (row["method"], row["seed"], row["fold"]) == key), experiment.run.rounds
     )
 
 

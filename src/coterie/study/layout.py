@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
-from coterie.run.files import refuse_links
+from coterie.run.files import ALL, YARDSTICKS, refuse_links, turn
 from coterie.run.hashes import damaged, sealed
 from coterie.run.tables import read_saved
 
@@ -24,11 +25,15 @@ __all__ = [
     "is_run",
     "is_whole",
     "mark_of",
+    "median_rounds",
     "opened",
+    "pairs_of",
     "refuse_other_data",
     "refuse_other_settings",
     "refuse_others",
 ]
+
+__all__ = ["Pair", "choose_folder", "is_run", "opened", "pairs_of", "refuse_others"]
 
 CHECKPOINTS = "checkpoint"
 
@@ -89,21 +94,33 @@ def opened(folder: Path) -> Iterator[None]:
 
 @dataclass
 class Pair:
-    """One method with one seed."""
+    """One method with one seed, and one fold of it where the run has folds: its number, `all` rows trained on, or empty."""
 
     entry: MethodEntry
     seed: int
     run: Path
+    fold: str = ""
 
     @property
-    def key(self) -> tuple[str, int]:
-        """Label and seed."""
-        return self.entry.label, self.seed
+    def key(self) -> tuple[str, int, str]:
+        """Label, seed and fold."""
+        return self.entry.label, self.seed, self.fold
+
+    @property
+    def name(self) -> str:
+        """The beginning of the names of its files."""
+        return f"{self.entry.label}-{turn(self.seed, self.fold)}"
+
+    @property
+    def words(self) -> str:
+        """For sentences: `fedavg, seed 0, fold 3`."""
+        fold = {"": "", ALL: ", all rows"}.get(self.fold, f", fold {self.fold}")
+        return f"{self.entry.label}, seed {self.seed}{fold}"
 
     @property
     def folder(self) -> Path:
         """Where its checkpoint lies."""
-        return self.run / CHECKPOINTS / f"{self.entry.label}-{self.seed}"
+        return self.run / CHECKPOINTS / self.name
 
     @property
     def done(self) -> Path:
@@ -146,7 +163,7 @@ def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
     damage = pair.damage()
     for name, what in damage.items():
         if say is not None:
-            say(f"{name} {what}: it is made again from the checkpoint of {pair.entry.label}, seed {pair.seed}")
+            say(f"{name} {what}: it is made again from the checkpoint of {pair.words}")
     return not damage
 
 
@@ -173,7 +190,8 @@ def refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) 
     gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
     require(not gone, f"{folder} has seed {gone[0] if gone else ''}, which is not among the seeds now; {cure}")
     for entry in experiment.methods:
-        refuse_other_data(experiment, Pair(entry, experiment.run.seeds[0], folder), first)
+        pair = Pair(entry, experiment.run.seeds[0], folder, "0" if experiment.folds else "")
+        refuse_other_data(experiment, pair, first)
 
 
 def refuse_other_data(experiment: Experiment, pair: Pair, clients: Clients) -> None:
@@ -199,3 +217,19 @@ def mark_of(experiment: Experiment, pair: Pair, clients: Clients) -> str:
     for path in experiment.files(pair.entry):
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def pairs_of(folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int], folds: int) -> list[Pair]:
+    """Return every run of an experiment, seed by seed and fold by fold; with folds those on all rows come last."""
+    methods = list(entries)
+    tested = [str(fold) for fold in range(folds)] or [""]
+    pairs = [Pair(entry, seed, folder, fold) for seed in seeds for fold in tested for entry in methods]
+    return pairs + [Pair(entry, seeds[0], folder, ALL) for entry in methods if folds and entry.name not in YARDSTICKS]
+
+
+def median_rounds(pair: Pair, experiment: Experiment) -> int:
+    """Return the median of the rounds after which the folds of a method ended, which callbacks may have decided."""
+    pairs = pairs_of(pair.run, [pair.entry], experiment.run.seeds, experiment.folds)
+    saved = [record["summary"] for one in pairs if one.fold != pair.fold and (record := one.saved()) is not None]
+    rounds: list[int] = [rows[0]["rounds"] for rows in saved]
+    return statistics.median_low(rounds)

@@ -11,7 +11,7 @@ from coterie.base.loss import Kind
 from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import model_of
-from coterie.run.files import FILES, hash_of, own_objects, require_readable, safe_name
+from coterie.run.files import ALL, FILES, hash_of, own_objects, require_readable, safe_name, turn
 from coterie.run.hashes import damaged, read_sealed
 from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
@@ -139,17 +139,21 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
 
 
 def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
-    own = run / "models" / f"{safe_name(f'{method}-{seed}-{client}')}.safetensors"
-    shared = run / "models" / f"{safe_name(f'{method}-{seed}')}.safetensors"
+    folds = read_tables(run / "experiment.toml").get("split", {}).get("folds", 0)
+    name = f"{method}-{turn(seed, ALL if folds else '')}"
+    own, shared = (run / "models" / f"{safe_name(text)}.safetensors" for text in (f"{name}-{client}", name))
     model = own if own.exists() else shared
     require(
         model.exists(),
         f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
     )
-    recorded = read_sealed(run / CHECKPOINTS / f"{method}-{seed}" / "done.json")["files"]
-    needed = [path.relative_to(run).as_posix() for path in (model, frozen_path(run / "models", method, seed))]
-    for name in damaged(run, {name: recorded[name] for name in needed if name in recorded}):
-        raise InputError(f"{run / name} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
+    recorded = read_sealed(run / CHECKPOINTS / name / "done.json")["files"]
+    needed = [
+        path.relative_to(run).as_posix()
+        for path in (model, frozen_path(run / "models", method, seed, ALL if folds else ""))
+    ]
+    for path in damaged(run, {path: recorded[path] for path in needed if path in recorded}):
+        raise InputError(f"{run / path} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
     return model
 
 

@@ -17,7 +17,6 @@ from coterie.base.metric_names import short_names
 from coterie.base.vector import copied
 from coterie.compute.metrics import find_metrics
 from coterie.compute.workspace import Workspace
-from coterie.contract.method import as_attack, as_method
 from coterie.models import build_model
 from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
@@ -51,7 +50,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     for entry in experiment.methods:
         check_method(experiment, entry, clients)
     if experiment.attack is not None:
-        choose_attackers(as_attack(experiment.attack).on, clients.names, 0)
+        choose_attackers(experiment.attack.on, clients.names, 0)
     module = model_to_train(experiment, clients, 0)
     init = initial(experiment)
     if init is not None:
@@ -68,7 +67,7 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
 
 def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
     """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
-    method = as_method(experiment.build_method(entry))
+    method = experiment.build_method(entry)
     method.check(clients.names)
     held = clients.server is not None or not method.needs_server_rows
     require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")

@@ -9,15 +9,18 @@ from typing import NamedTuple
 
 __all__ = ["Event", "Status"]
 
-Pair = tuple[str, int]
-"""Label of a method, and seed."""
+Pair = tuple[str, int, str]
+"""Label of a method, seed and fold."""
 
 
 class Event(NamedTuple):
-    """Where an experiment stands: round `round` of `rounds` of one pair of method and seed; `done` pairs of `pairs` before it."""
+    """Where an experiment stands: round `round` of `rounds` of one method, seed and fold (empty without folds); `done` of `pairs`
+    runs are complete.
+    """
 
     label: str
     seed: int
+    fold: str
     round: int
     rounds: int
     done: int
@@ -42,25 +45,25 @@ class Status:
         self._seconds: dict[str, list[float]] = {}
         self._running: dict[Pair, _Started] = {}
 
-    def of(self, label: str, seed: int) -> tuple[Callable[[int], None], Callable[[], None]]:
+    def of(self, label: str, seed: int, fold: str) -> tuple[Callable[[int], None], Callable[[], None]]:
         """Begin a pair: what is to be called after each of its rounds, and at its end."""
-        self._running[label, seed] = _Started(time.perf_counter())
-        return functools.partial(self.round, label, seed), functools.partial(self.finish, label, seed)
+        self._running[label, seed, fold] = _Started(time.perf_counter())
+        return functools.partial(self.round, label, seed, fold), functools.partial(self.finish, label, seed, fold)
 
-    def skip(self, label: str, seed: int) -> None:
+    def skip(self, label: str, seed: int, fold: str) -> None:
         """A pair was complete before."""
-        self._end((label, seed))
+        self._end((label, seed, fold))
 
-    def round(self, label: str, seed: int, number: int) -> None:
+    def round(self, label: str, seed: int, fold: str, number: int) -> None:
         """A round of a pair that runs is complete; the first call tells where it begins."""
-        self._running[label, seed].see(number)
-        self._tell((label, seed), number, finished=False)
+        self._running[label, seed, fold].see(number)
+        self._tell((label, seed, fold), number, finished=False)
 
-    def finish(self, label: str, seed: int) -> None:
+    def finish(self, label: str, seed: int, fold: str) -> None:
         """A pair that runs is complete."""
-        started = self._running.pop((label, seed))
+        started = self._running.pop((label, seed, fold))
         self._seconds.setdefault(label, []).append(time.perf_counter() - started.at)
-        self._end((label, seed))
+        self._end((label, seed, fold))
 
     def _end(self, pair: Pair) -> None:
         self._left.remove(pair)
@@ -74,7 +77,7 @@ class Status:
     def _seconds_left(self) -> float | None:
         usual_of: dict[str, float] = {}
         running = 0.0
-        for (label, _), started in self._running.items():
+        for (label, *_), started in self._running.items():
             if started.per_round:
                 usual_of[label] = started.per_round * self._rounds
                 running += started.per_round * (self._rounds - started.number)
@@ -83,7 +86,7 @@ class Status:
         if not usual_of:
             return None if self._left else 0.0
         usual = sum(usual_of.values()) / len(usual_of)
-        return (running + sum(usual_of.get(label, usual) for label, _ in waiting)) / self._jobs
+        return (running + sum(usual_of.get(label, usual) for label, *_ in waiting)) / self._jobs
 
 
 class _Started:

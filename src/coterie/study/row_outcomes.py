@@ -34,13 +34,15 @@ from coterie.run.history import Run
 __all__ = ["of_rows", "outcomes", "write_outcomes"]
 
 
-def write_outcomes(path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto") -> None:
+def write_outcomes(
+    path: Path, label: str, run: Run, clients: Clients, loss: str | RowLoss = "auto", fold: str = ""
+) -> None:
     """Write what the models of a finished run say of the test rows of `clients`; nothing if there are none."""
     from safetensors.torch import save
 
     names, tensors = outcomes(run, clients, loss)
     if names:
-        about = {"method": label, "seed": run.seed, "clients": names}
+        about = {"method": label, "seed": run.seed, "fold": fold, "clients": names}
         content = save(tensors, metadata={"coterie": json.dumps(about)})
         write_atomically(path, lambda p: p.write_bytes(content))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from coterie.base.clients import Clients
 from coterie.base.errors import InputError, RunError, require
 from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import add_metrics
@@ -48,14 +49,13 @@ def tune(
     Raises `InputError` if the data has no validation rows.
     """
     add_metrics(experiment.run.metrics)
-    seeds = experiment.run.seeds[:SEEDS]
-    loaded = {seed: experiment.load_data(seed) for seed in seeds}
+    loaded = _splits(experiment)
     lacking = next((c for c in loaded.values() if c.validation is None), None)
     require(
         lacking is None, "--tune needs validation rows, and there are none; give split.parts a share for validation"
     )
     plan = [(entry, setting) for entry in experiment.methods for setting in experiment.trials_of(entry)]
-    check_everything(experiment.with_methods([apply(*trial) for trial in plan]), loaded[seeds[0]])
+    check_everything(experiment.with_methods([apply(*trial) for trial in plan]), next(iter(loaded.values())))
     trials: list[Trial] = []
     with experiment.engine.kept_open():
         for number, (entry, setting) in enumerate(plan):
@@ -71,6 +71,15 @@ def tune(
         best.append(winner)
         methods.append(apply(entry, winner.setting))
     return experiment.with_methods(methods), [replace(t, chosen=t in best) for t in trials]
+
+
+def _splits(experiment: Experiment) -> dict[tuple[int, str], Clients]:
+    """The clients of at most `SEEDS` splits, by seed and fold."""
+    if not experiment.folds:
+        return {(seed, ""): experiment.load_data(seed) for seed in experiment.run.seeds[:SEEDS]}
+    clients = experiment.load_data(experiment.run.seeds[0])
+    turns = [(seed, str(fold)) for seed in experiment.run.seeds for fold in range(experiment.folds)]
+    return {(seed, fold): experiment.of_fold(clients, seed, fold) for seed, fold in turns[:SEEDS]}
 
 
 def tuned(
@@ -93,14 +102,14 @@ def write_trials(folder: Path, trials: list[Trial]) -> None:
     write_csv(folder / "tuning.csv", ("method", "setting", "validation_loss", "chosen"), rows)
 
 
-def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[int, Any]) -> float:
+def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[tuple[int, str], Clients]) -> float:
     try:
-        return sum(_loss(experiment, entry, clients, seed) for seed, clients in loaded.items()) / len(loaded)
+        return sum(_loss(experiment, entry, clients, seed) for (seed, _), clients in loaded.items()) / len(loaded)
     except RunError:  # a setting under which training diverges is the worst of all, and no reason to stop
         return math.inf
 
 
-def _loss(experiment: Experiment, entry: MethodEntry, clients: Any, seed: int) -> float:
+def _loss(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> float:
     run = experiment.run
     module = model_to_train(experiment, clients, seed)
     stopping = tuple(one for one in (*experiment.callbacks, *run.callbacks) if getattr(one, "decides", False))

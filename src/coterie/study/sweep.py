@@ -13,10 +13,10 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import RunError, require
-from coterie.run.entries import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import (
+    ALL,
     FILES,
     PAIRED,
     WRITER,
@@ -39,7 +39,9 @@ from coterie.study.layout import (
     is_run,
     is_whole,
     mark_of,
+    median_rounds,
     opened,
+    pairs_of,
     refuse_other_data,
     refuse_other_settings,
     refuse_others,
@@ -63,12 +65,10 @@ class Backend(Protocol):
     def fit(
         self,
         experiment: Experiment,
-        entry: MethodEntry,
+        pair: Pair,
         clients: Clients,
         module: torch.nn.Module,
-        seed: int,
         *,
-        checkpoint: Path,
         resume: bool,
         progress: Callable[[int], None],
     ) -> Run:
@@ -89,32 +89,34 @@ class _Here:
     def fit(
         self,
         experiment: Experiment,
-        entry: MethodEntry,
+        pair: Pair,
         clients: Clients,
         module: torch.nn.Module,
-        seed: int,
         *,
-        checkpoint: Path,
         resume: bool,
         progress: Callable[[int], None],
     ) -> Run:
-        run = experiment.run
+        run, entry = experiment.run, pair.entry
+        stopping = (*experiment.callbacks, *run.callbacks)
+        rounds = run.rounds
+        if pair.fold == ALL and stopping:
+            rounds, stopping = median_rounds(pair, experiment), ()
         return fit(
             experiment.build_method(entry),
             clients,
             module,
-            run.rounds,
-            seed,
+            rounds,
+            pair.seed,
             engine=experiment.engine,
             attack=experiment.attack,
             filters=experiment.filters,
             init=initial(experiment),
-            checkpoint=checkpoint,
+            checkpoint=pair.folder,
             settings=run_settings(
                 experiment,
                 resume=resume,
-                callbacks=(*experiment.callbacks, *run.callbacks, progress),
-                label=entry.label,
+                callbacks=(*stopping, progress),
+                label=f"{entry.label}-k{pair.fold}" if pair.fold else entry.label,
                 merge_validation=run.merge_validation and entry.personalise is None,
             ),
         )
@@ -147,7 +149,8 @@ def run_experiment(
     add_metrics(experiment.run.metrics)
     _refuse_elsewhere(experiment, backend)
     where = backend or _Here()
-    first = where.load(experiment, seeds[0])
+    loaded = where.load(experiment, seeds[0])
+    first = experiment.of_fold(loaded, seeds[0], "0" if experiment.folds else "")
     check_everything(experiment, first)
     check_yardstick(experiment, first)
     refuse_others(folder, resume)
@@ -155,23 +158,26 @@ def run_experiment(
         require_readable(folder)
         refuse_other_settings(experiment, folder, first)
     entries = (*experiment.methods, *entries_of(experiment))
-    pairs = [Pair(entry, seed, folder) for seed in seeds for entry in entries]
+    pairs = pairs_of(folder, entries, seeds, experiment.folds)
     if resume:
         _refuse_lost(pairs, folder, say)
     status = Status([p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs)
     with experiment.engine.kept_open(), opened(folder):
         _write_beginning(experiment, folder, first)
         try:
-            with Jobs(experiment.run.jobs) as running, one_thread():
-                for clients, pair in _with_clients(pairs, folder, first, functools.partial(where.load, experiment)):
-                    if resume and is_whole(pair, say):
-                        refuse_other_data(experiment, pair, clients)
-                        status.skip(*pair.key)
-                    else:
-                        work = functools.partial(_run_pair, experiment, pair, clients, resume, where)
-                        running.run(work, functools.partial(status.of, *pair.key))
+            load = functools.partial(where.load, experiment)
+            # Those on all rows are trained as long as the others were, and so wait for them.
+            for stage in ([p for p in pairs if p.fold != ALL], [p for p in pairs if p.fold == ALL]):
+                with Jobs(experiment.run.jobs) as running, one_thread():
+                    for clients, pair in _with_clients(experiment, stage, folder, loaded, load):
+                        if resume and is_whole(pair, say):
+                            refuse_other_data(experiment, pair, clients)
+                            status.skip(*pair.key)
+                        else:
+                            work = functools.partial(_run_pair, experiment, pair, clients, resume, where)
+                            running.run(work, functools.partial(status.of, *pair.key))
         finally:
-            write_tables(folder, entries, seeds)
+            write_tables(folder, pairs)
             write_json(folder / "environment.json", environment(command, started))
         paired = where.paired_errors(experiment)
         if paired:
@@ -193,6 +199,10 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
         backend is None or not any(here_alone),
         f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are on this "
         "machine; leave them out of a plan for sites",
+    )
+    require(
+        backend is None or not experiment.folds,
+        f"{where}: split.folds works where all rows are on this machine; leave it out of a plan for sites",
     )
     require(
         run.jobs == 1 or (backend is None and experiment.engine.forks),
@@ -220,17 +230,20 @@ def _write_beginning(experiment: Experiment, folder: Path, first: Clients) -> No
 
 
 def _with_clients(
-    pairs: Sequence[Pair], folder: Path, first: Clients, load: Callable[[int], Clients]
+    experiment: Experiment, pairs: Sequence[Pair], folder: Path, first: Clients, load: Callable[[int], Clients]
 ) -> Iterator[tuple[Clients, Pair]]:
-    """Each pair and the clients of its seed, whose recipes are written as soon as they are known."""
+    """Each pair and the clients of its seed and fold; recipes are written as soon as they are known, with folds one for all."""
     recipes: dict[str, Any] = {}
-    for seed, group in itertools.groupby(pairs, lambda pair: pair.seed):
-        clients = first if seed == pairs[0].seed else load(seed)
+    clients = first
+    for (seed, fold), group in itertools.groupby(pairs, lambda pair: (pair.seed, pair.fold)):
+        if not experiment.folds and seed != experiment.run.seeds[0]:
+            clients = load(seed)
         if clients.recipe is not None:
-            recipes[str(seed)] = clients.recipe
+            recipes[str(experiment.run.seeds[0] if fold else seed)] = clients.recipe
             write_json(folder / "preprocess.json", recipes)
+        view = experiment.of_fold(clients, seed, fold)
         for pair in group:
-            yield clients, pair
+            yield view, pair
 
 
 def _run_pair(
@@ -239,33 +252,31 @@ def _run_pair(
     if pair.entry.name in YARDSTICKS:
         pair.folder.mkdir(parents=True, exist_ok=True)
         pair.history.touch()
-        rows = measured(experiment, pair.entry, clients, pair.seed)
+        rows = [{**row, "fold": pair.fold} for row in measured(experiment, pair.entry, clients, pair.seed)]
         _seal_pair(experiment, pair, clients, [pair.history], {"summary": rows, "failures": {}, "history": []})
         return
     module = model_to_train(experiment, clients, pair.seed)
     try:
         result = where.fit(
             experiment,
-            pair.entry,
+            pair,
             clients,
             module,
-            pair.seed,
-            checkpoint=pair.folder,
             resume=resume,
             progress=progress,
         )
     except RunError as error:
-        raise RunError(f"{pair.entry.label}, seed {pair.seed}: {error}") from error
+        raise RunError(f"{pair.words}: {error}") from error
     label, tuning = pair.entry.label, pair.entry.personalise
     if tuning is not None:
         settings = run_settings(experiment)
         result = personalise(result, clients, **vars(tuning), engine=experiment.engine, settings=settings)
-    files = [pair.history, *save_models(pair.run / "models", label, result, clients)]
+    files = [pair.history, *save_models(pair.run / "models", label, result, clients, pair.fold)]
     if isinstance(where, _Here):
-        outcomes = pair.run / "outcomes" / f"{safe_name(f'{label}-{pair.seed}')}.safetensors"
-        write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients))
+        outcomes = pair.run / "outcomes" / f"{safe_name(pair.name)}.safetensors"
+        write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients), pair.fold)
         files.append(outcomes)
-    rows = [{"method": label, "algorithm": pair.entry.name, **row} for row in result.summary]
+    rows = [{"method": label, "algorithm": pair.entry.name, "fold": pair.fold, **row} for row in result.summary]
     # What was measured before tuning is of other models.
     history = None if tuning is None else result.history
     _seal_pair(experiment, pair, clients, files, {"summary": rows, "failures": result.failures, "history": history})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,12 @@ from coterie.run.entries import MethodEntry
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
 from coterie.run.hashes import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
 from coterie.run.history import Timing
-from coterie.study.layout import CHECKPOINTS, Pair, is_run
+from coterie.study.layout import CHECKPOINTS, Pair, is_run, pairs_of
 
 __all__ = ["Verified", "mend_tables", "seal_tables", "verify", "write_tables"]
 
 
-def write_tables(folder: Path, methods: Iterable[MethodEntry], seeds: Sequence[int]) -> None:
+def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
     """Write summary.json, history.csv, weights.csv, timing.csv and, for clients elsewhere, asks.csv from complete pairs."""
     summary: list[dict[str, Any]] = []
     history: list[list[Any]] = []
@@ -28,25 +28,23 @@ def write_tables(folder: Path, methods: Iterable[MethodEntry], seeds: Sequence[i
     timing: list[list[Any]] = []
     asks: list[list[Any]] = []
     failed: list[dict[str, Any]] = []
-    for entry in methods:
-        for seed in seeds:
-            pair = Pair(entry, seed, folder)
-            saved = pair.saved()
-            if saved is None:
-                continue
-            summary += saved["summary"]
-            failed += [
-                {"method": entry.label, "seed": seed, "client": client, "last": why}
-                for client, why in sorted(saved["failures"].items())
-            ]
-            head = [entry.label, seed]
-            tuned: list[list[Any]] | None = saved["history"]
-            for line in map(json.loads, pair.history.read_text(encoding="utf-8").splitlines()):
-                history += [[*head, *row] for row in line["history"] if tuned is None]
-                weights += [[*head, *row] for row in line["weights"]]
-                timing += [[*head, *Timing(*row)] for row in line["seconds"]]
-                asks += [[*head, *row] for row in line.get("asks", ())]
-            history += [[*head, *row] for row in tuned or ()]
+    for pair in pairs:
+        saved = pair.saved()
+        if saved is None:
+            continue
+        summary += saved["summary"]
+        failed += [
+            {"method": pair.entry.label, "seed": pair.seed, "fold": pair.fold, "client": client, "last": why}
+            for client, why in sorted(saved["failures"].items())
+        ]
+        head = [*pair.key]
+        tuned: list[list[Any]] | None = saved["history"]
+        for line in map(json.loads, pair.history.read_text(encoding="utf-8").splitlines()):
+            history += [[*head, *row] for row in line["history"] if tuned is None]
+            weights += [[*head, *row] for row in line["weights"]]
+            timing += [[*head, *Timing(*row)] for row in line["seconds"]]
+            asks += [[*head, *row] for row in line.get("asks", ())]
+        history += [[*head, *row] for row in tuned or ()]
     write_json(folder / "summary.json", summary)
     if failed:
         write_json(folder / "failures.json", failed)
@@ -83,11 +81,11 @@ def mend_tables(folder: Path) -> list[str]:
     # Their labels are all that is needed, so that no method has to be known here.
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
     methods += [MethodEntry(name, name) for name in YARDSTICKS if tables["run"].get("yardstick")]
-    pairs = [Pair(entry, seed, folder) for entry in methods for seed in tables["run"]["seeds"]]
+    pairs = pairs_of(folder, methods, tables["run"]["seeds"], tables.get("split", {}).get("folds", 0))
     again = f"continue with: coterie run {settings} --resume"
     for pair in pairs:
         require(not pair.damage(), f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
-    write_tables(folder, methods, tables["run"]["seeds"])
+    write_tables(folder, pairs)
     left = damaged(folder, recorded)
     for name, what in left.items():
         raise InputError(f"{folder / name} {what}; {again}")

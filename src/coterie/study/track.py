@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from coterie.base.errors import nearest, require
+from coterie.config.registry import CALLBACKS
 from coterie.report.results import Results
-from coterie.run.callbacks import CALLBACKS
 from coterie.run.trackers.tracker import Tracker
 
 __all__ = ["track"]

@@ -21,13 +21,14 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.rows import Part
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import COUNT, SIZE
 from coterie.data import hub
-from coterie.data.split_table import Split
+from coterie.data.sets import Dataset
 from coterie.data.splits import subset
 from coterie.data.tensors import split_over
 
-__all__ = ["CLASSES", "DEFAULT_SPLIT", "ImageSet", "cifar10", "load_images"]
+__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "ImageSet", "cifar10", "load_images"]
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
@@ -70,7 +71,7 @@ CIFAR10 = ImageSet("cifar10", "CIFAR-10", CLASSES, "label", "plain_text")
 def cifar10(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,
@@ -94,7 +95,7 @@ def load_images(
     images: ImageSet,
     *,
     seed: int,
-    split: Mapping[str, Any] | None,
+    split: Split | Mapping[str, Any] | None,
     folder: str | Path | None,
     rows: int | None,
     server: int,
@@ -217,3 +218,13 @@ def _decode(encoded: list[bytes | None], index: Index, name: str) -> Tensor:
         require(image.size == (32, 32), f"{name}: the image of row {row} is {image.size}, not 32 x 32")
         out[i] = np.asarray(image).transpose(2, 0, 1)
     return torch.from_numpy(out)
+
+
+DATASET = Dataset(
+    "CIFAR-10: 60,000 colour images of 32 x 32, from Parquet or the hub",
+    "10, Dirichlet(.5) shares of the classes",
+    "10 classes",
+    "none stated; free to use with citation",
+    cifar10,
+    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.clients import Clients
+from coterie.config.data import DEFAULT_PARTS, Split
+from coterie.data.sets import Dataset
 from coterie.data.sets.cifar10 import DEFAULT_SPLIT, ImageSet, load_images
 
-__all__ = ["CLASSES", "DEFAULT_SPLIT", "cifar100"]
+__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "cifar100"]
 
 CLASSES = (
     "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle", "bowl", "boy",
@@ -33,7 +35,7 @@ CIFAR100 = ImageSet("cifar100", "CIFAR-100", CLASSES, "fine_label", "cifar100")
 def cifar100(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,
@@ -48,3 +50,13 @@ def cifar100(
         server: so many of the 10,000 test images for the server, every class in its share.
     """
     return load_images(CIFAR100, seed=seed, split=split, folder=folder, rows=rows, server=server)
+
+
+DATASET = Dataset(
+    "CIFAR-100: 60,000 colour images of 32 x 32, from Parquet or the hub",
+    "10, Dirichlet(.5) shares of the classes",
+    "100 classes",
+    "none stated; free to use with citation",
+    cifar100,
+    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -10,15 +10,16 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.data.split_table import Split
+from coterie.config.data import DEFAULT_PARTS, Split
+from coterie.data.sets import Dataset
 from coterie.data.tensors import split_over
 
-__all__ = ["DEFAULT_SPLIT", "digits"]
+__all__ = ["DATASET", "DEFAULT_SPLIT", "digits"]
 
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 
 
-def digits(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
+def digits(*, seed: int = 0, split: Split | Mapping[str, Any] | None = None) -> Clients:
     """Ten classes, inputs float32 [rows, 64] from 0 to 1; by default 10 clients with Dirichlet(.5) shares of classes."""
     try:
         from sklearn.datasets import load_digits
@@ -34,3 +35,13 @@ def digits(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
         name="digits",
         classes=[str(d) for d in range(10)],
     )
+
+
+DATASET = Dataset(
+    "scikit-learn's handwritten digits: 1,797 images, each 64 numbers (8 x 8)",
+    "10, Dirichlet(.5) shares of the classes",
+    "10 classes",
+    "CC BY 4.0",
+    digits,
+    {"split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from coterie.base.clients import Clients
+from coterie.config.data import DEFAULT_PARTS, Split
+from coterie.data.sets import Dataset
 from coterie.data.sets.fashion_mnist import Images, over_idx, read_pair
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
 
-__all__ = ["CLASSES", "DEFAULT_SPLIT", "emnist"]
+__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "emnist"]
 
 CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "shards", "clients": 25, "shards_per_client": 24, "shard_size": 180}
@@ -29,7 +30,7 @@ _STEM = "emnist-balanced"
 def emnist(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,
@@ -52,3 +53,13 @@ def emnist(
 
     pairs = {"train": lambda: upright("train"), "test": lambda: upright("test")}
     return over_idx(pairs, rule, seed=seed, rows=rows, server=server, name="emnist", classes=CLASSES)
+
+
+DATASET = Dataset(
+    "EMNIST-Balanced: 112,800 letters and digits, from your disk",
+    "25 with 24 shards of 180 rows",
+    "47 classes",
+    "public domain",
+    emnist,
+    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.rows import Part
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import COUNT, SIZE
-from coterie.data.split_table import Split
+from coterie.data.sets import Dataset
 from coterie.data.tensors import split_over
 
-__all__ = ["CLASSES", "DEFAULT_SPLIT", "Images", "fashion_mnist", "over_idx", "read_idx", "read_pair"]
+__all__ = ["CLASSES", "DATASET", "DEFAULT_SPLIT", "Images", "fashion_mnist", "over_idx", "read_idx", "read_pair"]
 
 CLASSES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 100}
@@ -35,7 +36,7 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 def fashion_mnist(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     rows: int | None = None,
     server: int = 0,
@@ -156,3 +157,13 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
     have, want = len(raw) - start, math.prod(shape)
     require(have == want, f"{path} holds {have} bytes of data but its header says {want} {list(shape)}; copy it again")
     return np.frombuffer(bytearray(raw[start:]), dtype=np.uint8).reshape(shape)  # writable, as torch wants it
+
+
+DATASET = Dataset(
+    "Fashion-MNIST: 60,000 grey images of 28 x 28, read from your disk",
+    "100, Dirichlet(.5) shares of the classes",
+    "10 classes",
+    "MIT",
+    fashion_mnist,
+    {"folder": None, "rows": None, "server": 0, "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -28,14 +28,15 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
+from coterie.config.data import Split
 from coterie.config.rules import COUNT, SIZE
+from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
 from coterie.data.splits import generator, numbered
 from coterie.data.tensors import from_tensors
 from coterie.data.words import hashed_words
 
-__all__ = ["goemotions"]
+__all__ = ["DATASET", "goemotions"]
 
 NEAR, FAR = 10, 9
 
@@ -53,7 +54,7 @@ class _Comments(NamedTuple):
 def goemotions(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     target: str = "joy",
     alpha: float = 0.9,
@@ -176,3 +177,20 @@ def _text(folder: Path, name: str) -> str:
         return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
     except (OSError, EOFError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({type(error).__name__}); copy it again") from error
+
+
+DATASET = Dataset(
+    "GoEmotions: 36,308 Reddit comments as hashed words, from your disk",
+    "20: a target, 10 near it, 9 far from it, by Ekman's classes",
+    "28 emotions",
+    "CC BY 4.0",
+    goemotions,
+    {
+        "folder": None,
+        "target": "joy",
+        "alpha": 0.9,
+        "rows_per_client": 300,
+        "held_out": 150,
+        "features": 2048,
+    },
+)

@@ -29,9 +29,11 @@ from typing import Any
 
 from coterie.base.clients import Clients
 from coterie.base.errors import require
+from coterie.config.data import DEFAULT_PARTS, Split, Tables
+from coterie.data.sets import Dataset
 from coterie.data.tables.folder import from_folder
 
-__all__ = ["CLASSES", "FOLDER", "OPTIONS", "export", "heart_disease"]
+__all__ = ["CLASSES", "DATASET", "FOLDER", "OPTIONS", "export", "heart_disease"]
 
 FOLDER = Path(__file__).parent / "files" / "heart_disease"
 CLASSES = ("no disease", "disease")
@@ -47,12 +49,12 @@ OPTIONS: Mapping[str, Any] = {
 """How the hospitals' files are read, for whoever holds one of them."""
 
 
-def heart_disease(*, seed: int = 0, split: Mapping[str, Any] | None = None) -> Clients:
+def heart_disease(*, seed: int = 0, split: Split | Mapping[str, Any] | None = None) -> Clients:
     """Clients cleveland, hungary, long-beach and switzerland; 15 features, classes "no disease" and "disease".
 
     `split` takes `seed` and `parts`; the default is a third for test and a fifth of the rest for validation, stratified.
     """
-    return from_folder(FOLDER, seed=seed, split=split, name="heart-disease", **OPTIONS)
+    return from_folder(FOLDER, tables=Tables(**OPTIONS), split=split, seed=seed, name="heart-disease")
 
 
 def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
@@ -86,3 +88,13 @@ def export(folder: Path, *, server_rows: int = 0) -> list[Path]:
         files.append(folder.parent / "server.csv")
         files[-1].write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return files
+
+
+DATASET = Dataset(
+    "UCI Heart Disease: 920 patients, 15 features, embedded",
+    "4 hospitals: cleveland, hungary, long-beach, switzerland",
+    "2 classes: no disease, disease",
+    "CC BY 4.0",
+    heart_disease,
+    {"split": {"parts": dict(DEFAULT_PARTS)}},
+)

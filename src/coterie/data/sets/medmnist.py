@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
+from coterie.config.data import DEFAULT_PARTS, Split
+from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors, split_over
 
-__all__ = ["medmnist", "read_npz"]
+__all__ = ["DATASET", "medmnist", "read_npz"]
 
 DEFAULT_SPLIT: Mapping[str, Any] = {"kind": "dirichlet", "alpha": 0.5, "clients": 10}
 _PARTS = {"train": "train", "validation": "val", "test": "test"}
@@ -37,7 +38,7 @@ Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 def medmnist(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     sets: Sequence[str] = ("pneumoniamnist",),
 ) -> Clients:
@@ -108,3 +109,13 @@ def _images(path: Path, raw: Mapping[str, NDArray[Any]], key: str) -> Images:
     )
     colour = images.ndim == 4
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2) if colour else images), labels.reshape(-1).astype(np.int64)
+
+
+DATASET = Dataset(
+    "MedMNIST: medical images of 28 x 28, read from your disk",
+    "one for each of several sets, or 10 with Dirichlet(.5) shares of the classes of one",
+    "the classes of the sets",
+    "CC BY 4.0 (DermaMNIST: CC BY-NC 4.0)",
+    medmnist,
+    {"folder": None, "sets": ["pneumoniamnist"], "split": {**DEFAULT_SPLIT, "parts": dict(DEFAULT_PARTS)}},
+)

@@ -16,13 +16,14 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
+from coterie.config.data import DEFAULT_PARTS, Split
 from coterie.config.rules import SIZE
+from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors
 from coterie.data.words import hashed_words
 
-__all__ = ["sent140"]
+__all__ = ["DATASET", "sent140"]
 
 _SENTIMENTS = {"0": 0, "1": 1, "4": 1}
 
@@ -30,7 +31,7 @@ _SENTIMENTS = {"0": 0, "1": 1, "4": 1}
 def sent140(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     minimum: int = 50,
     features: int = 2048,
@@ -72,3 +73,13 @@ def sent140(
     few = len(tweets) - len(users)
     notes = [f"{few} users with fewer than {minimum} tweets are left out"] if few else []
     return from_tensors(clients, seed=seed, split=split, name="sent140", classes=("unhappy", "happy"), notes=notes)
+
+
+DATASET = Dataset(
+    "Sent140: is a tweet happy? By user, from your disk",
+    "one for each user with 50 tweets or more",
+    "2 classes: unhappy, happy",
+    "none stated",
+    sent140,
+    {"folder": None, "minimum": 50, "features": 2048, "split": {"parts": dict(DEFAULT_PARTS)}},
+)

@@ -23,12 +23,13 @@ from torch import Tensor
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.loss import IGNORED
+from coterie.config.data import Split
 from coterie.config.rules import SIZE
+from coterie.data.sets import Dataset
 from coterie.data.sets.where import find_folder
-from coterie.data.split_table import Split
 from coterie.data.tensors import from_tensors
 
-__all__ = ["CHARACTERS", "shakespeare"]
+__all__ = ["CHARACTERS", "DATASET", "shakespeare"]
 
 CHARACTERS = ("padding", "newline", *map(chr, range(32, 127)))
 MOST_TESTED = 40
@@ -37,7 +38,7 @@ MOST_TESTED = 40
 def shakespeare(
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
     folder: str | Path | None = None,
     plays: Sequence[str] = (),
     minimum_characters: int = 3000,
@@ -116,3 +117,20 @@ def _roles(path: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be read ({type(error).__name__}: {error}); copy it again") from error
     return texts
+
+
+DATASET = Dataset(
+    "Shakespeare by role: next characters, from your disk",
+    "one for each of the largest roles of each play",
+    "the next of 97 characters, at each of 80 positions",
+    "public domain",
+    shakespeare,
+    {
+        "folder": None,
+        "plays": [],
+        "minimum_characters": 3000,
+        "roles_per_play": 4,
+        "segments": 20,
+        "length": 80,
+    },
+)

@@ -15,16 +15,27 @@ import numpy as np
 
 from coterie.base.errors import InputError
 from coterie.base.files import found
-from coterie.data.split_table import Split
-from coterie.data.tables.columns import Column, Table
-from coterie.data.tables.describe import draft_recipe
-from coterie.data.tables.folder import dealt_tables, files_of, from_tables, not_read, ready_tables, within
-from coterie.data.tables.read import read
-from coterie.data.tables.recipe import Draft, TableCohort, describe
-from coterie.data.tables.settings import FileSettings, TableSettings, check_label, settings_of
-from coterie.data.tables.spelling import fold, spell
+from coterie.base.spelling import fold, spell
+from coterie.config.data import Split, Tables
+from coterie.data.tables.agreement import Draft, draft_recipe
+from coterie.data.tables.cells import Column, Table
+from coterie.data.tables.folder import (
+    check_label,
+    check_names,
+    deal_table,
+    fit_to,
+    from_tables,
+    label_of,
+    ready_tables,
+    within,
+)
+from coterie.data.tables.read import files_of, notes_on_other_files, read, reading_of
+from coterie.data.tables.recipe import TableCohort, describe
 
 __all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "facts_of", "short"]
+
+
+_USUAL = Tables()
 
 
 class Facts(NamedTuple):
@@ -115,39 +126,42 @@ class _Problems(list[str]):
 def check_folder(
     path: str | Path,
     *,
+    label: str | None = None,
+    tables: Tables = _USUAL,
+    split: Split | Mapping[str, Any] | None = None,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
-    unlabelled: str = "refuse",
-    split_column: str | None = None,
-    **options: Any,
 ) -> TableCheck:
     """Check the tables of a folder, or one table, dealt to clients if `split` says how; arguments as for `from_folder`.
 
     Raises `InputError` for settings that are wrong whatever the files hold; problems of files are part of the answer.
     """
-    settings, own = settings_of(**options), FileSettings(unlabelled, split_column)
-    problems, tables = _Problems(), {}
-    path = Path(path)
-    for name, file in ({path.stem: path} if found(path, Path.is_file) else files_of(path)).items():
+    settings = tables if label is None else replace(tables, label=label)
+    path, problems = Path(path), _Problems()
+    by_client: dict[str, Table] = {}
+    notes: tuple[str, ...] = ()
+    if found(path, Path.is_file):
         with problems.noted():
-            tables[name] = read(file, settings.reading(name))
-    notes = () if path.is_file() else tuple(not_read(path))
-    if path.is_file() and tables and (split or {}).get("kind") is not None:
-        with problems.noted():
-            tables, notes = dealt_tables(tables[path.stem], settings, own, seed=seed, split=split)
-        split = within(split)
-    checked = check_tables(tables, settings, own, problems, seed=seed, split=split)
+            by_client = {path.stem: read(path, reading_of(settings))}
+        if by_client and Split.parse(split, kind=None).kind is not None:
+            with problems.noted():
+                by_client, notes = deal_table(by_client[path.stem], settings, seed=seed, split=split)
+            split = within(split)
+    else:
+        for client, file in files_of(path).items():
+            with problems.noted():
+                by_client[client] = read(file, reading_of(settings, client))
+        notes = tuple(notes_on_other_files(path))
+    checked = check_tables(by_client, settings, problems, seed=seed, split=split)
     return replace(checked, notes=(*checked.notes, *notes))
 
 
 def check_tables(
     tables: Mapping[str, Table],
-    settings: TableSettings,
-    files: FileSettings,
+    settings: Tables,
     problems: list[str] | None = None,
     *,
     seed: int = 0,
-    split: Mapping[str, Any] | None = None,
+    split: Split | Mapping[str, Any] | None = None,
 ) -> TableCheck:
     """Check tables that could be read; `problems`: those of the others. One table alone is what a site can check."""
     collected = _Problems(problems or ())
@@ -158,27 +172,26 @@ def check_tables(
     draft: Draft | None = None
     if tables:
         with collected.noted():
-            settings.check_names(tables)
+            check_names(settings, tables)
         with collected.noted():
-            label = settings.label_of(tables)
+            label = label_of(settings, tables)
     if label is not None:
         for name, table in tables.items():
             with collected.noted():
                 check_label(table, label, tables)
-                fitted = settings.fitted_to({name: table})
-                ready |= ready_tables({name: table}, fitted, rule, seed, files)[0]
+                ready |= ready_tables({name: table}, fit_to(settings, {name: table}), rule, seed)[0]
     if ready:
-        told = describe(
+        described = describe(
             TableCohort(ready),
             label=str(label),
             categorical=json.dumps(sorted(settings.categorical)),
             rare=settings.rare,
         )
-        draft = draft_recipe(sorted(ready), told, settings.fitted_to(ready), collected.noted)
+        draft = draft_recipe(sorted(ready), described, fit_to(settings, ready), collected.noted)
         notes = draft["notes"]
     if tables and not collected:
         with collected.noted():
-            whole = from_tables(tables, settings, "a folder of tables", files, name="checked", seed=seed, split=split)
+            whole = from_tables(tables, settings, "a folder of tables", name="checked", seed=seed, split=split)
             notes = list(whole.notes)
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
@@ -189,7 +202,7 @@ def check_tables(
     return TableCheck(tuple(dict.fromkeys(collected)), tuple(notes), label, columns, drift)
 
 
-def _classes(label: Column, settings: TableSettings) -> Column:
+def _classes(label: Column, settings: Tables) -> Column:
     """The label as texts, one per class."""
     texts = label.spelled
     if settings.above is not None and label.numbers is not None:

@@ -11,18 +11,103 @@ from typing import Any
 
 import numpy as np
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.files import found
-from coterie.data.tables.columns import Column, Reading, Table, from_numbers, from_texts
-from coterie.data.tables.numbers import Comma
-from coterie.data.tables.spelling import legible, listing
+from coterie.base.spelling import legible, listing
+from coterie.config.data import EVERY_FILE, Tables
+from coterie.data.tables.cells import Column, Comma, Reading, Table, from_numbers, from_texts
 
-__all__ = ["SUFFIXES", "cells_of", "read", "read_arrays", "read_frame"]
+__all__ = [
+    "SUFFIXES",
+    "cells_of",
+    "files_of",
+    "holds_arrays",
+    "notes_on_other_files",
+    "read",
+    "read_arrays",
+    "read_frame",
+    "reading_of",
+]
 
 SUFFIXES = (".csv", ".tsv", ".xlsx", ".parquet", ".npz")
+_OTHER_TABLES = {
+    ".xls",
+    ".xlsm",
+    ".xlsb",
+    ".ods",
+    ".numbers",
+    ".feather",
+    ".sav",
+    ".dta",
+    ".sas7bdat",
+    ".rds",
+    ".rdata",
+}
+_OTHER_TABLES |= {".dat", ".gz", ".zip"}
 
 Columns = tuple[list[str], Callable[[int, str], Column]]
 """The header of a table, and what makes a column of the position and the name to use."""
+
+
+def reading_of(settings: Tables, client: str = EVERY_FILE) -> Reading:
+    """Return how the file of `client` is read, or a table of all clients."""
+    rename = {**settings.renamed(), **settings.renamed(client)}
+    return Reading(settings.missing, settings.categorical, rename, settings.dropped(client))
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Return the file of each client."""
+    if not found(folder, Path.is_dir):
+        raise InputError(f"there is no folder {folder}; check the spelling")
+    files: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        if file.name.startswith(("~$", ".")):  # Excel's mark of an open workbook; hidden files
+            continue
+        if file.suffix.lower() in _OTHER_TABLES:  # no client is left out silently
+            raise InputError(f"{file} cannot be read; save it as CSV, or move it out of the folder")
+        if file.suffix.lower() in SUFFIXES:
+            if file.stem in files:
+                other = files[file.stem].name
+                raise InputError(f"{other} and {file.name} in {folder} are both client {file.stem!r}; rename one")
+            files[file.stem] = file
+    if not files:
+        raise InputError(f"{folder} holds no file to read; put one {', '.join(SUFFIXES)} file per client there")
+    return files
+
+
+def notes_on_other_files(folder: Path) -> list[str]:
+    """Return a note on what may be the table of a client under another name: files of text or without ending, and folders of tables."""
+    texts = [file.name for file in sorted(folder.iterdir()) if file.is_file() and file.suffix.lower() in (".txt", "")]
+    folders = [
+        f"{below.name}/"
+        for below in sorted(folder.iterdir())
+        if below.is_dir() and any(file.suffix.lower() in SUFFIXES for file in below.iterdir())
+    ]
+    names = [name for name in (*texts, *folders) if not name.startswith(".")]
+    return [f"not read: {listing(names)} (put the table of a client there as NAME.csv)"] if names else []
+
+
+def holds_arrays(path: Path, arrays: bool | None) -> bool:
+    """Return True if `path` is an npz of arrays: as the user says, or if one has three or more dimensions, which no table has.
+
+    Raises `InputError` where nothing is said of whole numbers [rows, columns], which may be tokens as well as columns.
+    """
+    if path.suffix.lower() != ".npz":
+        if arrays:
+            raise InputError(f"{path} is not an npz file, so arrays = true does not apply; drop it")
+        return False
+    if arrays is not None:
+        return arrays
+    held = read_arrays(path)
+    if any(array.ndim > 2 for array in held.values()):
+        return True
+    for key, array in held.items():
+        if array.ndim == 2 and array.dtype.kind in "iu":
+            raise InputError(
+                f"{path}: array {key!r} holds whole numbers [rows, columns], which may be sequences or columns; "
+                "say arrays = true, or arrays = false for a table"
+            )
+    return False
 
 
 def read(path: str | Path, reading: Reading | None = None, *, name: str | None = None) -> Table:
@@ -34,11 +119,10 @@ def read(path: str | Path, reading: Reading | None = None, *, name: str | None =
     if not found(path, Path.is_file):
         raise InputError(f"there is no file {path}; check the spelling")
     readers = {".csv": _csv, ".tsv": _csv, ".xlsx": _xlsx, ".parquet": _parquet, ".npz": _npz}
-    require(
-        path.suffix.lower() in readers,
-        f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}",
-    )
-    require(path.stat().st_size > 0, f"{path} is empty; give it a header line and rows, or remove it")
+    if path.suffix.lower() not in readers:
+        raise InputError(f"{path}: cannot read {path.suffix or 'a file without ending'}; use {_endings()}")
+    if path.stat().st_size <= 0:
+        raise InputError(f"{path} is empty; give it a header line and rows, or remove it")
     reading = reading or Reading()
     return _table(name or path.stem, str(path), readers[path.suffix.lower()](path, reading), reading)
 
@@ -54,16 +138,19 @@ def _table(name: str, source: str, content: Columns, reading: Reading) -> Table:
     names = reading.names(header)
     seen: set[str] = set()
     for key in filter(None, names):
-        require(key not in seen, f"{source}: column {key!r} occurs twice; rename or delete one of them")
+        if key in seen:
+            raise InputError(f"{source}: column {key!r} occurs twice; rename or delete one of them")
         seen.add(key)
     columns = {key: column(i, key) for i, key in enumerate(names) if key}
-    require(bool(columns), f"{source} has no columns; give it a header line and rows, or remove it")
+    if not columns:
+        raise InputError(f"{source} has no columns; give it a header line and rows, or remove it")
     notes = [f"{source}: a column without a name was left out"] if "" in header else []
     dropped = [old for old, new in zip(header, names, strict=True) if old and not new]
     notes += [f"{source}: left out: {', '.join(dropped)} (as asked)"] if dropped else []
     renamed = tuple(old for old, new in zip(header, names, strict=True) if new and old != new)
     table = Table(name, source, columns, notes=tuple(notes), renamed=renamed)
-    require(len(table) > 0, f"{source} has no rows, only a header; add rows or remove it")
+    if len(table) <= 0:
+        raise InputError(f"{source} has no rows, only a header; add rows or remove it")
     return table
 
 
@@ -93,7 +180,8 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
     except UnicodeDecodeError as error:
         raise InputError(f'{path} is not UTF-8 text (byte {error.start}); save it as "CSV UTF-8"') from error
     nul = text.find("\0")  # as of UTF-16 without its mark
-    require(nul < 0, f'{path} is not UTF-8 text (character {nul} is NUL); save it as "CSV UTF-8"')
+    if nul >= 0:
+        raise InputError(f'{path} is not UTF-8 text (character {nul} is NUL); save it as "CSV UTF-8"')
     text = re.sub(r"\Asep=.\r?(?=\n)", "", text)  # a word to Excel, which the first lines say as well
     separator = _separator([line for line in text.split("\n", 20)[:20] if line.strip()])
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
@@ -106,17 +194,18 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
             if not header:
                 header = [cell.strip() for cell in row]
                 continue
-            require(
-                len(row) == len(header),
-                f"{path}: line {reader.line_num} has {len(row)} cells but the header has {len(header)}; "
-                "correct that line (a separator inside a cell needs quotes) or delete what stands above the header",
-            )
+            if len(row) != len(header):
+                raise InputError(
+                    f"{path}: line {reader.line_num} has {len(row)} cells but the header has {len(header)}; "
+                    "correct that line (a separator inside a cell needs quotes) or delete what stands above the header"
+                )
             rows.append(row)
     except csv.Error as error:
         raise InputError(
             f"{path}: line {reader.line_num} cannot be read as CSV ({error}); correct that line"
         ) from error
-    require(bool(header), f"{path} is empty; give it a header line and rows, or remove it")
+    if not header:
+        raise InputError(f"{path} is empty; give it a header line and rows, or remove it")
     cells: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(header)
     return header, cells, _comma(separator, text)
 
@@ -162,11 +251,12 @@ def _xlsx_cells(path: Path) -> tuple[list[str], list[Sequence[str]]]:
     except Exception as error:  # zipfile, xml and openpyxl each have their own
         raise InputError(f"{path} cannot be read as Excel ({_first_line(error)}); save it again") from error
     filled = {title: [row for row in rows if any(row)] for title, rows in sheets.items() if any(map(any, rows))}
-    require(bool(filled), f"{path} is empty; give it a header line and rows, or remove it")
-    require(
-        len(filled) == 1,
-        f"{path} has {len(filled)} sheets with cells ({listing(list(filled))}); keep the one with the table",
-    )
+    if not filled:
+        raise InputError(f"{path} is empty; give it a header line and rows, or remove it")
+    if len(filled) != 1:
+        raise InputError(
+            f"{path} has {len(filled)} sheets with cells ({listing(list(filled))}); keep the one with the table"
+        )
     (rows,) = filled.values()
     width = max(max(i for i, cell in enumerate(row) if cell) + 1 for row in rows)
     header = [cell.strip() for cell in rows[0][:width]] + [""] * (width - len(rows[0]))
@@ -245,7 +335,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
-            require(hasattr(archive, "files"), f"{path} is one array and no npz archive; use numpy.savez")
+            if not hasattr(archive, "files"):
+                raise InputError(f"{path} is one array and no npz archive; use numpy.savez")
             return {key: archive[key] for key in archive.files}
     except InputError:
         raise
@@ -257,15 +348,16 @@ def read_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 def _npz(path: Path, reading: Reading) -> Columns:
     """Each 1-D array is a column, each 2-D array `a` is columns a.0, a.1, ..."""
     arrays = read_arrays(path)
-    require(bool(arrays), f"{path} holds no arrays; give it one per column, or remove it")
+    if not arrays:
+        raise InputError(f"{path} holds no arrays; give it one per column, or remove it")
     parts: dict[str, np.ndarray[Any, Any]] = {}
     for key, array in arrays.items():
-        require(
-            array.ndim in (1, 2), f"{path}: array {key!r} has shape {list(array.shape)}; a table needs [rows, columns]"
-        )
+        if array.ndim not in (1, 2):
+            raise InputError(f"{path}: array {key!r} has shape {list(array.shape)}; a table needs [rows, columns]")
         parts |= {key: array} if array.ndim == 1 else {f"{key}.{i}": array[:, i] for i in range(array.shape[1])}
     lengths = {key: len(array) for key, array in arrays.items()}
-    require(len(set(lengths.values())) == 1, f"{path}: arrays differ in length ({lengths}); give one entry per row")
+    if len(set(lengths.values())) != 1:
+        raise InputError(f"{path}: arrays differ in length ({lengths}); give one entry per row")
     values = list(parts.values())
     return list(parts), lambda i, key: _array(values[i], key, reading, str(path))
 
@@ -275,7 +367,8 @@ def _array(values: np.ndarray[Any, Any], key: str, reading: Reading, source: str
         return _numbers(values, key, reading, boolean=values.dtype.kind == "b")
     if values.dtype.kind in "mM":
         return _dates(len(values))
-    require(values.dtype.kind in "US", f"{source}: array {key!r} holds {values.dtype}; give numbers or texts")
+    if values.dtype.kind not in "US":
+        raise InputError(f"{source}: array {key!r} holds {values.dtype}; give numbers or texts")
     return _texts(values.astype(str).tolist(), key, reading)
 
 
@@ -284,9 +377,8 @@ def read_frame(frame: Any, reading: Reading | None = None, *, name: str, source:
     source, how = source or f"frame {name!r}", reading or Reading()
     if not hasattr(frame, "iloc") and hasattr(frame, "to_pandas"):
         frame = frame.to_pandas()
-    require(
-        hasattr(frame, "iloc") and hasattr(frame, "columns"), f"{source} is not a data frame; give a pandas DataFrame"
-    )
+    if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
+        raise InputError(f"{source} is not a data frame; give a pandas DataFrame")
     header = [str(key) for key in frame.columns]
     return _table(name, source, (header, lambda i, key: _series(frame.iloc[:, i], key, how)), how)
 

@@ -1,6 +1,6 @@
-"""One recipe for the tables of all clients, from statistics that a real federation may share.
+"""The recipe of a table, what a client tells so that it can be agreed on, and the inputs that it makes of any table.
 
-A recipe says which columns become which features. It is fitted in two exchanges, each a function of a cohort that
+A recipe says which columns become which features. `agreement` fits it in two exchanges, each a function of a cohort that
 answers with one entry per client, so that the same lines serve files in one folder and hospitals on a network:
 
 1. `describe`: names and kinds of the columns, the categories of texts, the values of the label.
@@ -8,7 +8,7 @@ answers with one entry per client, so that the same lines serve files in one fol
    TRAINING rows, missing values not counted. They are joined as Chan, Golub and LeVeque (1983) do, so that a column such as a year
    does not lose its variance to rounding.
 
-`encode.encode` turns any table into inputs with the recipe alone: a missing number becomes the pooled mean (0 after scaling),
+`encode` turns any table into inputs with the recipe alone: a missing number becomes the pooled mean (0 after scaling),
 a missing or unknown category is all zeros. A label to regress on is stored as (label - mean) / scale, so that no result depends on
 its unit. Test and validation rows influence nothing but the list of classes.
 """
@@ -16,10 +16,9 @@ its unit. Test and validation rows influence nothing but the list of classes.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any, NamedTuple, Required, TypedDict
 
@@ -28,23 +27,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError
+from coterie.base.spelling import fold, listing, names_rows
 from coterie.base.vector import Layout
 from coterie.contract.task import Form, task
-from coterie.data.tables.columns import Column, Table
-from coterie.data.tables.spelling import fold, names_rows, spell
+from coterie.data.tables.cells import Column, Table, complaint, with_signs
 
 __all__ = [
     "ColumnRecipe",
     "Description",
-    "Draft",
+    "Encoded",
     "LabelRecipe",
     "Moments",
     "Recipe",
     "TableCohort",
     "describe",
+    "encode",
     "example",
-    "fit_recipe",
     "moments",
 ]
 
@@ -57,14 +56,8 @@ RARE = "(rare)"
 ENOUGH_TO_TELL = 10
 """Values from which on "all distinct" means an identifier and not a small sample."""
 
-UNIT = 8.0
-"""Factor between the means of clients from which on their units may differ."""
-
-APART = 6.0
-"""Standard deviations between the means of clients from which on their units may differ."""
-
-SHAPE = 3.0
-"""Factor up to which deviations may differ in another proportion than means if only the unit differs."""
+FAR = 6.0
+"""Standard deviations."""
 
 
 class ColumnRecipe(TypedDict, total=False):
@@ -136,12 +129,6 @@ class Recipe(TypedDict):
     missing: dict[str, list[Any]]
     rename: dict[str, str]
     notes: list[str]
-
-
-class Draft(Recipe):
-    """A recipe without means and scales, and the training rows of each client that they are to be taken over."""
-
-    training_rows: dict[str, int]
 
 
 class TableCohort:
@@ -259,98 +246,129 @@ def moments(cohort: TableCohort, *, schema: str) -> Moments:
     return Moments(*(torch.from_numpy(a) for a in out))
 
 
-def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
-    """`draft` (of `describe.draft_recipe`) with the mean and scale of each column of numbers, and of a label to regress on.
+class Encoded(NamedTuple):
+    """Rows ready for a model: inputs float32 [rows, features], labels int64 or float32 [rows] or None, and notes."""
 
-    `ask(task, **payload)` puts a task to all clients; its reply has a leading client dimension. The result survives
-    JSON unchanged.
+    inputs: Tensor
+    labels: Tensor | None
+    notes: tuple[str, ...] = ()
+
+
+def encode(table: Table, recipe: Recipe, *, need_label: bool = True) -> Encoded:
+    """The rows of `table` as the model reads them. Nothing is fitted here.
+
+    Raises `InputError` that names file, column and row for a missing column, a text among numbers or, if `need_label`,
+    a label that is missing or unknown; without `need_label` such labels are None for all rows.
     """
-    numbers = [c for c in draft["columns"] if c["kind"] == "number"]
-    label, names = draft["label"], [c["name"] for c in numbers]
-    schema = [*names, label["column"]] if label["task"] == "regression" else names
-    told = ask(moments, schema=json.dumps(schema))
-    count = told.counts.sum(0)
-    mean = (told.counts * told.means).sum(0) / count.clamp(min=1)
-    squares = told.squares + told.counts * (told.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
-    variance = squares.sum(0) / count.clamp(min=1)
-    for j, column in enumerate(numbers):
-        column["mean"], column["scale"] = _scale(f"column {column['name']!r}", float(mean[j]), float(variance[j]))
-    if label["task"] == "regression":
-        label["mean"], label["scale"] = _scale(f"label {label['column']!r}", float(mean[-1]), float(variance[-1]))
-        require(
-            not _is_constant(label["mean"], float(variance[-1])),
-            f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn",
-        )
-    empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
-    columns = [c for c in draft["columns"] if c["name"] not in empty]
-    notes = [f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"] if empty else []
-    notes += _mostly_missing(numbers, told.counts, draft)
-    require(bool(columns), f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
-    features = [
-        name
-        for c in columns
-        for name in ([c["name"]] if c["kind"] == "number" else [f"{c['name']}={v}" for v in c["categories"]])
-    ]
-    return {
-        "version": draft["version"],
-        "label": label,
-        "columns": columns,
-        "features": features,
-        "missing": draft["missing"],
-        "rename": draft["rename"],
-        "notes": [*_other_units(schema, told, draft), *draft["notes"], *notes],
-    }
-
-
-def _scale(what: str, mean: float, variance: float) -> tuple[float, float]:
-    """Mean and scale."""
-    require(
-        bool(np.isfinite(mean) and np.isfinite(variance)),
-        f"{what} holds numbers too large to square; rescale it or leave it out (drop)",
-    )
-    return mean, 1.0 if _is_constant(mean, variance) else variance**0.5  # a constant stays 0
-
-
-def _is_constant(mean: float, variance: float) -> bool:
-    """Whether numbers with these moments are all the same, up to rounding."""
-    return bool(variance**0.5 <= 1e-9 * max(abs(mean), 1e-300))
-
-
-def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) -> list[str]:
-    notes = []
-    for j, column in enumerate(numbers):
-        where = [
-            f"{name} ({1 - int(count[i, j]) / rows:.0%})"
-            for i, (name, rows) in enumerate(draft["training_rows"].items())
-            if count[i, j] < 0.5 * rows and count[:, j].sum() > 0
-        ]
-        if where:
-            notes.append(f"{column['name']} is mostly missing at {', '.join(where)}: the mean of all clients stands in")
-    return notes
-
-
-def _other_units(names: Sequence[str], about: Moments, draft: Draft) -> list[str]:
-    """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
-    or whose mean is many deviations away.
-
-    `about`: moments of the columns `names`.
-    """
-    counts = about.counts
-    absent = torch.where(counts > 0, 0.0, torch.nan)
-    own = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
-    # The median client: pooled moments of others in two units would be those of neither.
-    usual = own.nanmedian(dim=1, keepdim=True).values
-    factors, spreads = (own / usual).unbind()
-    same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
-    # Units with another zero, such as degrees, or a smaller factor.
-    apart = ((own[0] - usual[0]).abs() > APART * torch.maximum(own[1], usual[1])) & (own[1] > 0) & (factors > 0)
-    enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
-    odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
-    notes = []
-    for j, name in enumerate(names):
-        for i in odd[:, j].nonzero().flatten().tolist()[:1]:
-            times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
-            notes.append(
-                f"{name}: numbers at {list(draft['training_rows'])[i]} are about {times} those of the others; the same unit?"
+    inputs = np.zeros((len(table), len(recipe["features"])), dtype=np.float32)
+    notes: list[str] = []
+    at = 0
+    for spec in recipe["columns"]:
+        name = spec["name"]
+        if name not in table.columns:
+            raise InputError(
+                f"{table.source} has no column {name!r}, which the model needs; add it (its cells may be empty)"
             )
-    return notes
+        column = table.columns[name]
+        if spec["kind"] == "number":
+            scaled = _scaled(_numbers_of(column, spec, table.source), spec, table.source)
+            notes += _far(scaled, spec, table.source)
+            inputs[:, at] = scaled
+            at += 1
+        else:
+            notes += _one_hot(column, spec, inputs[:, at : at + len(spec["categories"])], table.source)
+            at += len(spec["categories"])
+    labels, more = _labels(table, recipe["label"], need_label)
+    return Encoded(torch.from_numpy(inputs), labels, (*notes, *more))
+
+
+def _scaled(numbers: NDArray[np.float64], spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
+    """Numbers on the scale of the recipe, missing ones at 0, the mean."""
+    scaled: NDArray[np.float64] = np.nan_to_num((numbers - spec["mean"]) / spec["scale"])
+    wild = np.flatnonzero(np.abs(scaled) > 1e30)  # float32 ends at 3e38
+    if len(wild):
+        raise InputError(
+            f"{source}: column {spec['name']!r} is {numbers[wild[0]]:g} in data row {wild[0] + 1}, absurdly far from all "
+            "training rows; correct that cell"
+        )
+    return scaled
+
+
+def _far(scaled: NDArray[np.float64], spec: ColumnRecipe, source: str) -> list[str]:
+    """A question if half of the numbers and more are far from the training rows, as where a file has another unit."""
+    present = np.abs(scaled[scaled != 0])
+    middle = float(np.median(present)) if len(present) else 0.0
+    if middle < FAR:
+        return []
+    return [f"{source}: {spec['name']} is {middle:.0f} standard deviations from the mean of training; the same unit?"]
+
+
+def _numbers_of(column: Column, spec: ColumnRecipe, source: str) -> NDArray[np.float64]:
+    where = f"{source}: column {spec['name']!r}"
+    if column.problem is not None:
+        raise InputError(f"{where} {complaint(*column.problem, choice='')}")
+    if column.numbers is None:
+        if column.unknown or not column.present.any():
+            return np.full(len(column), np.nan)
+        row, text = example(column)
+        raise InputError(f"{where} needs numbers but has {text!r} in data row {row}; correct that cell")
+    units = [sorted({*signs} - {","}) for signs in (column.signs, spec.get("signs", []))]
+    if units[0] != units[1] and column.kind != "empty":
+        raise InputError(
+            f"{where} has numbers {with_signs(units[0])}, but the model was trained on numbers {with_signs(units[1])}; write them so"
+        )
+    return column.numbers
+
+
+def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], source: str) -> list[str]:
+    """Write the categories of `column` into `out` [rows, categories]; a note names those that nobody trained with."""
+    position = {category: j for j, category in enumerate(spec["categories"])}
+    folded = {fold(category): j for category, j in position.items()}
+    others = position[RARE] if spec.get("rare") else None
+    texts = column.spelled
+    values = {str(text) for text in texts if text is not None}
+    place = {text: position.get(text, folded.get(fold(text), others)) for text in values}
+    for row, text in enumerate(texts):
+        j = place.get(text)
+        if j is not None:
+            out[row, j] = 1.0
+    unknown = [repr(text) for text in sorted(values) if place[text] is None]
+    if not unknown:
+        return []
+    return [f"{source}: {spec['name']} has {listing(unknown)}, which no training row has: taken as missing"]
+
+
+def _labels(table: Table, spec: LabelRecipe, need: bool) -> tuple[Tensor | None, list[str]]:
+    name = spec["column"]
+    problem, column = "", table.columns.get(name)
+    if column is None:
+        problem = f"{table.source} has no label column {name!r}"
+    elif not column.present.all():
+        problem = f"{table.source}: label {name!r} is missing in data row {int(np.argmin(column.present)) + 1}"
+    elif spec["values"]:
+        position = {value: j for j, value in enumerate(spec["values"])}
+        spellings = spec.get("spellings", {})
+        texts = column.spelled
+        codes = [position.get(spellings.get(text, text), -1) for text in texts]
+        if min(codes) >= 0:
+            return torch.tensor(codes, dtype=torch.int64), []
+        row = codes.index(-1)
+        problem = (
+            f"{table.source}: label {name!r} is {texts[row]!r} in data row {row + 1}, which is none of "
+            f"{', '.join(spec['values'][:10])}"
+        )
+    elif column.problem is not None:
+        problem = f"{table.source}: label {name!r} {complaint(*column.problem, choice='')}"
+    elif column.numbers is None:
+        problem = f"{table.source}: label {name!r} is text in data row {example(column)[0]} but must be a number"
+    elif spec["above"] is not None:
+        return torch.from_numpy((column.numbers > spec["above"]).astype(np.int64)), []
+    else:
+        scale = ColumnRecipe(
+            name=name, kind="number", mean=spec["mean"], scale=spec["scale"], signs=spec.get("signs", [])
+        )
+        stored = _scaled(_numbers_of(column, scale, table.source), scale, table.source)
+        return torch.from_numpy(stored.astype(np.float32)), []
+    if need:
+        raise InputError(f"{problem}; correct the file")
+    return None, [f"{problem}: no labels were read"] if column is not None else []

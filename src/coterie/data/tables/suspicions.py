@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Client
 from coterie.base.rows import Part
-from coterie.data.tables.columns import Table
+from coterie.base.spelling import listing, names_rows, spell
+from coterie.data.tables.cells import Table
 from coterie.data.tables.recipe import Recipe
-from coterie.data.tables.spelling import listing, names_rows, spell
 
 __all__ = ["suspicions"]
 

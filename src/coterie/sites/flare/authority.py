@@ -98,7 +98,7 @@ def read_request(file: Path) -> Request:
         ) from error
     if not valid:
         raise InputError(f"{file} is not signed with the key that it is about; let the site make a new one")
-    return Request(*texts, key)
+    return Request(texts[0], texts[1], texts[2], key)
 
 
 def make_authority(state: Path, folder: Path, project: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from nvflare.collab import CollabCallError, collab
 
 import coterie.compute.metrics  # noqa: F401 - settings may name its tasks
-from coterie import catalogue
+from coterie.config.registry import METHODS
 from coterie.sites.settings import SETTINGS_FILE
 from coterie.sites.site import Site
 
@@ -29,7 +29,7 @@ class SiteClient:
     @collab.init  # type: ignore[untyped-decorator]
     def begin(self) -> None:
         """Read the site's settings. What is wrong with them is said in reply to the first message: raising here would end the job."""
-        catalogue.methods()  # settings may name their tasks
+        METHODS.importable()  # settings may name their tasks
         name, root = collab.site_name, Path(collab.workspace.get_site_config_dir())
         own = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
         folder = Path(collab.workspace.get_root_dir()) / "coterie"

@@ -1,28 +1,52 @@
-"""Agree on columns, categories and label: from what each client says about its table to the draft of a recipe."""
+"""Agree on a recipe: on columns, categories and the label from what each client tells, then on means and scales."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-from coterie.base.errors import InputError, nearest, require
-from coterie.data.tables.numbers import complaint, with_signs
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError, nearest
+from coterie.base.spelling import alike, fold, listing, quoted, spell, variants
+from coterie.config.data import Tables
+from coterie.data.tables.cells import complaint, with_signs
 from coterie.data.tables.recipe import (
     ENOUGH_TO_TELL,
     MANY_CATEGORIES,
     RARE,
     ColumnRecipe,
     Description,
-    Draft,
     LabelRecipe,
+    Moments,
+    Recipe,
+    describe,
+    moments,
 )
-from coterie.data.tables.settings import FEW_NUMBERS, MANY_CLASSES, TableSettings
-from coterie.data.tables.spelling import alike, fold, listing, quoted, spell, variants
 
-__all__ = ["Guard", "draft_recipe"]
+__all__ = ["FEW_NUMBERS", "MANY_CLASSES", "Draft", "Guard", "agree", "draft_recipe", "fit_recipe"]
+
+FEW_NUMBERS = 20
+"""Distinct numbers that are not whole: a label with more of them is a quantity, with fewer it has classes."""
+
+MANY_CLASSES = 50
+"""A label with more distinct values needs the user's word on what it is."""
+
+UNIT = 8.0
+"""Factor between the means of clients from which on their units may differ."""
+
+APART = 6.0
+"""Standard deviations between the means of clients from which on their units may differ."""
+
+SHAPE = 3.0
+"""Factor up to which deviations may differ in another proportion than means if only the unit differs."""
+
 
 FEW_CLASSES = 10
 """Whole numbers up to so many are taken for classes without a remark."""
@@ -36,11 +60,23 @@ FEW_CATEGORIES = 30
 Told = dict[str, dict[str, Any]]
 
 
+class Draft(Recipe):
+    """A recipe without means and scales, and the training rows of each client that they are to be taken over."""
+
+    training_rows: dict[str, int]
+
+
+def agree(names: Sequence[str], settings: Tables, ask: Callable[..., Any]) -> Recipe:
+    """Fit the recipe of the clients `names` (sorted) in two exchanges; `ask(task, **payload)` puts a task to all of them."""
+    told = ask(describe, label=settings.label, categorical=json.dumps(sorted(settings.categorical)), rare=settings.rare)
+    return fit_recipe(draft_recipe(names, told, settings), ask)
+
+
 Guard = Callable[[], AbstractContextManager[Any]]
 """Makes what surrounds each thing that clients must agree on: nothing, or what notes an error and lets the next one be looked at."""
 
 
-def draft_recipe(names: Sequence[str], told: Description, settings: TableSettings, guard: Guard = nullcontext) -> Draft:
+def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guard: Guard = nullcontext) -> Draft:
     """The columns, categories and classes that the clients `names` agree on; means and scales come later.
 
     Raises `InputError` that names client, file and column where they cannot agree, unless `guard` keeps it.
@@ -48,25 +84,25 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
     said: Told = {name: json.loads(text) for name, text in zip(names, told.text, strict=True)}
     everywhere = {c for client in said.values() for c in client["columns"]}
     for key, named in (
-        ("drop", settings.dropped),
+        ("drop", settings.dropped()),
         ("categorical", settings.categorical),
         ("missing", settings.missing),
     ):
         for column in named:
             with guard():
-                require(
-                    column in everywhere or column == settings.label,
-                    f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}",
-                )
-    for sentence in _near_names(said, everywhere - set(settings.dropped)):
+                if column not in everywhere and column != settings.label:
+                    raise InputError(
+                        f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}"
+                    )
+    for sentence in _near_names(said, everywhere - set(settings.dropped())):
         with guard():
             raise InputError(sentence)
     columns: list[ColumnRecipe] = []
-    left_out: dict[str, list[str]] = {"as asked": sorted(settings.dropped)} if settings.dropped else {}
+    left_out: dict[str, list[str]] = {"as asked": sorted(settings.dropped())} if settings.dropped() else {}
     remarks: dict[str, list[str]] = {}
     first = next(iter(said.values()))["columns"]
     ordered = [c for c in first if c in everywhere] + sorted(everywhere - set(first))
-    for column in (c for c in ordered if c not in settings.dropped):
+    for column in (c for c in ordered if c not in settings.dropped()):
         with guard():
             spec, notes = _column(column, said, column in settings.categorical)
             if spec is not None:
@@ -84,7 +120,7 @@ def draft_recipe(names: Sequence[str], told: Description, settings: TableSetting
         "columns": columns,
         "features": [],
         "missing": {k: list(v) for k, v in sorted(settings.missing.items())},
-        "rename": {old: new for few in settings.rename.values() for old, new in few.items()},
+        "rename": {old: new for names in settings.rename.values() for old, new in names.items()},
         "training_rows": {name: client["rows"] for name, client in said.items()},
         "notes": about_label
         + [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
@@ -215,7 +251,7 @@ def _category(column: str, have: Told, chosen: bool) -> Drafted:
     return spec, remarks
 
 
-def _label(said: Told, settings: TableSettings) -> LabelRecipe:
+def _label(said: Told, settings: Tables) -> LabelRecipe:
     """Task, values and classes of the label."""
     name = str(settings.label)
     about = {client: what["label"] for client, what in said.items()}
@@ -250,7 +286,8 @@ def _label(said: Told, settings: TableSettings) -> LabelRecipe:
     if settings.unit:
         spec["unit"] = settings.unit
     if settings.above is not None:
-        require(kind == "number", f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")
+        if kind != "number":
+            raise InputError(f"above = {settings.above} needs a label of numbers, but {name!r} is {kind}")
         spec["above"], spec["classes"] = settings.above, _cut_at(name, settings.above)
     elif _is_quantity(name, kind, distinct, whole, settings.task):
         spec["task"] = "regression"
@@ -260,18 +297,18 @@ def _label(said: Told, settings: TableSettings) -> LabelRecipe:
             values = [c for c in dict.fromkeys(settings.spellings.values()) if c in values]
         elif kind == "number":
             values = sorted(values, key=float)
-        require(
-            len(values) > 1,
-            f"label {name!r} is {values[0] if values else 'missing'} in every row of every client; there is nothing to learn",
-        )
+        if len(values) <= 1:
+            raise InputError(
+                f"label {name!r} is {values[0] if values else 'missing'} in every row of every client; there is nothing to learn"
+            )
         spec["values"] = spec["classes"] = values
-    if settings.classes:
-        require(
-            len(settings.classes) == len(spec["classes"]),
-            f"classes has {len(settings.classes)} names but label {name!r} has {len(spec['classes'])} classes: "
-            f"{', '.join(spec['classes'])}",
-        )
-        spec["classes"] = list(settings.classes)
+    if settings.class_names:
+        if len(settings.class_names) != len(spec["classes"]):
+            raise InputError(
+                f"classes has {len(settings.class_names)} names but label {name!r} has {len(spec['classes'])} classes: "
+                f"{', '.join(spec['classes'])}"
+            )
+        spec["classes"] = list(settings.class_names)
     return spec
 
 
@@ -280,9 +317,9 @@ def _cut_at(name: str, above: float) -> list[str]:
     return [f"{name} <= {spell(above)}", f"{name} > {spell(above)}"]
 
 
-def _remarks_on_classes(label: LabelRecipe, said: Told, settings: TableSettings) -> Iterator[str]:
+def _remarks_on_classes(label: LabelRecipe, said: Told, settings: Tables) -> Iterator[str]:
     """What a reader should know of classes: numbers that may be quantities, classes of one client, clients of one class."""
-    numbers = label["kind"] == "number" and not (settings.task or settings.classes or settings.spellings)
+    numbers = label["kind"] == "number" and not (settings.task or settings.classes)
     whole = all(client["label"]["whole"] for client in said.values())
     if numbers and len(label["values"]) > 2 and (len(label["values"]) > FEW_CLASSES or not whole):
         yield f'{len(label["values"])} numbers, taken as classes (if they are a quantity, say task = "regression")'
@@ -318,9 +355,11 @@ def _refuse_variants(name: str, about: Told) -> None:
 
 def _is_quantity(name: str, kind: str, distinct: int, whole: bool, task: str | None) -> bool:
     """Whether the label is a number to regress on; an error where a guess would be a gamble."""
-    require(kind != "date", f"label {name!r} holds dates; predict a number or a class")
+    if kind == "date":
+        raise InputError(f"label {name!r} holds dates; predict a number or a class")
     if task == "regression":
-        require(kind in ("number", "boolean"), f"regression needs a label of numbers, but {name!r} is {kind}")
+        if kind not in ("number", "boolean"):
+            raise InputError(f"regression needs a label of numbers, but {name!r} is {kind}")
         return True
     if kind == "number" and not whole and distinct > FEW_NUMBERS and task is None:
         return True
@@ -330,3 +369,99 @@ def _is_quantity(name: str, kind: str, distinct: int, whole: bool, task: str | N
         more = more or f"at most {limit} classes can be told apart here; choose another label"
         raise InputError(f"label {name!r} has {distinct} different values; {more}")
     return False
+
+
+def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
+    """`draft` (of `describe.draft_recipe`) with the mean and scale of each column of numbers, and of a label to regress on.
+
+    `ask(task, **payload)` puts a task to all clients; its reply has a leading client dimension. The result survives
+    JSON unchanged.
+    """
+    numbers = [c for c in draft["columns"] if c["kind"] == "number"]
+    label, names = draft["label"], [c["name"] for c in numbers]
+    schema = [*names, label["column"]] if label["task"] == "regression" else names
+    told = ask(moments, schema=json.dumps(schema))
+    count = told.counts.sum(0)
+    mean = (told.counts * told.means).sum(0) / count.clamp(min=1)
+    squares = told.squares + told.counts * (told.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
+    variance = squares.sum(0) / count.clamp(min=1)
+    for j, column in enumerate(numbers):
+        column["mean"], column["scale"] = _scale(f"column {column['name']!r}", float(mean[j]), float(variance[j]))
+    if label["task"] == "regression":
+        label["mean"], label["scale"] = _scale(f"label {label['column']!r}", float(mean[-1]), float(variance[-1]))
+        if _is_constant(label["mean"], float(variance[-1])):
+            raise InputError(
+                f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn"
+            )
+    empty = {c["name"] for j, c in enumerate(numbers) if count[j] == 0}
+    columns = [c for c in draft["columns"] if c["name"] not in empty]
+    notes = [f"left out: {', '.join(sorted(empty))} (no value in any client's training rows)"] if empty else []
+    notes += _mostly_missing(numbers, told.counts, draft)
+    if not columns:
+        raise InputError(f"no column is left to learn from; {'; '.join([*draft['notes'], *notes])}")
+    features = [
+        name
+        for c in columns
+        for name in ([c["name"]] if c["kind"] == "number" else [f"{c['name']}={v}" for v in c["categories"]])
+    ]
+    return {
+        "version": draft["version"],
+        "label": label,
+        "columns": columns,
+        "features": features,
+        "missing": draft["missing"],
+        "rename": draft["rename"],
+        "notes": [*_other_units(schema, told, draft), *draft["notes"], *notes],
+    }
+
+
+def _scale(what: str, mean: float, variance: float) -> tuple[float, float]:
+    """Mean and scale."""
+    if not np.isfinite(mean) or not np.isfinite(variance):
+        raise InputError(f"{what} holds numbers too large to square; rescale it or leave it out (drop)")
+    return mean, 1.0 if _is_constant(mean, variance) else variance**0.5  # a constant stays 0
+
+
+def _is_constant(mean: float, variance: float) -> bool:
+    """Whether numbers with these moments are all the same, up to rounding."""
+    return bool(variance**0.5 <= 1e-9 * max(abs(mean), 1e-300))
+
+
+def _mostly_missing(numbers: list[ColumnRecipe], count: Tensor, draft: Draft) -> list[str]:
+    notes = []
+    for j, column in enumerate(numbers):
+        where = [
+            f"{name} ({1 - int(count[i, j]) / rows:.0%})"
+            for i, (name, rows) in enumerate(draft["training_rows"].items())
+            if count[i, j] < 0.5 * rows and count[:, j].sum() > 0
+        ]
+        if where:
+            notes.append(f"{column['name']} is mostly missing at {', '.join(where)}: the mean of all clients stands in")
+    return notes
+
+
+def _other_units(names: Sequence[str], about: Moments, draft: Draft) -> list[str]:
+    """A question for each column whose mean and deviation at one client are both many times those of the others, or a small part,
+    or whose mean is many deviations away.
+
+    `about`: moments of the columns `names`.
+    """
+    counts = about.counts
+    absent = torch.where(counts > 0, 0.0, torch.nan)
+    own = torch.stack([about.means, (about.squares / counts).sqrt()]) + absent
+    # The median client: pooled moments of others in two units would be those of neither.
+    usual = own.nanmedian(dim=1, keepdim=True).values
+    factors, spreads = (own / usual).unbind()
+    same_shape = (spreads / factors).log().abs() < math.log(SHAPE)
+    # Units with another zero, such as degrees, or a smaller factor.
+    apart = ((own[0] - usual[0]).abs() > APART * torch.maximum(own[1], usual[1])) & (own[1] > 0) & (factors > 0)
+    enough = torch.minimum(counts, counts.sum(0) - counts) >= ENOUGH_TO_TELL
+    odd = ((factors.log().abs() > math.log(UNIT)) & same_shape | apart) & enough
+    notes = []
+    for j, name in enumerate(names):
+        for i in odd[:, j].nonzero().flatten().tolist()[:1]:
+            times = f"{spell(float(f'{factors[i, j]:.2g}'))} times"
+            notes.append(
+                f"{name}: numbers at {list(draft['training_rows'])[i]} are about {times} those of the others; the same unit?"
+            )
+    return notes

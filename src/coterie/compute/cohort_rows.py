@@ -1,0 +1,235 @@
+"""The rows of a cohort's clients: how many there are, and batches of them as the model takes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError
+from coterie.base.rng import Rng, forked, seed_noise
+from coterie.base.rows import Inputs, Part, Rows, rows
+from coterie.base.vector import Layout
+from coterie.compute.workspace import Workspace
+from coterie.contract.memory import MemoryView
+
+__all__ = ["Batch", "CohortRows"]
+
+Batch = tuple[Inputs, Tensor]
+BLOCK = 1 << 24
+"""Elements gathered at once for several local steps."""
+
+
+@dataclass(frozen=True)
+class CohortRows:
+    """The clients that a task is run for, with their rows. A client is named by its position among them.
+
+    Attributes:
+        names: Sorted names of the n clients.
+        workspace: Model and loss of this process.
+        clients: Holder of the rows; `index` are the positions of the cohort's clients in it.
+        memory: What these clients keep between rounds.
+        seed, round: Of the run; they name the randomness.
+        spent: Rows through gradients and through forward passes, counted as work is done.
+    """
+
+    names: tuple[str, ...]
+    workspace: Workspace
+    clients: Clients
+    index: tuple[int, ...]
+    memory: MemoryView
+    seed: int
+    round: int
+    spent: dict[str, int]
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of model vectors."""
+        return self.workspace.layout
+
+    @property
+    def sizes(self) -> Tensor:
+        """Training rows of each client, float64 [n]."""
+        return torch.tensor([self.size(i) for i in range(len(self.names))], dtype=torch.float64)
+
+    def rng(self, client: int, purpose: str) -> Rng:
+        """Return the stream of (seed, round, client, purpose)."""
+        return self._streams.child(self.names[client], purpose)
+
+    @cached_property
+    def _streams(self) -> Rng:
+        return Rng.named(self.seed, self.round)
+
+    # ---- how many
+
+    def size(self, client: int, part: str = "train") -> int:
+        """Return the number of rows that a client has in `train`, `validation` or `test`."""
+        all_rows: Rows | None = getattr(self.clients, part)
+        if all_rows is None:
+            return 0
+        # Not `all_rows.sizes`: its cost grows with the number of clients that exist.
+        at = self.index[client]
+        return int(all_rows.offsets[at + 1] - all_rows.offsets[at])
+
+    def has(self, client: int, part: str) -> bool:
+        """Return True if the client has rows of this part."""
+        return self.clients.draw is not None if part == "fresh" else self.size(client, part) > 0
+
+    def batch_rows(self, client: int, part: str, batch_size: int | None) -> int:
+        """Return the number of rows of a batch of this size; None: of all rows."""
+        if part == "fresh" and batch_size is not None:
+            return batch_size
+        size = self.size(client, part)
+        return size if batch_size is None else min(size, batch_size)
+
+    def require_enough(self, client: int, numbers: NDArray[np.int64] | None, part: str = "train") -> None:
+        """Raise `InputError` if a gradient or a loss would rest on too few different rows (None: all of the part)."""
+        fewest = self.workspace.fewest_rows
+        if fewest > 1 and (self.size(client, part) if numbers is None else len(np.unique(numbers))) < fewest:
+            raise InputError(f"client {self.names[client]!r} computes nothing of fewer than {fewest} different rows")
+
+    # ---- which
+
+    def rows_of(self, part: str, client: int) -> Rows:
+        """Return the rows of all clients in this part. Raises `InputError` if this client has none of them."""
+        if part not in ("train", "validation", "test"):
+            raise InputError(f"part must be train, validation or test; got {part!r}")
+        all_rows: Rows | None = getattr(self.clients, part)
+        if all_rows is None or not self.size(client, part):
+            raise InputError(f"client {self.names[client]!r} has no {part} rows")
+        return all_rows
+
+    def labels(self, client: int, part: str = "train") -> Tensor:
+        """Return the labels of a client."""
+        return self.rows_of(part, client).part(self.index[client]).labels
+
+    def training_rows(self, client: int, numbers: NDArray[np.int64]) -> Batch:
+        """Return a client's training rows of these numbers, as the model takes them."""
+        return self._ready(self._select(self.clients.train, client, numbers))
+
+    def _select(self, part: Rows, client: int, numbers: NDArray[np.int64] | None) -> Part:
+        where = part.positions(self.index[client])
+        at = where if numbers is None else numbers + where.start if isinstance(where, slice) else where[numbers]
+        return Part(part.inputs, part.labels).select(at if isinstance(at, slice) else torch.from_numpy(at))
+
+    def _ready(self, part: Part) -> Batch:
+        return self.workspace.prepare(part.read()), part.labels.to(self.workspace.device)
+
+    def transform(self, client: int, inputs: Inputs, purpose: str, first: int = 0) -> Inputs:
+        """Return a client's rows as the clients' `transform` changes them, each with a stream of its own.
+
+        Args:
+            client: Position of the client.
+            inputs: Rows as the model takes them.
+            purpose: What they are read for.
+            first: Place of the first of these rows among those that are read for it.
+        """
+        transform = self.clients.transform
+        if transform is None:
+            return inputs
+        streams = self.rng(client, purpose).child("transform")
+        changed = []
+        with forked():
+            for k in range(rows(inputs)):
+                stream = streams.child(first + k)
+                seed_noise(stream.seed())  # for transforms that draw from a global generator
+                changed.append(transform(_row(inputs, k), stream))
+        return self.workspace.prepare(
+            {key: _stack([row[key] for row in changed], value) for key, value in inputs.items()}
+            if isinstance(inputs, dict)
+            else _stack(changed, inputs)
+        )
+
+    def restart_layers(self, client: int, purpose: str) -> None:
+        """Begin anew what the layers draw and count, as it is the client's and named by the seed."""
+        self.workspace.restart_counters()
+        if self.workspace.random:
+            self.workspace.seed_noise(self.rng(client, f"{purpose}/layers").seed())
+
+    def chunks(
+        self,
+        x: Tensor,
+        part: str,
+        batch_size: int | None,
+        purpose: str,
+        mode: str,
+        share: slice | None = None,
+        *,
+        load: bool = True,
+    ) -> Iterator[tuple[int, Inputs, Tensor]]:
+        """Read the batch of every client in turn, with the client's model loaded.
+
+        Args:
+            x: Model [d + b], or one per client [n, d + b].
+            part: Part of the rows, or `fresh`.
+            batch_size: Rows of a random batch; None: all rows.
+            purpose: Name of the random batch.
+            mode: `eval` or `train`.
+            share: Some rows of the batch.
+            load: Leave the model as it is if false.
+
+        Yields:
+            Position of the client, inputs and labels of some rows at once (`Part.chunks`).
+        """
+        if mode not in ("eval", "train"):
+            raise InputError(f"mode must be eval or train; got {mode!r}")
+        workspace = self.workspace
+        # Only on a change: it walks through all modules.
+        if workspace.model.training != (mode == "train"):
+            workspace.train(mode == "train")
+        if load and x.ndim == 1:
+            workspace.load(x)
+        noisy = mode == "eval" and workspace.always_random
+        with workspace.noise() if noisy else contextlib.nullcontext():
+            for i in range(len(self.names)):
+                if load and x.ndim > 1:
+                    workspace.load(x[i])
+                if mode == "train" or noisy:
+                    self.restart_layers(i, purpose if share is None else f"{purpose}/{share.start}")
+                first = 0 if share is None else share.start or 0
+                for piece in self._batch(i, part, batch_size, purpose, share).chunks():
+                    inputs, labels = self._ready(piece)
+                    if mode == "train" and part == "train":
+                        inputs = self.transform(i, inputs, purpose, first)
+                    first += len(labels)
+                    yield i, inputs, labels
+
+    def _batch(self, client: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Part:
+        if part == "fresh":
+            fresh = self._draw(client, batch_size, self.rng(client, purpose).child(part))
+            return fresh if share is None else fresh.select(share)
+        where, size, numbers = self.rows_of(part, client), self.size(client, part), None
+        if share is not None or (batch_size is not None and batch_size < size):
+            numbers = self.rng(client, purpose).child(part).permutation(size, batch_size)
+            numbers = numbers if share is None else numbers[share]
+        self.require_enough(client, numbers, part)
+        return self._select(where, client, numbers)
+
+    def _draw(self, client: int, batch_size: int | None, rng: Rng) -> Part:
+        if self.clients.draw is None or batch_size is None:
+            raise InputError(
+                f"fresh rows of client {self.names[client]!r} cannot be drawn: that takes data whose distribution is known, as "
+                "mean-estimation or clients made with `with_draw`, and a batch size; take validation or train rows"
+            )
+        return self.clients.draw(self.names[client], batch_size, rng)
+
+
+def _row(inputs: Inputs, k: int) -> Any:
+    return {key: value[k] for key, value in inputs.items()} if isinstance(inputs, dict) else inputs[k]
+
+
+def _stack(changed: list[Tensor], before: Tensor) -> Tensor:
+    for row in changed:
+        if not isinstance(row, Tensor) or (row.shape, row.dtype) != (before.shape[1:], before.dtype):
+            shape = f"{tuple(row.shape)} and {row.dtype}" if isinstance(row, Tensor) else type(row).__name__
+            kept = f"{tuple(before.shape[1:])} and {before.dtype}"
+            raise InputError(f"the transform of rows gave {shape}; it must keep {kept}")
+    return torch.stack(changed)

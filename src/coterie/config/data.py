@@ -1,0 +1,385 @@
+"""The tables [data] and [split] of an experiment, as declared: how files become rows of clients, and who gets which row.
+
+What reads columns and deals rows lies in `coterie.data`; nothing here needs numpy or torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from numbers import Integral
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from coterie.base.errors import InputError, cut, is_number, nearest
+from coterie.base.spelling import legible, spell
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, one_of, optional
+from coterie.config.schema import Flag, build, options, options_of
+
+__all__ = [
+    "DEFAULT_PARTS",
+    "EVERY_FILE",
+    "KINDS_OF",
+    "OF_ROWS",
+    "Missing",
+    "Split",
+    "Tables",
+    "check_seed",
+    "codes_of",
+    "table_of",
+]
+
+DEFAULT_PARTS: Mapping[str, float] = MappingProxyType({"train": 8 / 15, "validation": 2 / 15, "test": 1 / 3})
+"""One third test; a fifth of the rest is validation."""
+
+EVERY_FILE = "*"
+"""Stands for all clients where settings are given by client."""
+
+Missing = Sequence[str | float]
+"""Values of a column that stand for "missing", such as 0 for a cholesterol that nobody measured."""
+
+
+@options
+class Tables:
+    """How tables become rows of clients: the [data] table of an experiment.
+
+    Attributes:
+        label: column to predict; None looks for one that is called label, target, outcome, y or class.
+        task: "classification" or "regression"; None: regression if the label has more than 20 numbers that are not whole. A label to
+            regress on is standardised by the pooled moments of training rows, and `label_scale` of the clients undoes that: losses are
+            those of the standardised label, metrics and predictions are in its unit.
+        above: a number that cuts the label into two classes, `<= above` and `> above`.
+        classes: names of the classes in the order of the label's sorted values; or each class and how it is spelled, which must
+            cover all values: {"yes": ["Yes", "y"], "no": ["No"]}.
+        categorical: columns of numbers that are codes, and columns of texts to keep although they have many values.
+        drop: columns to leave out; or lists of them by client, with "*" for all clients.
+        missing: values that stand for "missing", by column: {"cholesterol": [0]}.
+        rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
+        rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
+            nobody trained with; 0 pools nothing.
+        meaning: of the label, in words for reports.
+        unit: of a label that is a number, for reports.
+        unlabelled: "refuse" rows without a label, or "drop" them.
+        split_column: column that says train, validation or test in each row; it replaces the split.
+        server_file: a table with rows that the server holds, outside the folder; no statistic is taken of them.
+        arrays: whether npz files hold arrays of inputs (images, sequences of tokens), used as they are, and no tables; None: those
+            with an array of three or more dimensions do.
+
+    >>> Tables(label="outcome", drop=["age"]).drop
+    {'*': ('age',)}
+    """
+
+    label: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
+    task: Annotated[str | None, optional(one_of("classification", "regression")), Flag(metavar="TASK")] = None
+    above: float | None = None
+    classes: Annotated[tuple[str, ...] | list[str] | Mapping[str, Sequence[Any]], Flag(metavar="A,B")] = ()
+    categorical: Sequence[str] = ()
+    drop: Sequence[str] | Mapping[str, Sequence[str]] = ()
+    missing: Mapping[str, Any] = field(default_factory=dict)
+    rename: Mapping[str, Any] = field(default_factory=dict)
+    rare: Annotated[int, COUNT] = 0
+    meaning: str | None = None
+    unit: str | None = None
+    unlabelled: Annotated[str, one_of("refuse", "drop")] = "refuse"
+    split_column: str | None = None
+    server_file: str | None = None
+    arrays: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.task == "regression" and self.above is not None:
+            raise InputError("above makes classes of the label; drop it or task = 'regression'")
+        if isinstance(self.classes, Mapping):
+            if self.above is not None:
+                raise InputError("classes maps values of the label, and above cuts it; drop one of them")
+            if self.task == "regression":
+                raise InputError("classes makes classes of the label; drop it or task = 'regression'")
+            _spellings(self.classes)
+        else:
+            _check_names("classes", self.classes)
+        _check_names("categorical", self.categorical)
+        by_client = self.drop if isinstance(self.drop, Mapping) else {EVERY_FILE: self.drop}
+        for columns in by_client.values():
+            _check_names("drop", columns)
+        # Each has one form from here on, whichever a user chose.
+        object.__setattr__(self, "categorical", tuple(self.categorical))
+        object.__setattr__(self, "drop", {client: tuple(columns) for client, columns in by_client.items() if columns})
+        object.__setattr__(self, "missing", codes_of(self.missing))
+        object.__setattr__(self, "rename", _renames(self.rename))
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the label's sorted values; empty where nobody names them."""
+        return () if isinstance(self.classes, Mapping) else tuple(self.classes)
+
+    @property
+    def spellings(self) -> dict[str, str]:
+        """The class that each value of the label means, where the user mapped them."""
+        return _spellings(self.classes) if isinstance(self.classes, Mapping) else {}
+
+    @property
+    def by_client(self) -> Mapping[str, Sequence[str]]:
+        """Columns to leave out by client; those of `*` at every client."""
+        return self.drop if isinstance(self.drop, Mapping) else {}
+
+    def dropped(self, client: str = EVERY_FILE) -> Sequence[str]:
+        """Return the columns to leave out at `client` alone, or at every client."""
+        return self.by_client.get(client, ())
+
+    def renamed(self, client: str = EVERY_FILE) -> dict[str, str]:
+        """Return the new names of columns of `client` alone, or of every client."""
+        return dict(self.rename.get(client, {}))
+
+    def changes(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults."""
+        return {name: value for name, value in vars(self).items() if value != getattr(_AS_THEY_ARE, name)}
+
+
+def _check_names(key: str, value: Any) -> None:
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise InputError(f"{key} = {value!r} must be a list of names, such as [{str(value)!r}]")
+
+
+def _spellings(classes: Mapping[str, Any]) -> dict[str, str]:
+    """Return the class of each spelling, from `classes` as {class: spellings}; a class spells itself."""
+    out: dict[str, str] = {}
+    for name, listed in classes.items():
+        if not isinstance(listed, list | tuple) or not all(isinstance(v, str | int | float) for v in listed):
+            raise InputError(f'classes: {name} = {listed!r} must be a list of values, such as {{yes = ["Yes", "y"]}}')
+        for value in listed:
+            text = _cell(value)
+            if out.get(text, name) != name:
+                raise InputError(f"classes lists {text!r} under {out[text]!r} and {name!r}; choose one")
+            out[text] = str(name)
+    if len(classes) < 2:
+        raise InputError("classes must map the label to at least two classes")
+    return {**{str(name): str(name) for name in classes}, **out}
+
+
+def _cell(value: Any) -> str:
+    """Return a value of TOML as the text of a cell."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return legible(value) if isinstance(value, str) else spell(value)
+
+
+def codes_of(missing: Mapping[str, Any] | None) -> dict[str, Missing]:
+    """Return the values that stand for "missing" as a list per column. Raises `InputError` for what is neither."""
+    if missing is not None and not isinstance(missing, Mapping):
+        raise InputError(
+            f"missing = {_as_file(missing)} must be a table of columns and their codes, such as {{cholesterol = [0]}}"
+        )
+    out: dict[str, Missing] = {}
+    for column, codes in (missing or {}).items():
+        listed = list(codes) if isinstance(codes, list | tuple | set) else [codes]
+        if not all(isinstance(code, str | int | float) for code in listed):
+            raise InputError(f"missing: codes of {column!r} must be numbers or texts")
+        out[str(column)] = listed
+    return out
+
+
+def _as_file(value: Any) -> str:
+    """Return a value as a file would write it, where lists stand for tuples."""
+    return repr(list(value) if isinstance(value, tuple) else value)
+
+
+def _renames(rename: Any) -> dict[str, dict[str, str]]:
+    """Return new names of columns by client, from {old: new} for all and {client: {old: new}} for one."""
+    form = 'a table such as {MEAN_RADIUS = "mean_radius"}, or of such tables by client'
+    if rename is not None and not isinstance(rename, Mapping):
+        raise InputError(f"rename = {_as_file(rename)} must be {form}")
+    out: dict[str, dict[str, str]] = {}
+    for key, value in (rename or {}).items():
+        names = dict(value) if isinstance(value, Mapping) else {key: value}
+        if not all(isinstance(new, str) and new for new in names.values()):
+            raise InputError(f"rename = {_as_file(rename)} must be {form}")
+        out.setdefault(str(key) if isinstance(value, Mapping) else EVERY_FILE, {}).update(names)
+    return out
+
+
+_AS_THEY_ARE = Tables()
+
+
+def check_seed(seed: object) -> None:
+    """Raise `InputError` unless `seed` is one."""
+    number: Any = seed
+    if not isinstance(seed, Integral) or number is True or number is False or number < 0:
+        raise InputError(f"seed must be an int >= 0; got {cut(seed)}")
+
+
+OF_ROWS = ("seed", "parts", "folds")
+"""Fields of a split that apply to the rows of each client, whatever made the clients."""
+_KINDS = ("iid", "dirichlet", "shards", "clusters", "mixed", "target-groups", "column")
+_ROWS = Rule(lambda v: v == "most" or SIZE.test(v), 'an int > 0 or "most"', ("most",))
+_FRACTION = Rule(lambda v: is_number(v) and 0 <= v <= 1, "a number from 0 to 1")
+
+
+def _are_parts(value: Any) -> bool:
+    named = isinstance(value, Mapping) and set(value) <= set(DEFAULT_PARTS)
+    return named and all(map(_FRACTION.test, value.values()))
+
+
+_FOLDS = Rule(lambda v: COUNT.test(v) and v != 1, "0 or an int > 1")
+_WHOLE = {"train": 1.0}
+"""The parts of a client whose rows folds are dealt from."""
+_PARTS = Rule(_are_parts, "a table of train, validation and test with fractions from 0 to 1")
+
+
+@options
+class Split:
+    """The `[split]` table of an experiment, checked.
+
+    Attributes:
+        kind: iid, dirichlet, shards, clusters, mixed, target-groups or column; None: the data has its own clients.
+        clients: number of clients, by default 10; of target-groups 20 (the default) or 40; of column so many of its values, drawn from
+            the seed (default: all).
+        column: of `column`: which one says whose row it is, such as a writer, a patient or a hospital.
+        alpha: of `dirichlet` its parameter; of `target-groups` the share of the target's classes at the clients near it.
+        minimum: smallest number of rows of a client, of `dirichlet`; of `column`, where users with fewer are left out.
+        shards_per_client, shard_size: of `shards` and `mixed` (there 500).
+        twins: of `shards`: so many clients, the first by name, have shards of the same classes.
+        nr: of `mixed`: 1 - nr of every shard are drawn from all classes.
+        clusters, labels_per_cluster: of `clusters`.
+        held_out: of `target-groups`: validation rows of the target, per class.
+        rows_per_client: of `target-groups`: rows of each client; "most": as many as the classes allow.
+        unseen: further clients of the same split that never train.
+        flip: share of the clients whose labels y become C - 1 - y, in all their parts.
+        test: "own", a part of each client's rows; "label-mix", rows of the data set's standard test set with the client's shares of
+            classes; or "standard", all of that test set for every client.
+        seed: of the whole split; None is the run's seed.
+        parts: fraction of a client's rows per part.
+        folds: test every row once, in so many folds of each client (cross-validation), and repeat that with each seed; a simulated
+            split is then dealt once, by the first seed. 0: one split into `parts`.
+    """
+
+    kind: Annotated[str | None, optional(one_of(*_KINDS)), Flag("--split", "KIND")] = None
+    clients: Annotated[int | None, optional(COUNT, "that of the kind"), Flag(metavar="N")] = None
+    column: Annotated[str | None, optional(TEXT._replace(allowed="the name of a column"))] = None
+    alpha: Annotated[float, POSITIVE, Flag()] = 0.5
+    minimum: Annotated[int, COUNT] = 3
+    shards_per_client: Annotated[int, SIZE] = 2
+    shard_size: Annotated[int | None, optional(SIZE)] = None
+    twins: Annotated[int, COUNT] = 0
+    nr: Annotated[float, _FRACTION] = 0.95
+    clusters: Annotated[int, SIZE] = 5
+    labels_per_cluster: Annotated[int, SIZE] = 2
+    held_out: Annotated[int, COUNT] = 300
+    rows_per_client: Annotated[int | str, _ROWS] = 750
+    unseen: Annotated[int, COUNT] = 0
+    flip: Annotated[float, _FRACTION] = 0.0
+    test: Annotated[str, one_of("own", "label-mix", "standard")] = "own"
+    seed: Annotated[int | None, optional(COUNT, "that of the run")] = None
+    parts: Annotated[Mapping[str, float], _PARTS] = field(default_factory=lambda: dict(DEFAULT_PARTS))
+    folds: Annotated[int, _FOLDS, Flag(metavar="K")] = 0
+
+    @classmethod
+    def parse(cls, split: Split | Mapping[str, Any] | None, *, natural: str = "", **defaults: Any) -> Split:
+        """Return the split that a user asks for, on top of `defaults`.
+
+        Args:
+            split: a `Split`, whose fields count as set where they differ from the class's defaults; or the table of a file.
+            natural: data that brings its own clients, to which only `seed`, `parts` and `folds` apply.
+            defaults: of the data set.
+
+        Raises:
+            InputError: that names the key, what is allowed and the nearest spelling.
+        """
+        if split is None and not defaults:
+            return _USUAL
+        if not isinstance(split, Split | Mapping | None):
+            raise InputError(f'split must be a Split or a table such as {{"kind": "iid"}}; got {cut(split)}')
+        table = table_of(split)
+        for key in table:
+            if key not in _KEYS:
+                raise InputError(f"[split]: unknown key {key!r}; {nearest(str(key), _KEYS)}")
+            if natural and key not in OF_ROWS:
+                raise InputError(
+                    f"[split] {key} does not apply to {natural}, which has its own clients; only seed, parts and folds do"
+                )
+        if table.get("folds"):
+            if "parts" in table:
+                raise InputError(
+                    "[split] folds and parts both say which rows are tested; drop one of them, or set folds = 0"
+                )
+            defaults["parts"] = _WHOLE
+        if table.get("kind") in _OWN_NUMBER:
+            defaults.pop("clients", None)
+        if table.get("kind") == "column" and "column" not in table:
+            raise InputError("[split] kind = 'column' needs the name of the column, for example column = \"writer\"")
+        parsed = build(cls, {**defaults, **table}, "[split]", named="split")
+        for key, kinds in KINDS_OF.items():
+            if key in table and parsed.kind not in kinds:
+                raise InputError(
+                    f"[split] {key} belongs to kind = {' or '.join(map(repr, kinds))}, but kind is {parsed.kind!r}; drop one of "
+                    "them"
+                )
+        return parsed
+
+    def changes(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults of the class."""
+        return {name: value for name, value in vars(self).items() if value != getattr(_USUAL, name)}
+
+    @property
+    def count(self) -> int:
+        """Number of clients; 0 stands for as many as there are."""
+        return self.clients if self.clients is not None else _OWN_NUMBER.get(str(self.kind), 10)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", _parts(self.parts))
+        if self.clients == 0 and self.kind != "column":
+            raise InputError(f"split.clients must be {SIZE.allowed}; got 0")
+        if self.test != "own" and self.flip:
+            raise InputError(
+                f"flip does not apply to test = {self.test!r}, whose rows are shared by clients; drop one of them"
+            )
+        if self.folds and (self.test != "own" or self.unseen or self.kind == "target-groups"):
+            beside = "unseen" if self.unseen else "kind" if self.kind == "target-groups" else "test"
+            raise InputError(
+                f"[split] {beside} = {getattr(self, beside)!r} has test rows of its own, so folds cannot deal them; set folds = 0"
+            )
+        if self.kind != "target-groups":
+            return
+        if self.count not in (20, 40):
+            raise InputError(f"clients = {self.clients} must be 20 or 40 for kind = 'target-groups'")
+        if self.alpha > 1:
+            raise InputError(f"alpha = {self.alpha} must be at most 1 for kind = 'target-groups': it is a share")
+        for key in ("unseen", "flip"):
+            if getattr(self, key):
+                raise InputError(f"{key} does not apply to kind = 'target-groups', whose clients are fixed")
+
+    def seeded(self, seed: int) -> int:
+        """Return the seed to use in a run with `seed`. Raises `InputError` for one that is none."""
+        check_seed(seed)
+        return seed if self.seed is None else self.seed
+
+
+def _parts(fractions: Mapping[str, float]) -> dict[str, float]:
+    total = float(sum(fractions.values()))
+    if abs(total - 1) >= 1e-6:
+        raise InputError(f"parts add up to {total:g}; fractions of train, validation, test must give 1")
+    if fractions.get("train", 0) <= 0:
+        raise InputError("parts need train above 0, for example {train = .6, test = .4}")
+    return {key: float(fractions.get(key, 0.0)) for key in DEFAULT_PARTS if fractions.get(key, 0.0) > 0}
+
+
+def table_of(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a split as the table of a file that says the same."""
+    return split.changes() if isinstance(split, Split) else dict(split or {})
+
+
+_USUAL = Split()
+_OWN_NUMBER = {"target-groups": 20, "column": 0}  # clients of a kind that the defaults of a data set are not about
+_KEYS = tuple(key for option in options_of(Split) for key in option.keys)
+KINDS_OF = {
+    "alpha": ("dirichlet", "target-groups"),
+    "minimum": ("dirichlet", "column"),
+    "column": ("column",),
+    "shards_per_client": ("shards", "mixed"),
+    "shard_size": ("shards", "mixed"),
+    "twins": ("shards",),
+    "nr": ("mixed",),
+    "clusters": ("clusters",),
+    "labels_per_cluster": ("clusters",),
+    "held_out": ("target-groups",),
+    "rows_per_client": ("target-groups",),
+}
+"""Keys that belong to some kinds only."""

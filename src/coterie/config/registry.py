@@ -1,0 +1,438 @@
+"""What there is, by name: one table for each kind of plug-in, and one way to add to it.
+
+The tables below list what comes with coterie. A package adds its own under `[project.entry-points."coterie.filters"]` of its
+`pyproject.toml`, in the same form as here (`qsgd = "quantising.qsgd:QSGD"`); a program or a notebook does it with
+`@register("filters", "qsgd")`; a single file needs neither, since `FILE.py:NAME` names what it holds. Names can be listed without an
+import: torch is imported with the first class that is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import cache
+from importlib.metadata import EntryPoint, distributions
+from typing import Any, TypeVar
+
+from coterie.base.errors import InputError, cut, nearest, placed
+from coterie.config.hooks import article, check_hooks, check_object
+from coterie.config.schema import Choice, Flag, build, spell
+
+__all__ = [
+    "ATTACKS",
+    "CALLBACKS",
+    "DATASETS",
+    "ENGINES",
+    "FILTERS",
+    "KINDS",
+    "METHODS",
+    "METRICS",
+    "MODELS",
+    "SAMPLERS",
+    "Registry",
+    "register",
+]
+
+T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Registry(Choice, MutableMapping[str, Any]):
+    """Classes, or functions, of one kind by name; `FILE.py:NAME` is one of the user's own.
+
+    Args:
+        kind: What they are, in the singular, for errors.
+        group: The kind in the plural, as `register` and entry points (`coterie.GROUP`) call it.
+        entries: Where each is imported from when it is first asked for: `module:Name`.
+        base: The class whose hooks their values have, or where it is imported from; None: whatever a function makes.
+        default: The name that a table without `name` means; empty: a table must have one.
+        flag: The flag that chooses the name on the command line, if there is one.
+        flagged: Entries whose fields may have flags of their own; importing them needs no torch.
+        function: The arguments with which values are called, where they are functions.
+
+    Attributes:
+        places: Where those that come with coterie lie: the `entries` as they were given.
+        added: What this program registered, by name; no other process has it.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        entries: Mapping[str, str],
+        *,
+        base: Any = None,
+        default: str = "",
+        flag: Flag | None = None,
+        flagged: tuple[str, ...] = (),
+        function: str = "",
+    ) -> None:
+        self.kind, self.group, self.default, self.flag, self.flagged = kind, group, default, flag, flagged
+        self.function = function
+        self.places: Mapping[str, str] = dict(entries)
+        self._base, self._entries, self._packaged = base, dict[str, Any](entries), False
+        self._files: dict[Any, str] = {}
+        self._clashes: list[str] = []
+        self.added: dict[str, Any] = {}
+
+    def _all(self) -> dict[str, Any]:
+        """The entries, with those of installed packages once these have been looked for."""
+        if not self._packaged:
+            self._packaged = True
+            for point in (p for p in _points() if p.group == f"coterie.{self.group}"):
+                if point.name in self._entries:
+                    self._clashes.append(
+                        f"{_package(point)} has {article(self.kind)} {point.name!r} too, which is not used"
+                    )
+                else:
+                    self._entries[point.name] = point
+        return self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._all()
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self._all()[name]
+        if isinstance(entry, EntryPoint):
+            entry = self._entries[name] = self._from_package(entry)
+        elif isinstance(entry, str):
+            entry = self._entries[name] = _imported(entry)
+        return entry
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._all()[name] = self.added[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._all()[name]
+        self.added.pop(name, None)
+
+    def add(self, name: str, value: Any) -> None:
+        """Let this program call `value` so, in place of what it called so before.
+
+        Raises:
+            InputError: A name that is none, or belongs to coterie or a package; or what is no function where it must be.
+        """
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InputError(f"{cut(name)} is no name of {article(self.kind)}; use letters, digits, . - _")
+        if self.function and not name.isidentifier():
+            raise InputError(f"a {self.kind}'s name must be an identifier; got {cut(name)}")
+        if self.function and not callable(value):
+            raise InputError(f"a {self.kind} must be a function {self.function}; got {cut(value)}")
+        if name in self and name not in self.added:
+            raise InputError(f"there is {article(self.kind)} {name!r} already; give yours another name")
+        self[name] = value
+
+    def _from_package(self, point: EntryPoint) -> Any:
+        try:
+            value = point.load()
+        except Exception as error:  # of another author's code
+            raise InputError(
+                f"the {self.kind} {point.name!r} of {_package(point)} cannot be imported: {type(error).__name__}: {error}; "
+                "mend or uninstall that package"
+            ) from error
+        with placed(f"the {self.kind} {point.name!r} of {_package(point)}"):
+            self._check_class(value, point.value)
+        return value
+
+    def _check_class(self, value: Any, name: str) -> None:
+        """Raise `InputError` unless `value` is a class with the hooks of this kind, where the kind has some."""
+        if self._base is not None:
+            if not isinstance(value, type):
+                raise InputError(f"{name} is no class of {article(self.kind)}; got {cut(value)}")
+            check_hooks(value, self.base)
+
+    @property
+    def base(self) -> Any:
+        """The class whose hooks the values have; None if there is none."""
+        self._base = _imported(self._base)
+        return self._base
+
+    def importable(self) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Import all entries: those that can be imported, by name, and a sentence about each that cannot."""
+        values = dict[str, Any]()
+        names, problems = list(self), [*self._clashes]
+        for name in names:
+            try:
+                values[name] = self[name]
+            except InputError as error:
+                problems.append(str(error))
+        return values, tuple(problems)
+
+    def find(self, name: str, where: str = "") -> Any:
+        """The class called `name`. Raises `InputError` with the nearest spelling, or for a file that has no such class."""
+        if ".py:" in name:
+            from coterie.base.modules import load_object  # which needs torch, as names do not
+
+            value = load_object(name)
+            with placed(where):
+                self._check_class(value, name)
+            if isinstance(value, type):
+                self._files[value] = name
+            return value
+        with placed(where):
+            if name not in self:
+                own = f"FILE.py:NAME is {article(self.kind)} of your own"
+                raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {own}")
+            return self[name]
+
+    def check_value(self, value: Any, where: str) -> Any:
+        """Return the value, if a run can use it as one of this registry. Raises `InputError` that says what it lacks."""
+        if self._base is not None:
+            with placed(where):
+                check_object(value, self.base)
+        return value
+
+    def build(self, table: Any, where: str, *, named: str = "") -> Any:
+        """Build the value that a table says by `name` and the fields of that class."""
+        if not isinstance(table, Mapping) or not isinstance(table.get("name", self.default or None), str):
+            example = next(iter(self), "FILE.py:NAME")
+            raise InputError(f'{where} must be a table with a name, say {{name = "{example}"}}; got {table!r}')
+        fields = {k: v for k, v in table.items() if k != "name"}
+        cls = self.find(table.get("name", self.default), where)
+        return self.check_value(build(cls, fields, where, named=named), where)
+
+    def name_of(self, cls: Any) -> str | None:
+        """Return the name of a class or function; None if it has none. Nothing is imported."""
+        place = f"{getattr(cls, '__module__', '')}:{getattr(cls, '__qualname__', '')}"
+        names = (n for n, e in self._all().items() if e is cls or place == getattr(e, "value", e))
+        return next(names, self._files.get(cls))
+
+    def spell(self, value: Any) -> dict[str, Any]:
+        """Return the table that says the same as `value`. Raises `InputError` if its class has no name."""
+        name = self.name_of(type(value))
+        if name is None:
+            own = type(value).__name__
+            raise InputError(f"a {self.kind} of class {own} has no name in files; give FILE.py:{own}")
+        return {"name": name, **(spell(value) if dataclasses.is_dataclass(value) else {})}
+
+
+def register(group: str, name: str) -> Callable[[T], T]:
+    """Let files, the command line and Python call a class or a function by a name, in this program.
+
+    Args:
+        group: Its kind: methods, samplers, filters, attacks, models, datasets, metrics, engines or trackers.
+        name: The name, of letters, digits, dots, hyphens and underscores.
+
+    Raises:
+        InputError: An unknown kind, a name that is no such text or belongs to coterie or a package, or what is no function.
+
+    >>> @register("metrics", "constant")
+    ... def constant(outputs, labels, kind):
+    ...     return 1.0
+    >>> METRICS["constant"] is constant
+    True
+    >>> del METRICS["constant"]
+    """
+    if group not in KINDS:
+        raise InputError(f"there is no kind {group!r} to register; {nearest(group, KINDS)}")
+
+    def add(value: T) -> T:
+        KINDS[group].add(name, value)
+        return value
+
+    return add
+
+
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    """The entry points of installed packages for coterie, by name; reading them imports nothing."""
+    points: dict[tuple[str, str], EntryPoint] = {}
+    for package in distributions():
+        for point in package.entry_points:
+            if point.group.startswith("coterie."):
+                points.setdefault((point.group, point.name), point)  # the first on the path is the one that is imported
+    return tuple(points[key] for key in sorted(points))
+
+
+def _package(point: EntryPoint) -> str:
+    return "a package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
+
+
+def _imported(value: Any) -> Any:
+    """A class, or what `module:Name` says."""
+    if not isinstance(value, str):
+        return value
+    module, _, attribute = value.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+METHODS = Registry(
+    "method",
+    "methods",
+    {
+        "local": "coterie.algorithms.local:Local",
+        "centralised": "coterie.algorithms.centralised:Centralised",
+        "fedavg": "coterie.algorithms.fedavg:FedAvg",
+        "fedprox": "coterie.algorithms.fedprox:FedProx",
+        "meritfed": "coterie.algorithms.meritfed:MeritFed",
+        "varsel": "coterie.algorithms.varsel:VaRSeL",
+        "maxfl": "coterie.algorithms.maxfl:MaxFL",
+        "isfl": "coterie.samplers.isfl:ISFL",
+        "scaffold": "coterie.algorithms.scaffold:Scaffold",
+        "feddyn": "coterie.algorithms.feddyn:FedDyn",
+        "moon": "coterie.algorithms.moon:MOON",
+        "qffl": "coterie.algorithms.qffl:QFFL",
+        "mwfed": "coterie.algorithms.mwfed:MWFed",
+        "perfedavg": "coterie.algorithms.perfedavg:PerFedAvg",
+        "fedfomo": "coterie.algorithms.fedfomo:FedFomo",
+        "fedadp": "coterie.algorithms.fedadp:FedAdp",
+        "tawt": "coterie.algorithms.tawt:TAWT",
+        "skew": "coterie.algorithms.skew:Skew",
+        "selective": "coterie.algorithms.selective:SelectiveLearning",
+        "ocs": "coterie.algorithms.ocs:OCS",
+        "uniform-is": "coterie.samplers.uniform_is:UniformIS",
+        "pj-is": "coterie.samplers.pj_is:PjIS",
+        "isfedavg": "coterie.samplers.isfedavg:ISFedAvg",
+        "sgd-full": "coterie.algorithms.sgd:SGDFull",
+        "sgd-ideal": "coterie.algorithms.sgd:SGDIdeal",
+        "target-only": "coterie.algorithms.sgd:TargetOnly",
+        "median": "coterie.algorithms.robust:Median",
+        "trimmed-mean": "coterie.algorithms.robust:TrimmedMean",
+        "geometric-median": "coterie.algorithms.robust:GeometricMedian",
+        "multi-krum": "coterie.algorithms.robust:MultiKrum",
+    },
+    base="coterie.contract.method:Method",
+)
+"""Methods, in the order in which they are listed; `ct.NAME` follows from the class."""
+
+SAMPLERS = Registry(
+    "sampler",
+    "samplers",
+    {
+        "lipschitz": "coterie.samplers.isfl:LipschitzSampler",
+        "uniform-classes": "coterie.samplers.uniform_is:UniformClassSampler",
+        "class-shares": "coterie.samplers.pj_is:ClassShareSampler",
+        "gradient-norm": "coterie.samplers.isfedavg:GradientNormSampler",
+    },
+    base="coterie.contract.method:Sampler",
+)
+"""What `[local] sampler = {name = ...}` can name."""
+
+FILTERS = Registry(
+    "filter",
+    "filters",
+    {
+        "clip": "coterie.filters.clip:Clip",
+        "gaussian-noise": "coterie.filters.gaussian_noise:GaussianNoise",
+        "top-k": "coterie.filters.top_k:TopK",
+    },
+    base="coterie.contract.filters:Filter",
+)
+"""What `[[filters]] name = ...` can name."""
+
+ATTACKS = Registry(
+    "attack",
+    "attacks",
+    {
+        "ipm": "coterie.attacks:IPM",
+        "alie": "coterie.attacks:ALIE",
+        "sign-flip": "coterie.attacks:SignFlip",
+        "noise": "coterie.attacks:Noise",
+        "loss-inflation": "coterie.attacks:LossInflation",
+        "label-flip": "coterie.attacks:LabelFlip",
+        "nan": "coterie.attacks:NaN",
+        "dropout": "coterie.attacks:Dropout",
+        "straggler": "coterie.attacks:Straggler",
+    },
+    base="coterie.contract.method:Attack",
+    flag=Flag("--attack", "NAME"),
+)
+"""What `[attack] name = ...` and `--attack` can name."""
+
+MODELS = Registry(
+    "model",
+    "models",
+    {
+        "logistic": "coterie.models.specs:Logistic",
+        "mlp": "coterie.models.specs:MLP",
+        "2nn": "coterie.models.specs:TwoNN",
+        "cnn": "coterie.models.specs:CNN",
+        "char-lstm": "coterie.models.specs:CharLSTM",
+        "resnet8": "coterie.models.resnets:ResNet8",
+        "resnet9": "coterie.models.resnets:ResNet9",
+        "resnet18": "coterie.models.resnets:ResNet18",
+        "mean": "coterie.models.specs:Mean",
+    },
+    default="logistic",
+    flag=Flag("--model", "NAME"),
+)
+"""What `[model] name = ...` can name: settings whose `build` makes a module."""
+
+DATASETS = Registry(
+    "data set",
+    "datasets",
+    {
+        "heart-disease": "coterie.data.sets.heart_disease:DATASET",
+        "digits": "coterie.data.sets.digits:DATASET",
+        "fashion-mnist": "coterie.data.sets.fashion_mnist:DATASET",
+        "cifar10": "coterie.data.sets.cifar10:DATASET",
+        "cifar100": "coterie.data.sets.cifar100:DATASET",
+        "emnist": "coterie.data.sets.emnist:DATASET",
+        "goemotions": "coterie.data.sets.goemotions:DATASET",
+        "medmnist": "coterie.data.sets.medmnist:DATASET",
+        "shakespeare": "coterie.data.sets.shakespeare:DATASET",
+        "sent140": "coterie.data.sets.sent140:DATASET",
+        "mean-estimation": "coterie.data.sets.mean_estimation:DATASET",
+    },
+)
+"""What `coterie compare NAME` and `[data] name = ...` can name: each a `coterie.data.Dataset`."""
+
+METRICS = Registry(
+    "metric",
+    "metrics",
+    {
+        "accuracy": "coterie.compute.metrics:accuracy",
+        "balanced_accuracy": "coterie.compute.metrics:balanced_accuracy",
+        "auc": "coterie.compute.metrics:auc",
+        "top5": "coterie.compute.metrics:top5",
+        "mae": "coterie.compute.metrics:mae",
+        "rmse": "coterie.compute.metrics:rmse",
+        "sensitivity": "coterie.compute.metrics:sensitivity",
+        "specificity": "coterie.compute.metrics:specificity",
+        "ppv": "coterie.compute.metrics:ppv",
+        "npv": "coterie.compute.metrics:npv",
+        "f1": "coterie.compute.metrics:f1",
+        "brier": "coterie.compute.metrics:brier",
+        "ece": "coterie.compute.metrics:ece",
+        "r2": "coterie.compute.metrics:r2",
+    },
+    function="(outputs, labels, kind)",
+)
+"""What `[run] metrics = [...]` can name: functions (outputs, labels, kind) -> number."""
+
+ENGINES = Registry(
+    "engine",
+    "engines",
+    {"inprocess": "coterie.engines.inprocess:InProcess", "ray": "coterie.engines.ray:Ray"},
+    base="coterie.contract.engine:EngineSpec",
+    default="inprocess",
+    flag=Flag("--engine", "NAME"),
+    flagged=("inprocess", "ray"),
+)
+"""What `[engine] name = ...` can name."""
+
+CALLBACKS = Registry(
+    "callback",
+    "trackers",
+    {
+        "early-stopping": "coterie.run.callbacks:EarlyStopping",
+        "mlflow": "coterie.run.trackers.mlflow:MLflow",
+        "tensorboard": "coterie.run.trackers.tensorboard:TensorBoard",
+    },
+    base="coterie.run.callbacks:Callback",
+)
+"""What `[[callbacks]] name = ...` can name: loggers, and whatever else follows a run."""
+
+KINDS: Mapping[str, Registry] = {
+    registry.group: registry
+    for registry in (METHODS, SAMPLERS, FILTERS, ATTACKS, MODELS, DATASETS, METRICS, ENGINES, CALLBACKS)
+}
+"""The registries by what `register` and entry points call them."""

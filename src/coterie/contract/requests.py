@@ -1,0 +1,193 @@
+"""What a method may ask where rows are: each task, what its payload may hold, and about how many models a round asks.
+
+A method and its sampler declare that as `tasks`. A site makes its allow-list and its budget from the declarations of the plan it has
+approved (`coterie.sites.allowed`), and the contract suite measures that a run asks all of it and nothing beside it. In one process a
+method without declarations runs; a site refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.contract.task import Holds, Task
+from coterie.contract.training import Schedule
+from coterie.contract.wire import PerClient
+
+__all__ = ["Among", "Asks", "Limits", "about_each_model", "as_many", "asks", "check_payload", "declared"]
+
+
+class Among:
+    """Any of these values of a field.
+
+    >>> Among("train", "test").values
+    ('train', 'test')
+    """
+
+    def __init__(self, *values: Any) -> None:
+        self.values = values
+
+
+@dataclass(frozen=True)
+class Asks:
+    """A task that a method asks.
+
+    Attributes:
+        task: what is asked.
+        models: about how many different models a round asks one client at most; a function of the number of clients where it depends
+            on that.
+        values: what fields that are no tensors hold: a value, `Among` several, a `range` of numbers, or a `Schedule`, which allows its
+            rates. A field that is not named here holds the setting of that name of the method or sampler.
+    """
+
+    task: Task[Any]
+    models: int | Callable[[int], int] = 1
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def most_models(self, clients: int) -> int:
+        """Return about how many different models a round asks one of so many clients at most."""
+        return self.models(clients) if callable(self.models) else self.models
+
+
+def asks(task: Task[Any], models: int | Callable[[int], int] = 1, **values: Any) -> Asks:
+    """Declare a task that a method asks; the arguments are the attributes of `Asks`."""
+    return Asks(task, models, values)
+
+
+def as_many(names: Any) -> Callable[[int], int]:
+    """Return how many clients a setting names, as a function of their number: "all", one name, or several."""
+    everybody = names in ("all", ("all",), ["all"])
+    return lambda clients: clients if everybody else 1 if isinstance(names, str) else len(names)
+
+
+class Limits(NamedTuple):
+    """What dimensions may be at a site.
+
+    Attributes:
+        model, parameters, classes: d + b, d and C of the plan's model.
+        clients: of the plan.
+        dtype: of the model.
+        rounds: of the plan.
+    """
+
+    model: int
+    parameters: int
+    classes: int
+    clients: int
+    dtype: torch.dtype
+    rounds: int
+
+
+def declared(owner: Any) -> dict[str, tuple[Asks, Any]]:
+    """Return what a method and its sampler ask, by name of the task, each with whose settings its fields hold."""
+    sampler = getattr(owner, "sampler", None)
+    owners = (owner,) if sampler is None else (owner, sampler)
+    every = [(one if isinstance(one, Asks) else Asks(one), by) for by in owners for one in getattr(by, "tasks", ())]
+    return {one.task.name: (one, by) for one, by in every}
+
+
+def check_payload(one: Asks, owner: Any, payload: Mapping[str, Any], limits: Limits) -> None:
+    """Raise `InputError` for a field of a payload that is not as the task and the method declare it.
+
+    Args:
+        one: the declaration.
+        owner: the method or sampler whose settings fields hold.
+        payload: what a server sends to one client.
+        limits: what dimensions may be.
+    """
+    fields, name = one.task.payload, one.task.name.rpartition(".")[2]
+    for key in payload:
+        if key not in fields:
+            raise InputError(f"{name} has no field {key[:40]!r}")
+    for key, about in fields.items():
+        if key not in payload:
+            if about.needed:
+                raise InputError(f"{name} needs the field {key!r}")
+            continue
+        value = payload[key]
+        if about.tensor:
+            if value is None and about.optional:
+                continue
+            why = _wrong(about.holds, value, limits, one.most_models(limits.clients))
+        else:
+            allowed = one.values[key] if key in one.values else getattr(owner, key, _UNDECLARED)
+            undeclared = "nobody declares what it may hold (tasks)"
+            why = (
+                undeclared
+                if allowed is _UNDECLARED
+                else ""
+                if _allows(allowed, value, limits.rounds)
+                else "it is another value"
+            )
+        if why:
+            raise InputError(f"the approved plan does not allow this {key!r} of {name}: {why}")
+
+
+_UNDECLARED = object()
+
+
+def _allows(allowed: Any, value: Any, rounds: int) -> bool:
+    if isinstance(allowed, Among):
+        return any(_allows(one, value, rounds) for one in allowed.values)
+    if isinstance(allowed, range):
+        return type(value) is int and value in allowed
+    if isinstance(allowed, Schedule):
+        return type(value) is float and any(value == allowed.rate(r) for r in range(rounds + 1))
+    alike = {int, float} if type(allowed) in (int, float) else {type(allowed)}
+    return type(value) in alike and bool(value == allowed)
+
+
+def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
+    """Say what is wrong with a tensor of a payload; "" if nothing is."""
+    if holds is None:
+        return "nobody declares its form (Holds)"
+    each = isinstance(value, PerClient)
+    tensor = value.tensor if isinstance(value, PerClient) else value
+    if not isinstance(tensor, Tensor):
+        return "it is not a tensor"
+    if holds.each is not None and each is not holds.each:
+        return "it must come to each client alone" if holds.each else "it must be the same for all clients"
+    shape = tuple(tensor.shape)
+    if each:
+        if shape[:1] != (1,):
+            return "it must hold one row for this client"
+        shape = shape[1:]
+    if len(shape) != len(holds.shape) or not all(map(_fits, shape, holds.shape, [(limits, models)] * len(shape))):
+        return f"its shape is {list(shape)[:8]}, not [{', '.join(map(str, holds.shape))}]"
+    dtype = holds.dtype or limits.dtype
+    if tensor.dtype != dtype:
+        return f"it is {str(tensor.dtype).removeprefix('torch.')}, not {str(dtype).removeprefix('torch.')}"
+    if holds.finite and not bool(torch.isfinite(tensor).all()):
+        return "it is not finite"
+    low, high = holds.within
+    if tensor.numel() and bool(((tensor < low) | (tensor > high)).any()):
+        return f"it is outside of [{low:g}, {high:g}]"
+    return ""
+
+
+def _fits(size: int, dimension: Any, about: tuple[Limits, int]) -> bool:
+    limits, models = about
+    if isinstance(dimension, tuple):
+        return any(_fits(size, one, about) for one in dimension)
+    if isinstance(dimension, int):
+        return size == dimension
+    if dimension in ("clients", "models"):
+        return 1 <= size <= (limits.clients if dimension == "clients" else models)
+    return bool(size == getattr(limits, dimension))
+
+
+def about_each_model(task: Task[Any], payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the payload about each of its models, as if that came alone; the payload itself where it holds at most one model."""
+    several = [key for key, about in task.payload.items() if about.holds and about.holds.shape[:1] == ("models",)]
+    if len(several) != 1 or payload.get(several[0]) is None:
+        yield dict(payload)
+        return
+    value = payload[several[0]]
+    rows = value.tensor[0] if isinstance(value, PerClient) else value
+    for row in rows:
+        yield {**payload, several[0]: row.contiguous()}

@@ -1,0 +1,171 @@
+"""Deal the rows of one data set to clients, as the [split] table of an experiment says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coterie.base.errors import InputError
+from coterie.config.data import Split
+from coterie.data import splits
+from coterie.data.splits import Index, generator, numbered
+
+__all__ = ["Dealt", "ReadColumn", "deal", "shares", "standard_rows"]
+
+ReadColumn = Callable[[str], NDArray[Any]]
+"""The values of a named column, one per row."""
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """The rows of every client.
+
+    Attributes:
+        clients: row numbers by client.
+        unseen: row numbers by client that never trains.
+        validation: validation rows beside a client's own ones.
+        copies: clients that have the rows, and the parts, of another one.
+        flipped: clients whose labels are turned round.
+        notes: sentences for the report.
+        columns: those that only say whose row it is, and so are no inputs.
+    """
+
+    clients: Mapping[str, Index]
+    unseen: Mapping[str, Index] = field(default_factory=dict)
+    validation: Mapping[str, Index] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    flipped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def used(self) -> Index:
+        """Return all rows that a client has, sorted."""
+        return np.unique(np.concatenate([*self.clients.values(), *self.unseen.values(), *self.validation.values()]))
+
+
+def deal(split: Split, labels: ArrayLike, *, seed: int, column: ReadColumn | None = None) -> Dealt:
+    """Return the rows of every client, by `kind`; each row goes to one client at most, copies apart.
+
+    `column` reads a column of the rows by its name, for a kind that looks at more than labels.
+    """
+    if split.kind == "target-groups":
+        return _target_groups(split, labels, split.seeded(seed))
+    if split.kind == "column":
+        return _by_column(split, column, split.seeded(seed))
+    lists = _lists(split, labels, split.count + split.unseen, split.seeded(seed))
+    seen = dict(zip(numbered(split.count), lists, strict=False))
+    return _dealt(split, seen, dict(zip(numbered(split.unseen, "unseen"), lists[split.count :], strict=True)), seed)
+
+
+def _dealt(split: Split, seen: Mapping[str, Index], unseen: Mapping[str, Index], seed: int, *notes: str) -> Dealt:
+    flipped = _flipped(split, [*seen], seed) + _flipped(split, [*unseen], seed)
+    sentences = [*notes]
+    if unseen:
+        sentences.append(f"{len(unseen)} clients of the same split never train and are only evaluated")
+    if flipped:
+        sentences.append(f"labels y are turned into C - 1 - y, in all parts, at {', '.join(flipped)}")
+    return Dealt(seen, unseen, flipped=flipped, notes=tuple(sentences))
+
+
+def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
+    """Make one client per value of the column, under that name; `unseen` ones are drawn first, by name."""
+    if read is None:
+        raise InputError("[split] kind = 'column' needs a data set with named columns: a table, or one of the hub")
+    values = np.array([None if v is None else str(v) for v in read(str(split.column))])
+    unnamed = [i for i, value in enumerate(values) if value is None]
+    if unnamed:
+        raise InputError(f"[split] column {split.column!r} is missing in row {unnamed[0] + 1}; say whose row it is")
+    names, whose, sizes = np.unique(values.astype(str), return_inverse=True, return_counts=True)
+    order = np.argsort(whose, kind="stable")
+    rows = dict(zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True))
+    large = {name: at for name, at in rows.items() if len(at) >= split.minimum}
+    if not large:
+        raise InputError(
+            f"[split] column {split.column!r} has no value with {split.minimum} rows or more; name the column that says whose row it "
+            "is, or lower split.minimum"
+        )
+    wanted = split.unseen + (split.count or 1)
+    if wanted > len(large):
+        raise InputError(
+            f"[split] column {split.column!r} has {len(large)} values with {split.minimum} rows or more; {wanted} clients are asked for"
+        )
+    drawn = sorted(large, key=lambda name: generator(seed, "column", name).random())
+    unseen = sorted(drawn[: split.unseen])
+    seen = sorted(drawn[split.unseen : split.unseen + split.count] if split.count else drawn[split.unseen :])
+    small = len(rows) - len(large)
+    note = [f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"] if small else []
+    dealt = _dealt(split, {n: large[n] for n in seen}, {n: large[n] for n in unseen}, seed, *note)
+    return replace(dealt, columns=(str(split.column),))
+
+
+def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
+    if split.kind == "iid":
+        return splits.iid(labels, n, seed=seed)
+    if split.kind == "dirichlet":
+        return splits.dirichlet(labels, n, split.alpha, seed=seed, minimum=split.minimum)
+    if split.kind == "clusters":
+        each = split.labels_per_cluster
+        return splits.clusters(labels, n, clusters=split.clusters, labels_per_cluster=each, seed=seed)
+    per_client = split.shards_per_client
+    if split.kind == "mixed":
+        size = split.shard_size or 500
+        return splits.mixed(labels, n, split.nr, shards_per_client=per_client, shard_size=size, seed=seed)
+    if split.twins > n:
+        raise InputError(f"twins = {split.twins} are more than the {n} clients; lower twins")
+    return splits.shards(
+        labels, n, shards_per_client=per_client, shard_size=split.shard_size, twins=split.twins, seed=seed
+    )
+
+
+def _flipped(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
+    """Return the share `flip` of `names`: those whose own draw is smallest."""
+    at = split.seeded(seed)
+    ranked = sorted(names, key=lambda name: generator(at, "flip", name).random())
+    return tuple(sorted(ranked[: round(split.flip * len(names))]))
+
+
+def _target_groups(split: Split, labels: ArrayLike, seed: int) -> Dealt:
+    lists, held = splits.target_groups(
+        labels, split.alpha, held_out=split.held_out, rows_per_client=split.rows_per_client, seed=seed
+    )
+    copies = {}
+    if split.count == 40:
+        copies = {_copy(name): name for name in lists}
+        lists = {**lists, **{copy: lists[name] for copy, name in copies.items()}}
+    validation = {"target": held} if len(held) else {}
+    notes = [f"target-groups: clients have {len(lists['target'])} rows each; the target validates on {len(held)} more"]
+    if copies:
+        notes.append("20 of the 40 clients are copies of the others, so that every row is used twice, as in the paper")
+    return Dealt(lists, validation=validation, copies=copies, notes=tuple(notes))
+
+
+def shares(split: Split, *, validation: bool = True) -> dict[str, float]:
+    """Return the parts of a client's own rows without those parts that it has from elsewhere: what is left, in proportion."""
+    elsewhere = {"validation"} if not validation else set()
+    elsewhere |= {"test"} if split.test != "own" else set()
+    rest = {key: share for key, share in split.parts.items() if key not in elsewhere}
+    return {key: share / sum(rest.values()) for key, share in rest.items()}
+
+
+def standard_rows(split: Split, own: ArrayLike, standard: ArrayLike, *, seed: int, name: str) -> Index:
+    """Return the rows of the standard test set for client `name`: all, or as many as there can be with the client's shares of classes.
+
+    Args:
+        split: Says which rows of the test set a client gets.
+        own: classes of all rows of the client [rows].
+        standard: classes of the standard test set.
+        seed: of the run.
+        name: of the client, which names the draw.
+    """
+    if split.test == "standard":
+        return np.arange(len(np.asarray(standard)))
+    return splits.label_mix(own, standard, seed=split.seeded(seed), name=name)
+
+
+def _copy(name: str) -> str:
+    group, _, number = name.partition("-")
+    return f"{group}-{int(number) + (10 if group == 'near' else 9):02d}" if number else "twin"

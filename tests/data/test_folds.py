@@ -1,0 +1,94 @@
+"""Folds: how each client's rows are dealt, and what the clients look like while one fold is tested."""
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.base.clients import Client, Clients
+from coterie.base.errors import InputError
+from coterie.base.rows import Part
+from coterie.config.data import Split
+from coterie.data import load
+from coterie.data.folds import deal_folds, refuse_split, with_fold
+
+
+@pytest.mark.parametrize("size", [5, 6, 13, 100, 101])
+def test_folds_and_the_classes_in_them_differ_by_one_row_at_most(size: int) -> None:
+    labels = np.sort(np.random.default_rng(size).integers(0, 3, size))
+    fold = deal_folds(labels, 5, seed=0, name="a")
+    counts = np.bincount(fold, minlength=5)
+    assert counts.max() - counts.min() <= 1
+    for label in range(3):
+        shares = np.bincount(fold[labels == label], minlength=5)
+        assert shares.max() - shares.min() <= 1
+
+
+def test_a_client_with_under_five_rows_trains_and_tests_nothing() -> None:
+    assert deal_folds([0, 1, 0, 1], 5, seed=0, name="a").tolist() == [-1] * 4
+
+
+def test_patients_stay_together() -> None:
+    patients = np.repeat(np.arange(20), 3)
+    fold = deal_folds(np.repeat(np.arange(20) % 2, 3), 5, seed=0, name="a", groups=patients)
+    assert all(len(set(fold[patients == p])) == 1 for p in range(20))
+    assert np.bincount(fold).tolist() == [12] * 5
+
+
+def test_the_deal_depends_on_repeat_and_name_alone() -> None:
+    labels = [0, 1] * 20
+    first = deal_folds(labels, 5, seed=0, name="a")
+    assert first.tolist() == deal_folds(labels, 5, seed=0, name="a").tolist()
+    assert first.tolist() != deal_folds(labels, 5, seed=1, name="a").tolist()
+    assert first.tolist() != deal_folds(labels, 5, seed=0, name="b").tolist()
+
+
+def clients() -> Clients:
+    return load("heart-disease", seed=0, split={"folds": 5})
+
+
+def test_every_row_is_tested_once_and_never_by_a_model_that_saw_it() -> None:
+    whole = clients()
+    assert whole.test is None
+    assert whole.validation is None
+    views = [with_fold(whole, 5, fold, 0) for fold in range(5)]
+    for i, name in enumerate(whole.names):
+        tested = np.concatenate([view[name].test_numbers for view in views])
+        assert sorted(tested) == list(range(len(whole[name].train)))
+        for view in views:
+            parts = [rows.numbers(i) for rows in (view.train, view.validation, view.test)]
+            assert sorted(np.concatenate(parts)) == sorted(whole.train.numbers(i))
+            assert len(parts[1]) == pytest.approx((len(parts[0]) + len(parts[1])) / 5, abs=1)
+
+
+def test_on_all_rows_nothing_is_tested() -> None:
+    whole = clients()
+    view = with_fold(whole, 5, None, 0)
+    assert view.test is None
+    assert (view.train.sizes + view.validation.sizes).tolist() == whole.train.sizes.tolist()
+
+
+def test_scales_come_from_all_rows_once() -> None:
+    whole = clients()
+    assert all(with_fold(whole, 5, fold, 0).recipe is whole.recipe for fold in range(5))
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        ({"folds": 5, "parts": {"train": 0.5, "test": 0.5}}, "parts"),
+        ({"folds": 5, "kind": "iid", "unseen": 2}, "unseen"),
+        ({"folds": 5, "kind": "iid", "test": "standard"}, "test"),
+        ({"folds": 5, "kind": "target-groups"}, "target-groups"),
+        ({"folds": 1}, "folds"),
+    ],
+)
+def test_what_says_which_rows_are_tested_is_refused_beside_folds(table: dict, word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        Split.parse(table)
+
+
+def test_clients_that_are_split_already_are_refused() -> None:
+    part = Part(torch.zeros(6, 2), torch.tensor([0, 1] * 3))
+    with pytest.raises(InputError, match="split already"):
+        refuse_split(Clients([Client("a", part, test=part)]))
+    refuse_split(Clients([Client("a", part)]))

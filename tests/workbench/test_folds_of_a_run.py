@@ -1,0 +1,70 @@
+"""A run with folds: what is trained, which files there are, and what a resumed run may change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie.base.errors import InputError
+from coterie.report.results import Results
+from coterie.run.experiment import Experiment
+from coterie.study.predict import load_answers
+from coterie.study.sweep import run_experiment
+
+
+def experiment(**changes: object) -> Experiment:
+    tables = {
+        "data": {"name": "heart-disease"},
+        "split": {"folds": 3},
+        "local": {"steps": 2},
+        "methods": [{"name": "local"}, {"name": "fedavg"}],
+        "run": {"rounds": 1, "seeds": [0]},
+    }
+    return Experiment.from_tables({**tables, **changes}, "a test")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("folds") / "run"
+    run_experiment(experiment(), folder)
+    return folder
+
+
+def test_every_row_has_one_outcome_a_repeat(folder: Path) -> None:
+    results = Results.load(folder)
+    assert results.seeds == (0,)
+    for client, rows in (("cleveland", 303), ("hungary", 294), ("long-beach", 200), ("switzerland", 123)):
+        outcome = results.compared.outcomes.rows("fedavg", client)[0]
+        assert sorted(outcome.numbers) == list(range(rows))
+        assert results.size(client) == rows
+        mean = results.mean("fedavg", client, "loss")
+        assert mean == pytest.approx(float(outcome.loss.mean()), rel=1e-5)
+
+
+def test_files_are_named_by_seed_and_fold(folder: Path) -> None:
+    models = {path.stem for path in (folder / "models").glob("fedavg*")}
+    assert models == {"fedavg-0-k0", "fedavg-0-k1", "fedavg-0-k2", "fedavg-0-kall"}
+    folds = {row["fold"] for row in json.loads((folder / "summary.json").read_text())}
+    assert folds == {"0", "1", "2", "all"}
+    assert list(json.loads((folder / "preprocess.json").read_text())) == ["0"]
+
+
+def test_the_model_of_all_rows_answers(folder: Path) -> None:
+    _, _, about = load_answers(folder, client="hungary", method="fedavg")
+    assert about["fold"] == "all"
+
+
+def test_resume_adds_repeats_and_never_other_folds(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"split.folds = 3"):
+        run_experiment(experiment(split={"folds": 4}), folder, resume=True)
+    run_experiment(experiment(run={"rounds": 1, "seeds": [0, 1]}), folder, resume=True)
+    assert Results.load(folder).seeds == (0, 1)
+
+
+def test_a_model_of_all_rows_is_trained_as_long_as_the_median_fold(tmp_path: Path) -> None:
+    stopping = [{"name": "early-stopping", "patience": 1}]
+    run_experiment(experiment(callbacks=stopping, run={"rounds": 6, "evaluate": 1, "seeds": [0]}), tmp_path / "run")
+    rows = json.loads((tmp_path / "run" / "summary.json").read_text())
+    for method in ("local", "fedavg"):
+        rounds = {row["fold"]: row["rounds"] for row in rows if row["method"] == method}
+        assert rounds.pop("all") == sorted(rounds.values())[1]
