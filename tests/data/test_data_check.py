@@ -67,7 +67,7 @@ def test_a_folder_without_problems_has_the_notes_of_a_run(tmp_path):
 
 def test_what_only_shows_when_rows_are_encoded_is_a_problem_too(tmp_path):
     check = check_folder(folder(tmp_path, a=table(), b=table(age=["1e200"] * N)), label="y")
-    assert check.problems == ("column 'age' holds numbers too large to square; rescale it or leave it out (drop)",)
+    assert check.problems == ("column 'age' holds numbers too large to square at b; rescale it or leave it out (drop)",)
 
 
 def test_drift_is_what_textbooks_define(tmp_path):

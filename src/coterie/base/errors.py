@@ -15,6 +15,7 @@ __all__ = [
     "RunError",
     "cut",
     "is_number",
+    "native",
     "nearest",
     "placed",
     "plain",
@@ -98,9 +99,27 @@ def placed(where: str) -> Iterator[None]:
         raise InputError(f"{where}: {error}" if where else str(error)) from error
 
 
+def native(value: Any) -> Any:
+    """Return a number of numpy as Python's, also within tuples and mappings; everything else as it is.
+
+    >>> native((True, None, {"a": 1}))
+    (True, None, {'a': 1})
+    """
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(map(native, value))
+    if type(value) is dict:
+        return {key: native(one) for key, one in value.items()}
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
+
+
 def is_number(value: Any) -> bool:
-    """Whether `value` is a finite int or float (a bool is neither)."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Return True if `value` is a finite int or float (a bool is neither)."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float can hold
+        return False
 
 
 def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoint",
+    "check_name",
     "found",
     "json_rows",
     "load_state",
@@ -51,11 +52,23 @@ DEEPEST = 32
 """Tables and lists within each other."""
 
 
+def check_name(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` for a path whose name is not UTF-8, as in old archives: no report could write it."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        folder, name = os.path.split(os.fsencode(path))
+        raise InputError(
+            f"{folder.decode(errors='replace')}: the name of {name!r} is not UTF-8 text; rename it"
+        ) from error
+
+
 def found(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists) -> bool:
     """Whether what a user named is there, as `kind` asks it.
 
     Raises `InputError` where the system cannot even look: the name is too long, or a folder above it may not be read.
     """
+    check_name(path)
     try:
         return kind(Path(path))
     except OSError as error:

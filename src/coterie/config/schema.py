@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, native, nearest, require
 from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
 
 __all__ = [
@@ -177,8 +177,9 @@ def options(cls: type[T]) -> type[T]:
     def checked(self: Any) -> None:
         for option in options_of(type(self)):
             value = getattr(self, option.name)
-            if isinstance(value, list):
-                object.__setattr__(self, option.name, value := _tuples(value))
+            plain = native(_tuples(value) if isinstance(value, list) else value)
+            if plain is not value:
+                object.__setattr__(self, option.name, value := plain)
             if option.rule is not None:
                 obey(option.rule, value, f"{type(self).__name__}.{option.name}")
         if own is not None:
@@ -309,7 +310,7 @@ def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) ->
         given = [key for key in option.keys if key in table]
         require(len(given) < 2, f"{' and '.join(given)} exclude each other; give one")
         for key in given:
-            values[option.name] = option.read(key, table[key])
+            values[option.name] = native(option.read(key, table[key]))
             if option.in_files is not None:
                 obey(option.in_files, values[option.name], f"{owner}.{option.name}", spelled=table[key])
         lacking = not given and option.default is MISSING and option.files.said

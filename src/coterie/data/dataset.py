@@ -19,7 +19,16 @@ from coterie.config.data import Split
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mapped, mark_of
 from coterie.data.splits import numbered
-from coterie.data.tensors import PARTS, as_inputs, as_labels, from_array, indexed, over_clients
+from coterie.data.tensors import (
+    PARTS,
+    as_inputs,
+    as_labels,
+    from_array,
+    indexed,
+    names_as_texts,
+    over_clients,
+    plain_array,
+)
 
 __all__ = ["by_group", "from_arrays", "from_dataset", "names_of_columns", "read_columns"]
 
@@ -112,10 +121,16 @@ def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
     >>> {name: at.tolist() for name, at in by_group(["b", "a", "b"]).items()}
     {'a': [1], 'b': [0, 2]}
     """
-    values = np.asarray(groups)
-    require(values.ndim == 1, f"groups has shape {list(values.shape)}; give one value per row")
-    names, numbers = np.unique(values, return_inverse=True)
-    return {str(name): np.flatnonzero(numbers == k) for k, name in enumerate(names)}
+    values = plain_array(groups, "groups")
+    if values.ndim != 1:
+        raise InputError(f"groups has shape {list(values.shape)}; give one value per row")
+    rows: dict[Any, list[int]] = {}
+    for row, value in enumerate(values.tolist()):
+        if value is None or value != value:
+            raise InputError(f"groups: row {row} has no value; say whose row it is")
+        rows.setdefault(value, []).append(row)
+    named = names_as_texts(rows, "groups")
+    return {name: np.array(named[name], dtype=np.int64) for name in sorted(named)}
 
 
 def _opened(dataset: Any) -> Any:
@@ -175,7 +190,7 @@ def from_arrays(
 
 def _named_lists(index_lists: Mapping[str, Any] | Sequence[Any], total: int) -> dict[str, dict[str, NDArray[np.int64]]]:
     named = (
-        {str(k): v for k, v in index_lists.items()}
+        names_as_texts(index_lists, "index lists")
         if isinstance(index_lists, Mapping)
         else dict(zip(numbered(len(index_lists)), index_lists, strict=True))
     )
@@ -203,7 +218,7 @@ def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
         require(key in ("rows", *PARTS), f"client {name!r} has a part {key!r}; {nearest(str(key), PARTS)}")
     out = {}
     for key, listed in given.items():
-        at = np.asarray(listed)
+        at = plain_array(listed, f"client {name!r}: row numbers")
         require(
             at.ndim == 1 and (at.size == 0 or np.issubdtype(at.dtype, np.integer)),
             f"client {name!r}: give row numbers as a list of whole numbers, not {at.dtype} of shape {list(at.shape)}",
@@ -248,7 +263,9 @@ def _stack(values: Sequence[Any], used: NDArray[np.int64], what: str) -> Tensor:
     tensors: list[Tensor] = []
     for i, value in zip(used, values, strict=True):
         try:
-            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value))
+            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value, f"row {i}: {what}"))
+        except InputError:
+            raise
         except (TypeError, ValueError) as error:
             kind = type(value).__name__
             cure = "tokenise it first" if isinstance(value, str) else "give numbers, an image or a tensor"
@@ -261,12 +278,12 @@ def _stack(values: Sequence[Any], used: NDArray[np.int64], what: str) -> Tensor:
     return torch.stack(tensors)
 
 
-def _value(value: Any) -> Tensor:
+def _value(value: Any, what: str) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, str):
         raise TypeError("text")
-    return from_array(value)
+    return from_array(value, what)
 
 
 def _image(value: Any) -> Tensor:

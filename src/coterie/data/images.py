@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
-from coterie.base.files import found
+from coterie.base.files import check_name, found
 from coterie.base.rows import Inputs, Read
 from coterie.config.data import Split
 from coterie.data.hub import DEFAULT_SPLIT
@@ -74,7 +74,10 @@ def from_images(
 
 
 def _images(root: Path, pattern: str) -> list[Path]:
-    return sorted(file for file in root.glob(pattern) if file.suffix.lower() in ENDINGS)
+    files = sorted(file for file in root.glob(pattern) if file.suffix.lower() in ENDINGS)
+    for file in files:
+        check_name(file)
+    return files
 
 
 def _reader(files: list[Path], size: int | None, mode: str) -> Read:

@@ -392,6 +392,8 @@ def _pattern(fractions: tuple[float, ...], n: int) -> Index:
 
 def _classes(labels: ArrayLike, kind: str) -> NDArray[Any]:
     array = np.asarray(labels)
+    if np.ma.is_masked(labels):
+        raise InputError(f"the split {kind!r} has masked labels; put a class in their place, say by .filled(...)")
     require(
         array.ndim == 1 and not np.issubdtype(array.dtype, np.floating),
         f"the split {kind!r} needs one class per row, but labels are {array.dtype} {list(array.shape)}; use 'iid'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,19 @@ from coterie.config.data import Split
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.splits import numbered, stratified
 
-__all__ = ["as_inputs", "as_labels", "from_array", "from_tensors", "over_clients", "split_over", "standardise"]
+__all__ = [
+    "as_inputs",
+    "as_labels",
+    "from_array",
+    "from_tensors",
+    "names_as_texts",
+    "over_clients",
+    "plain_array",
+    "split_over",
+    "standardise",
+]
+
+T = TypeVar("T")
 
 PARTS = ("train", "validation", "test")
 
@@ -123,10 +135,26 @@ def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
 
 def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     if isinstance(clients, Mapping):
-        return {str(key): value for key, value in clients.items()}
+        return names_as_texts(clients, "clients")
     good = isinstance(clients, Sequence) and not isinstance(clients, str)
     require(good, f"clients must be a dict or a list of what each has; got {cut(clients)}")
     return dict(zip(numbered(len(clients)), clients, strict=True))
+
+
+def names_as_texts(named: Mapping[Any, T], what: str) -> dict[str, T]:
+    """Return the mapping with texts for keys. Raises `InputError` for two keys that are the same text, such as 1 and "1".
+
+    >>> names_as_texts({1: "a", "b": "c"}, "clients")
+    {'1': 'a', 'b': 'c'}
+    """
+    texts: dict[str, Any] = {}
+    for key in named:
+        if str(key) in texts:
+            raise InputError(
+                f"{what}: {cut(texts[str(key)])} and {cut(key)} are both called {cut(str(key))}; rename one"
+            )
+        texts[str(key)] = key
+    return {text: named[key] for text, key in texts.items()}
 
 
 def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
@@ -163,7 +191,8 @@ def as_inputs(value: Any, who: str) -> Inputs:
     """A tensor, or a dict of tensors, of what `value` holds; lists and arrays of float64 become float32."""
     if isinstance(value, Mapping):
         require(len(value) > 0, f"{who} has an empty dict of inputs; name at least one tensor")
-        tensors = {str(key): _tensor(v, f"{who}, inputs {key!r}") for key, v in value.items()}
+        named = names_as_texts(value, f"{who}, inputs")
+        tensors = {key: _tensor(v, f"{who}, inputs {key!r}") for key, v in named.items()}
         counts = {key: v.shape[0] for key, v in tensors.items()}
         require(len(set(counts.values())) == 1, f"{who} has inputs of different length: {counts}")
         return tensors
@@ -183,7 +212,9 @@ def as_labels(value: Any, who: str) -> Tensor:
 
 def _tensor(value: Any, who: str) -> Tensor:
     try:
-        tensor = value.detach() if isinstance(value, Tensor) else from_array(value)
+        tensor = value.detach() if isinstance(value, Tensor) else from_array(value, who)
+    except InputError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{who} cannot become a tensor; give numbers, every row of the same shape") from error
     require(tensor.is_nested or tensor.ndim >= 1, f"{who} has no rows; give a tensor [rows, ...]")
@@ -191,12 +222,35 @@ def _tensor(value: Any, who: str) -> Tensor:
     return tensor
 
 
-def from_array(value: Any) -> Tensor:
-    """A tensor of numbers or lists of numbers; float64 becomes float32, which models are made of."""
-    array = np.asarray(value)
+def plain_array(value: Any, who: str) -> NDArray[Any]:
+    """Return an array, or lists of numbers or of arrays, as numpy's plain array. Raises `InputError` for masked values."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    for part in parts:
+        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+            raise InputError(
+                f"{who} have {np.ma.count_masked(part)} masked values, which would be read as what lies beneath; put a number in "
+                "their place, say by .filled(...), or leave those rows out"
+            )
+    return np.asarray(value)
+
+
+def from_array(value: Any, who: str = "inputs") -> Tensor:
+    """Return a tensor of an array or lists of numbers; float64 becomes float32, which models are made of."""
+    array = plain_array(value, who)
+    if (
+        array.dtype.kind in "fc"
+        and array.dtype.itemsize > np.dtype("complex128" if array.dtype.kind == "c" else "f8").itemsize
+    ):
+        raise InputError(f"{who} are {array.dtype}, which torch does not have; make them double by .astype('float64')")
+    if array.dtype == np.float64:
+        array = array.astype(np.float32)
+    # Torch takes neither another machine's order of bytes nor steps backwards through memory.
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if any(step < 0 for step in array.strides):
+        array = np.ascontiguousarray(array)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to rows
-        return torch.as_tensor(array.astype(np.float32) if array.dtype == np.float64 else array)
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # no rows are written to
+        return torch.as_tensor(array)
 
 
 def strata(labels: Tensor) -> NDArray[np.int64] | None:

@@ -75,6 +75,7 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
         seed: of the run; the same for all methods.
     """
     if isinstance(model, nn.Module):
+        _refuse_hooks(model)
         return _materialised(model, clients, seed)
     inputs = sample(clients.train.inputs)
     shape: Any = (
@@ -82,7 +83,18 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     )
     with forked(Rng.named(seed, "model").seed()):
         module = build_shape(model, shape, outputs_of(clients))
+    _refuse_hooks(module)
     return _materialised(module, clients, seed)
+
+
+def _refuse_hooks(module: nn.Module) -> None:
+    """Raise `InputError` for hooks on gradients of parameters: they are not called where those of many clients are taken at once."""
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise InputError(
+                f"the model has a hook on the parameter {name!r}, which would not be called; take it off and change gradients in the "
+                "loss, or bound them by local.clip"
+            )
 
 
 def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, require
+from coterie.base.errors import InputError, cut, native, require
 from coterie.base.interrupts import heeded
 from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copied
@@ -118,6 +118,7 @@ def fit(
     resumable = checkpoint is not None or not settings.resume
     require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
     start = load_model_file(Path(init)) if isinstance(init, str | os.PathLike) else init
+    rounds, seed = native(rounds), native(seed)
     rows = _clients(clients, seed)
     settings = _with_own_metrics(settings)
     settings.check(rounds, seed, len(rows))

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -385,10 +384,11 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     mean = (told.counts * told.means).sum(0) / count.clamp(min=1)
     squares = told.squares + told.counts * (told.means - mean) ** 2  # Chan, Golub, LeVeque 1983, eq. 1.5b
     variance = squares.sum(0) / count.clamp(min=1)
+    pooled, extents = torch.stack([mean, variance]), told.squares + told.means**2
     for j, column in enumerate(numbers):
-        column["mean"], column["scale"] = _scale(f"column {column['name']!r}", float(mean[j]), float(variance[j]))
+        column["mean"], column["scale"] = _scale(f"column {column['name']!r}", pooled[:, j], extents[:, j], draft)
     if label["task"] == "regression":
-        label["mean"], label["scale"] = _scale(f"label {label['column']!r}", float(mean[-1]), float(variance[-1]))
+        label["mean"], label["scale"] = _scale(f"label {label['column']!r}", pooled[:, -1], extents[:, -1], draft)
         if _is_constant(label["mean"], float(variance[-1])):
             raise InputError(
                 f"label {label['column']!r} is {label['mean']:g} in all training rows of all clients; there is nothing to learn"
@@ -415,10 +415,15 @@ def fit_recipe(draft: Draft, ask: Callable[..., Any]) -> Recipe:
     }
 
 
-def _scale(what: str, mean: float, variance: float) -> tuple[float, float]:
-    """Mean and scale."""
-    if not np.isfinite(mean) or not np.isfinite(variance):
-        raise InputError(f"{what} holds numbers too large to square; rescale it or leave it out (drop)")
+def _scale(what: str, moments_of: Tensor, extents: Tensor, draft: Draft) -> tuple[float, float]:
+    """Return mean and scale from the pooled mean and variance. `extents`: squares of each client, for the name of the one to blame."""
+    mean, variance = moments_of.tolist()
+    if not math.isfinite(mean) or not math.isfinite(variance):
+        where = [
+            name for name, own in zip(draft["training_rows"], extents.tolist(), strict=True) if not math.isfinite(own)
+        ]
+        at = f" at {listing(where)}" if where else ""
+        raise InputError(f"{what} holds numbers too large to square{at}; rescale it or leave it out (drop)")
     return mean, 1.0 if _is_constant(mean, variance) else variance**0.5  # a constant stays 0
 
 

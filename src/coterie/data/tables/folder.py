@@ -32,7 +32,7 @@ from coterie.data.tables.read import (
 )
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode
 from coterie.data.tables.suspicions import suspicions
-from coterie.data.tensors import from_tensors
+from coterie.data.tensors import from_tensors, names_as_texts
 
 __all__ = [
     "apply_recipe",
@@ -134,8 +134,8 @@ def from_frames(
         raise InputError("there are no data frames; give at least one as {client: frame}")
     settings = tables if label is None else replace(tables, label=label)
     read_frames = {
-        str(client): read_frame(frame, reading_of(settings, str(client)), name=str(client))
-        for client, frame in frames.items()
+        client: read_frame(frame, reading_of(settings, client), name=client)
+        for client, frame in names_as_texts(frames, "frames").items()
     }
     return from_tables(read_frames, settings, "a mapping of data frames", seed=seed, split=split, name=name)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.base.errors import InputError
-from coterie.base.files import found
+from coterie.base.files import check_name, found
 from coterie.base.spelling import legible, listing
 from coterie.config.data import EVERY_FILE, Tables
 from coterie.data.tables.cells import Column, Comma, Reading, Table, from_numbers, from_texts
@@ -63,6 +63,7 @@ def files_of(folder: Path) -> dict[str, Path]:
     for file in sorted(folder.iterdir()):
         if file.name.startswith(("~$", ".")):  # Excel's mark of an open workbook; hidden files
             continue
+        check_name(file)
         if file.suffix.lower() in _OTHER_TABLES:  # no client is left out silently
             raise InputError(f"{file} cannot be read; save it as CSV, or move it out of the folder")
         if file.suffix.lower() in SUFFIXES:
@@ -201,6 +202,11 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
                 )
             rows.append(row)
     except csv.Error as error:
+        if "field limit" in str(error):
+            raise InputError(
+                f"{path}: line {reader.line_num} has a cell of more than {csv.field_size_limit():,} characters; close a quote that is "
+                "open, or take that text out"
+            ) from error
         raise InputError(
             f"{path}: line {reader.line_num} cannot be read as CSV ({error}); correct that line"
         ) from error
