@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 
 from coterie.cli.catalogue import Entry, entries, traffic
 from coterie.cli.options import build_parser
@@ -20,10 +22,13 @@ from coterie.config.schema import explanations, options_of
 from coterie.contract.task import find_task, known_tasks
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))
+import reference  # noqa: E402 - a file beside this one
+
 ROOT = DOCS.parent
 PRESETS = ROOT / "src" / "coterie" / "run" / "presets"
 PICTURE = re.compile(r"^<!-- picture (\S+) -->$", re.M)
-METHODS, OTHERS = "<!-- methods -->", "<!-- other methods -->"
+METHODS, OTHERS, NAMES = "<!-- methods -->", "<!-- other methods -->", "<!-- public names -->"
 _PIPE = re.compile(r"\\?\|")
 SAID = ("Optimises", "Sends", "Memory", "Shows")
 NUMBERS = """`d` is the number of parameters of the model, `n` the number of clients that take part. Numbers are
@@ -46,12 +51,22 @@ def write_pages(docs: Path) -> list[Path]:
     texts = {f"methods/{name}.md": method_page(entry) for name, entry in entries().items()}
     texts |= {f"presets/{file.stem}.md": preset_page(file) for file in sorted(PRESETS.glob("*.toml"))}
     texts |= {f"commands/{'-'.join(words)}.md": command_page(words, parser) for words, parser in commands()}
+    texts |= {f"reference/api/{name}.md": text for name, text in reference_pages().items()}
     for name, text in texts.items():
         file = docs / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(exist_ok=True, parents=True)
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             file.write_text(text, encoding="utf-8")
     return [docs / name for name in texts]
+
+
+def reference_pages() -> dict[str, str]:
+    """A page per public name, by name. Raises `ExtensionError` that lists what is wrong with them."""
+    entries = reference.documented()
+    texts = {entry.name: reference.page(entry, entries, prose) for entry in entries}
+    if wrong := reference.problems(entries, texts):
+        raise ExtensionError("\n".join(wrong))
+    return texts
 
 
 # Methods
@@ -127,7 +142,7 @@ def fields(cls: type[Any]) -> str:
     said = explanations(cls)
     rows = []
     for option in options_of(cls):
-        nested = "{class}`settings of local training <coterie.contract.training.LocalSGD>`"
+        nested = "[settings of local training](../reference/api/LocalSGD.md)"
         allowed = prose(option.rule.allowed) if option.rule else nested if option.name == "local" else ""
         default = "" if option.default is MISSING else f"`{option.default!r}`"
         rows.append((f"`{option.name}`", "" if option.name == "local" else default, allowed, said.get(option.name, "")))
@@ -229,6 +244,8 @@ def complete(markdown: str) -> str:
     markdown = PICTURE.sub(_drawn, markdown)
     if METHODS in markdown:
         markdown = markdown.replace(METHODS, listed())
+    if NAMES in markdown:
+        markdown = markdown.replace(NAMES, reference.index(reference.documented(), prose))
     if OTHERS not in markdown:
         return markdown
     missing = [e for name, e in entries().items() if not re.search(rf"^\| [^|]*`{name}`", markdown, re.M)]

@@ -12,6 +12,7 @@ import textwrap
 import tomllib
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ WRITTEN = [
     for page in sorted((ROOT / "docs" / folder).glob("*.md"))
 ]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN]
-GENERATED = ("methods/", "presets/", "commands/")
+GENERATED = ("methods/", "presets/", "commands/", "reference/api/")
 SESSION = re.compile(r"^```console\n.*?^```$", re.M | re.S)
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
 
@@ -177,8 +178,9 @@ def test_no_absolute_path_of_a_machine_is_tracked():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """The generated pages, by name."""
-    written = runpy.run_path(str(ROOT / "docs" / "pages.py"))["write_pages"](tmp_path_factory.mktemp("docs"))
-    return {f"{file.parent.name}/{file.name}": file.read_text(encoding="utf-8") for file in written}
+    folder = tmp_path_factory.mktemp("docs")
+    written = runpy.run_path(str(ROOT / "docs" / "pages.py"))["write_pages"](folder)
+    return {file.relative_to(folder).as_posix(): file.read_text(encoding="utf-8") for file in written}
 
 
 def test_every_method_preset_and_command_has_a_page(pages):
@@ -190,6 +192,37 @@ def test_every_method_preset_and_command_has_a_page(pages):
     needed += [f"presets/{name}.md" for name in presets]
     needed += [f"commands/{name.replace(' ', '-')}.md" for name in COMMANDS]
     assert [name for name in needed if name not in pages] == []
+
+
+def test_every_public_name_has_a_page_that_shows_no_machinery(pages):
+    import coterie as ct
+
+    named = {Path(page).stem for page in pages if page.startswith("reference/api/")}
+    modules = {"attacks", "data", "metrics", "models", "report", "solvers"}
+    assert set(ct.__all__) - {"__version__"} - modules <= named
+    assert {"data.from_tensors", "attacks.IPM", "solvers.mirror.entropic_descent"} <= named
+    assert "settings: RunSettings = RunSettings()" in pages["reference/api/fit.md"]
+
+
+def test_what_is_wrong_with_a_page_of_the_reference_is_said():
+    reference = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+
+    def wrong(count: int, rule: Any = print) -> None:
+        """Show Rule(1) ** 2 to nobody.
+
+        >>> wrong(1)  # doctest: +SKIP
+        """
+
+    entry = reference["Entry"]("wrong", "", wrong)
+    text = reference["page"](entry, [entry], str)
+    assert set(reference["problems"]([entry], {"wrong": text})) == {
+        "ct.wrong is in no group of docs/reference.py",
+        "ct.wrong shows '**'",
+        "ct.wrong shows 'Rule('",
+        "ct.wrong does not say what count means",
+        "ct.wrong does not say what rule means",
+        "ct.wrong has an example that is not run",
+    }
 
 
 def test_the_page_of_a_method_names_each_field_with_what_it_allows(pages):

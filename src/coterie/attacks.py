@@ -251,6 +251,11 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
 
     Raises `InputError` for an unknown name, a name that repeats, or a share that is nobody.
 
+    Args:
+        on: Names of the attackers, or their share of all clients.
+        names: Names of all clients.
+        seed: Seed that draws them where a share is given.
+
     >>> choose_attackers(("b", "a"), "abcd", 0), choose_attackers(0.5, "abcd", 0), choose_attackers(0.5, "abcd", 1)
     (('a', 'b'), ('c', 'd'), ('a', 'd'))
     """
@@ -298,7 +303,13 @@ class Corrupted(Filter):
 
 
 def with_lies(clients: Clients, attack: Attack, names: Collection[str]) -> Clients:
-    """The clients as the attack leaves the rows of `names`. Raises `InputError` if it returns anything else."""
+    """The clients as the attack leaves the rows of `names`. Raises `InputError` if it returns anything else.
+
+    Args:
+        clients: All clients.
+        attack: The attack.
+        names: Names of the attackers.
+    """
     changed = attack.on_rows(clients, names)
     good = isinstance(changed, Clients) and changed.names == clients.names
     own = type(attack).__name__
@@ -308,6 +319,11 @@ def with_lies(clients: Clients, attack: Attack, names: Collection[str]) -> Clien
 
 class Attacked(Engine):
     """An engine some of whose clients attack. To attack a federation: `replace(federation, engine=Attacked(federation.engine, ...))`.
+
+    Args:
+        engine: The engine that is wrapped.
+        attack: What the attackers do.
+        clients: Names of the attackers.
 
     Attributes:
         attack: what the attackers do.

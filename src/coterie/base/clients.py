@@ -35,6 +35,13 @@ class Client:
 
     Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is
     not finite.
+
+    Args:
+        name: Unique name of the partner.
+        train: Training rows, at least one.
+        validation: Validation rows, or None.
+        test: Test rows, or None.
+        test_numbers: Number of each test row in the partner's own source, or None.
     """
 
     name: str
@@ -100,7 +107,8 @@ class Clients(Sequence[Client]):
     """A sequence of clients, sorted by name, with what they have in common.
 
     Attributes:
-        names: of the clients, sorted.
+        clients: The clients, in any order, when they are made.
+        names: Sorted names of the clients.
         train, validation, test: the rows of all clients (`Rows`); None where no client has that part.
         name: of the data set, as a user would type it.
         classes: names of the classes in the order of their numbers; empty where they have no names.

@@ -66,6 +66,9 @@ def _mix_first(key: int, count: int) -> NDArray[np.uint64]:
 class Rng:
     """A stream of random numbers with a name.
 
+    Attributes:
+        key: Hash of the name; `Rng.named` makes it.
+
     >>> a = Rng.named(0, "client", "hungary")
     >>> a == Rng.named(0, "client", "hungary"), a == Rng.named(0, "client", "cleveland")
     (True, False)
@@ -104,7 +107,7 @@ class Rng:
         return chosen[hashes[chosen].argsort(kind="stable")]
 
     def seed(self) -> int:
-        """A seed for a library's own generator, in [0, 2**63)."""
+        """A seed for a library's own generator, in [0, 2^63)."""
         return self.key >> 1
 
     def generator(self) -> torch.Generator:

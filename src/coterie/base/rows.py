@@ -211,7 +211,12 @@ LOOKED_AT = 64
 
 
 class Part(NamedTuple):
-    """Some rows of one client: inputs [rows, ...], which may be unread, and labels [rows, ...]."""
+    """Some rows of one client: inputs [rows, ...], which may be unread, and labels [rows, ...].
+
+    Attributes:
+        inputs: Tensor [rows, ...], a dict of such tensors, or rows that are read when they are needed.
+        labels: Labels [rows, ...].
+    """
 
     inputs: Held
     labels: Tensor

@@ -35,7 +35,8 @@ class CohortRows:
     Attributes:
         names: Sorted names of the n clients.
         workspace: Model and loss of this process.
-        clients: Holder of the rows; `index` are the positions of the cohort's clients in it.
+        clients: Holder of the rows.
+        index: Positions of the cohort's clients in the holder.
         memory: What these clients keep between rounds.
         seed, round: Of the run; they name the randomness.
         spent: Rows through gradients and through forward passes, counted as work is done.

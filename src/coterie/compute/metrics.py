@@ -273,7 +273,11 @@ def _ranges(payload: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
 
 
 def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
-    """The metrics of these names. Raises `InputError` for one that there is not."""
+    """The metrics of these names. Raises `InputError` for one that there is not.
+
+    Args:
+        names: Names of metrics, or FILE.py:FUNCTION.
+    """
     metrics = {}
     for name in names:
         metric = METRICS.find(name)

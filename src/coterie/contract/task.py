@@ -224,6 +224,9 @@ class Task(Generic[R]):
 def task(function: Callable[..., R]) -> Task[R]:
     """Register a function as a task.
 
+    Args:
+        function: The function: the cohort first, its payload by keyword, and a NamedTuple as annotated return.
+
     >>> from typing import NamedTuple
     >>> class Size(NamedTuple):
     ...     rows: Tensor

@@ -33,7 +33,11 @@ __all__ = [
 @wire_type
 @options
 class Steps:
-    """Number of batches in a round."""
+    """Number of batches in a round.
+
+    Attributes:
+        count: Number of batches, at least 1.
+    """
 
     count: int
 
@@ -44,7 +48,11 @@ class Steps:
 @wire_type
 @options
 class Epochs:
-    """Number of passes over the rows in a round."""
+    """Number of passes over the rows in a round.
+
+    Attributes:
+        count: Number of passes, at least 1.
+    """
 
     count: int
 

@@ -57,6 +57,9 @@ class PerClient:
     """A payload with a leading client dimension: row i goes to the i-th client of the ask.
 
     The rows belong to the clients in the order in which the caller names them.
+
+    Attributes:
+        tensor: Tensor [clients, ...], a row for each client of the ask.
     """
 
     tensor: Tensor

@@ -118,6 +118,9 @@ def from_dataset(
 def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
     """Index lists of the rows of each group: a client for each value of `groups` [rows], say the hospital of each row.
 
+    Args:
+        groups: A value for each row, [rows], such as the name of its hospital.
+
     >>> {name: at.tolist() for name, at in by_group(["b", "a", "b"]).items()}
     {'a': [1], 'b': [0, 2]}
     """

@@ -40,6 +40,10 @@ _ATTEMPTS = 200  # draws of Dirichlet shares before we say that the minimum cann
 def generator(seed: int, *names: str) -> np.random.Generator:
     """A random generator that belongs to (seed, names) and to nothing else.
 
+    Args:
+        seed: An integer >= 0.
+        names: Names of what is drawn.
+
     >>> bool(generator(0, "split", "a").random() == generator(0, "split", "a").random())
     True
     """
@@ -61,6 +65,11 @@ def iid(labels: ArrayLike, n: int, *, seed: int = 0) -> list[Index]:
     """Rows dealt to `n` clients at random; sizes differ by at most one, each row is used once.
 
     Raises `InputError` for more clients than rows.
+
+    Args:
+        labels: Class of each row, [rows].
+        n: Number of clients.
+        seed: Seed of all that is drawn.
     """
     rows = len(np.asarray(labels))
     _check_clients(n, rows)
@@ -73,6 +82,13 @@ def dirichlet(labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum
 
     Small `alpha`: few classes per client; large: every client looks alike. Shares are drawn again until every client
     has `minimum` rows. Raises `InputError` if 200 draws do not reach that, or if labels are not classes.
+
+    Args:
+        labels: Class of each row, [rows].
+        n: Number of clients.
+        seed: Seed of all that is drawn.
+        alpha: Concentration > 0: small gives each client few classes.
+        minimum: Least number of rows of a client.
     """
     classes = _classes(labels, "dirichlet")
     _check_clients(n, len(classes))
@@ -108,6 +124,14 @@ def shards(
     Without `shard_size` there are n * shards_per_client shards and each row is used once. With it a shard has exactly
     that many rows and the rows of the shards that nobody gets are unused. The first `twins` clients get shards of the same
     classes, one of each, as Section 3 of the VaRSeL paper assumes of internal clients. Raises `InputError` for too few rows.
+
+    Args:
+        labels: Class of each row, [rows].
+        n: Number of clients.
+        seed: Seed of all that is drawn.
+        shards_per_client: Shards that each client gets.
+        shard_size: Rows of a shard; None: as many as use every row once.
+        twins: Clients that get shards of the same classes.
     """
     classes = _classes(labels, "shards")
     _check_clients(n, len(classes))
@@ -171,6 +195,13 @@ def clusters(
 
     Classes are dealt to clusters at random, and so are clients, as evenly as `n` allows. Each row of those classes is used
     once. As in the MaxFL paper (appendix D, 5 clusters x 2 labels). Raises `InputError` for too few classes or clients.
+
+    Args:
+        labels: Class of each row, [rows].
+        n: Number of clients.
+        seed: Seed of all that is drawn.
+        clusters: Number of clusters.
+        labels_per_cluster: Classes of each cluster.
     """
     values = _classes(labels, "clusters")
     _check_clients(n, len(values))
@@ -204,6 +235,14 @@ def mixed(
     That share is drawn first, evenly by class, for as many shards as the rows give; the rest is sorted by label and cut.
     Clients get `shards_per_client` shards at random; the other shards are unused. `nr` = 1 is plain sort-and-partition.
     Raises `InputError` for too few rows.
+
+    Args:
+        labels: Class of each row, [rows].
+        n: Number of clients.
+        seed: Seed of all that is drawn.
+        nr: Share of non-IID rows, in [0, 1].
+        shards_per_client: Shards that each client gets.
+        shard_size: Rows of a shard.
     """
     classes = _classes(labels, "mixed")
     _check_clients(n, len(classes))
@@ -231,6 +270,13 @@ def target_groups(
     test images.)
 
     Raises `InputError` unless there are ten classes with enough rows.
+
+    Args:
+        labels: Class of each row, [rows], 0 to 9.
+        alpha: Share of the target's classes at the near clients.
+        held_out: Rows of each target class that belong to no client.
+        rows_per_client: Rows of each client, or "most".
+        seed: Seed of all that is drawn.
     """
     classes = _classes(labels, "target-groups")
     require(0 < alpha <= 1, f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
@@ -311,6 +357,13 @@ def stratified(
 
     Parts are within one row of their share. Every class has a row in the first part (training) as far as rows suffice,
     and so has every client. `labels` [rows] of any type; None (with `n` rows) splits at random.
+
+    Args:
+        labels: Label of each row, [rows], or None.
+        fractions: Share of each part, by its name.
+        seed: Seed of the split.
+        name: Name of the client.
+        n: Number of rows where there are no labels.
 
     >>> parts = stratified([0, 0, 0, 1, 1, 1], {"train": 2 / 3, "test": 1 / 3}, seed=0, name="a")
     >>> {k: len(v) for k, v in parts.items()}

@@ -90,6 +90,9 @@ def standardise(clients: Clients) -> Clients:
     results then do not depend on the label's unit. Images, texts and classes stay as they are. `recipe` holds the means and scales
     (float64), and `label_scale` undoes those of the label: metrics of a run are in the label's unit, losses are not.
 
+    Args:
+        clients: Clients whose inputs and labels are not standardised yet.
+
     Raises:
         InputError: labels that are the same in all training rows, or clients that are standardised already, such as those of tables.
     """

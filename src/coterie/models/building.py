@@ -38,6 +38,9 @@ def outputs_of(clients: Clients) -> int:
     """Number of outputs that `loss="auto"` expects: 1 for two classes or one float label, C for C classes, or the labels' width.
 
     Raises `InputError` if all labels are of one class.
+
+    Args:
+        clients: Clients with their labels.
     """
     labels = clients.train.labels
     if labels.is_floating_point():
@@ -101,6 +104,11 @@ def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") ->
     """Let what `patterns` name stay as it is: modules ("0"), parameters ("0.*"), and statistics of batch norm ("*.running_*").
 
     Raises `InputError` for a pattern that fits nothing of these.
+
+    Args:
+        module: The module, changed in place.
+        patterns: Names with `*`, as in the examples.
+        where: What an error calls the patterns.
     """
     names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     norms = [(name, m) for name, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
@@ -171,7 +179,13 @@ def _takes_shapes(build: Callable[..., Any]) -> bool:
 
 
 def build_shape(model: Any, shape: Any, outputs: int) -> nn.Module:
-    """The module that a `ModelSpec`, or a class or function of (shape, outputs) or of nothing, makes for inputs of `shape`."""
+    """The module that a `ModelSpec`, or a class or function of (shape, outputs) or of nothing, makes for inputs of `shape`.
+
+    Args:
+        model: A `ModelSpec`, a class or a function.
+        shape: Shape of a row of inputs, or a dict of such shapes.
+        outputs: Number of outputs.
+    """
     build = getattr(model, "build", model)
     if isinstance(model, type) and build is not model:
         raise InputError(f"the model is the class {model.__name__}; call it, say {model.__name__}()")

@@ -20,21 +20,35 @@ __all__ = ["judge", "load", "save_html", "say"]
 
 
 def load(folder: str | os.PathLike[str]) -> Results:
-    """The results of a run directory. Raises `InputError` that names the file which is missing or damaged."""
+    """The results of a run directory. Raises `InputError` that names the file which is missing or damaged.
+
+    Args:
+        folder: The run directory.
+    """
     from coterie.report.results import Results
 
     return Results.load(Path(folder))
 
 
 def judge(folder: str | os.PathLike[str], client: str) -> Verdict:
-    """Whether joining pays for a client, and why. Raises `InputError` as `load`, and for an unknown client."""
+    """Whether joining pays for a client, and why. Raises `InputError` as `load`, and for an unknown client.
+
+    Args:
+        folder: The run directory.
+        client: Name of the client.
+    """
     from coterie.report.verdicts import verdict
 
     return verdict(load(folder), client)
 
 
 def say(folder: str | os.PathLike[str], *, tables: bool = False) -> str:
-    """What the command prints of a run: the answer, and with `tables` the tables of all metrics before it. Errors as of `load`."""
+    """What the command prints of a run: the answer, and with `tables` the tables of all metrics before it. Errors as of `load`.
+
+    Args:
+        folder: The run directory.
+        tables: Whether the tables of all metrics come before the answer.
+    """
     from coterie.report.answer import answer_lines
     from coterie.report.table import render
 
@@ -44,7 +58,11 @@ def say(folder: str | os.PathLike[str], *, tables: bool = False) -> str:
 
 
 def save_html(folder: str | os.PathLike[str]) -> Path:
-    """Write `report.html` into the run directory, for which the extra `report` is needed; its path. Errors as of `load`."""
+    """Write `report.html` into the run directory, for which the extra `report` is needed; its path. Errors as of `load`.
+
+    Args:
+        folder: The run directory.
+    """
     from coterie.report.html import write
 
     return write(Path(folder))

@@ -198,7 +198,15 @@ WHERE = one_of("server", "client")
 @wire_type
 @options
 class LipschitzSampler(Weighted):
-    """ISFL's sampler: a class by q_k, then one of its rows; any row before the first q_k. Fields as of `ISFL`."""
+    """ISFL's sampler: a class by q_k, then one of its rows; any row before the first q_k. Fields as of `ISFL`.
+
+    Attributes:
+        floor: Least probability of a class, as a multiple of its share at the client (varpi), in [0, 1].
+        sample_ratio: Rows that an epoch draws, as a share of the client's rows.
+        exact: Minimise the bound of Eq. 13 in place of the closed form.
+        where: "server" or "client": who computes q_k.
+        preference: Class shares that a client prefers to the global ones, by client.
+    """
 
     floor: Annotated[float, SHARE] = 0.05
     sample_ratio: Annotated[float, SHARE] = 1.0

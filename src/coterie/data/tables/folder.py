@@ -221,6 +221,11 @@ def apply_recipe(recipe: Mapping[str, Any], rows: str | Path | Any, *, need_labe
     Returns inputs float32 [rows, features], labels (None where the file has none; those of a regression as (label - mean) /
     scale of `recipe["label"]`) and notes about categories that no
     training row had. Raises `InputError` that names the file and the column that is missing or wrong.
+
+    Args:
+        recipe: The recipe of a run (`preprocess.json`).
+        rows: A file, or a data frame.
+        need_label: Whether rows without a label are refused.
     """
     if "features" not in recipe or "columns" not in recipe:
         raise InputError("this run has no recipe for tables; give tensors instead")
