@@ -11,7 +11,8 @@ import torch
 from short_runs import MINI, run_with_server
 from torch import nn
 
-from coterie import ISFL, FedAvg, Local, MeritFed
+import coterie as ct
+from coterie import ISFL, FedAvg, Local, MeritFed, PjIS
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, RunError
 from coterie.base.rng import Rng
@@ -558,3 +559,21 @@ def test_the_rows_of_a_client_follow_its_q():
     assert_close(frequencies.double(), torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64), 0.01)
     inside = np.bincount(drawn.ravel(), minlength=len(labels))[(labels == 0).numpy()] / 40000
     assert np.allclose(inside, 0.7 / (labels == 0).sum(), atol=0.01)
+
+
+def images_and_labels(rows):
+    labels = torch.arange(rows) % 3
+    return torch.randn(rows, 4) + 2 * torch.eye(3, 4)[labels], labels
+
+
+@pytest.mark.parametrize("method", [ISFL, lambda local: MeritFed(targets="a", local=local, validation="server"), PjIS])
+def test_a_reply_has_its_declared_dtype_whatever_torchs_default_is(method):
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        parts = {name: {part: images_and_labels(24) for part in ("train", "validation")} for name in "ab"}
+        clients = ct.data.from_tensors(parts, server=images_and_labels(12))
+        local = LocalSGD(lr=0.1, steps=Steps(2), batch_size=8)
+        assert ct.fit(method(local), clients, ct.models.Logistic(), 2, 0).rounds == 2
+    finally:
+        torch.set_default_dtype(usual)

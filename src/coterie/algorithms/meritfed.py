@@ -166,7 +166,7 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
                 f'MeritFed.validation = "fresh" draws new rows of {cohort.names[i]!r}, which only data of a known distribution '
                 'can (mean-estimation, or clients made with `with_draw`); take "validation" or "train"'
             )
-    return Ready(torch.ones(len(cohort.names)))
+    return Ready(torch.ones(len(cohort.names), dtype=torch.float32))
 
 
 def _stacked(values: list[Tensor], dim: int = 0) -> Tensor:

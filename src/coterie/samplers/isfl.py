@@ -118,7 +118,7 @@ def held_classes(cohort: Cohort) -> Counts:
 def remember_counts(cohort: Cohort, *, counts: Tensor) -> Kept:
     """Keep what clients said about their classes, so that each is asked once."""
     cohort.keep(COUNTS, counts[None])
-    return Kept(torch.ones(1))
+    return Kept.by(1)
 
 
 @task
@@ -145,7 +145,7 @@ def keep(cohort: Cohort, *, q: OwnShares) -> Kept:
     """Store q_k [n, C], and forget x_k."""
     cohort.keep(SHARES, q)
     cohort.keep(MODEL, torch.zeros(len(cohort.names), 0))
-    return Kept(torch.ones(len(cohort.names)))
+    return Kept.by(len(cohort.names))
 
 
 @task

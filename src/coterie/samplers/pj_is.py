@@ -54,7 +54,7 @@ SHARES = "class-shares"
 def keep_shares(cohort: Cohort, *, p: Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001))]) -> Kept:
     """Store p [C]."""
     cohort.keep(SHARES, p.expand(len(cohort.names), -1))
-    return Kept(torch.ones(len(cohort.names)))
+    return Kept.by(len(cohort.names))
 
 
 @wire_type

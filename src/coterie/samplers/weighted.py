@@ -44,6 +44,11 @@ class Kept(NamedTuple):
 
     done: Done
 
+    @classmethod
+    def by(cls, clients: int) -> Kept:
+        """Return the reply of so many clients, in the declared dtype whatever torch's default is."""
+        return cls(torch.ones(clients, dtype=torch.float32))
+
 
 @task
 def class_counts(cohort: Cohort) -> Counts:
