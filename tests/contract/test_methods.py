@@ -28,10 +28,10 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Part
 from coterie.cli.show import fields_of
 from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.config.local import LocalSGD, Steps
 from coterie.config.registry import METHODS
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Task
-from coterie.contract.training import LocalSGD, Steps
 from coterie.run.history import Run
 from federations import (
     HELD,

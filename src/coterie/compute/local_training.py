@@ -20,8 +20,9 @@ from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, RowSource, StepRule, chunks
 from coterie.config.hooks import check_object, overrides
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.method import Sampler
-from coterie.contract.training import GradientRule, LocalSGD, Penalty, Quadratic, Step, Steps, make_optimiser
+from coterie.contract.training import GradientRule, Penalty, Quadratic, Step, make_optimiser
 
 __all__ = ["LocalTraining", "StepBatches", "TrainOptions", "of_client"]
 

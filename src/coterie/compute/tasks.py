@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD
 from coterie.contract.task import Form, ModelOfEach, Models, OneModel, OneUpdate, Rows, task
-from coterie.contract.training import LocalSGD
 
 __all__ = ["LocalUpdate", "LocalUpdates", "OwnUpdate", "local_update", "local_updates", "own_update"]
 

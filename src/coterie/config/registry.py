@@ -411,7 +411,7 @@ METRICS = Registry(
 ENGINES = Registry(
     "engine",
     "engines",
-    {"inprocess": "coterie.engines.inprocess:InProcess", "ray": "coterie.engines.ray:Ray"},
+    {"inprocess": "coterie.engines.specs:InProcess", "ray": "coterie.engines.specs:Ray"},
     base="coterie.contract.engine:EngineSpec",
     default="inprocess",
     flag=Flag("--engine", "NAME"),

@@ -11,11 +11,11 @@ from typing import Any
 
 from coterie.base.errors import require
 from coterie.base.files import write_atomically
+from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
 from coterie.contract.filters import Filter
 from coterie.contract.method import filters_of
 from coterie.contract.requests import declared
-from coterie.contract.training import LocalSGD
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import Allowed

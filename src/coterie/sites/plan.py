@@ -14,7 +14,7 @@ from coterie.base.errors import InputError, nearest, require
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
-from coterie.engines.inprocess import InProcess
+from coterie.engines.specs import InProcess
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
 from coterie.run.tables import read_tables
