@@ -26,6 +26,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
 from coterie.config.registry import MODELS
+from coterie.config.run import RunSettings
 from coterie.data.tensors import names_as_texts, plain_array
 from coterie.engines.specs import InProcess
 from coterie.models import build_shape
