@@ -132,7 +132,7 @@ def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Ke
             of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
             about = said.get(option.name, "")
             if option.units is not None:
-                about = str(option.units.keys[name].__doc__).lower()
+                about = str(option.units.keys[name].__doc__).partition("\n")[0].lower()
             yield Key(table, name, option, of_kinds, about)
 
 
