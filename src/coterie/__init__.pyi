@@ -25,6 +25,10 @@ from coterie.algorithms.robust import MultiKrum as MultiKrum
 from coterie.algorithms.robust import TrimmedMean as TrimmedMean
 from coterie.algorithms.scaffold import Scaffold as Scaffold
 from coterie.algorithms.selective import SelectiveLearning as SelectiveLearning
+from coterie.algorithms.server_rules import FedAdagrad as FedAdagrad
+from coterie.algorithms.server_rules import FedAdam as FedAdam
+from coterie.algorithms.server_rules import FedAvgM as FedAvgM
+from coterie.algorithms.server_rules import FedYogi as FedYogi
 from coterie.algorithms.sgd import SGDFull as SGDFull
 from coterie.algorithms.sgd import SGDIdeal as SGDIdeal
 from coterie.algorithms.sgd import TargetOnly as TargetOnly

@@ -201,7 +201,7 @@ def draws_rows(case: Case) -> bool:
 
 def is_bounded(case: Case) -> bool:
     """Whether a method takes no step that raises losses much, whatever the learning rate."""
-    return case == ("qffl", {}) or case[0] == "fedfomo"
+    return case == ("qffl", {}) or case[0] in ("fedfomo", "fedadam", "fedyogi", "fedadagrad")
 
 
 def is_pooled(case: Case) -> bool:
