@@ -6,10 +6,12 @@ from coterie import models as models
 from coterie import report as report
 from coterie import solvers as solvers
 from coterie.algorithms.centralised import Centralised as Centralised
+from coterie.algorithms.ditto import Ditto as Ditto
 from coterie.algorithms.fedadp import FedAdp as FedAdp
 from coterie.algorithms.fedavg import FedAvg as FedAvg
 from coterie.algorithms.feddyn import FedDyn as FedDyn
 from coterie.algorithms.fedfomo import FedFomo as FedFomo
+from coterie.algorithms.fednova import FedNova as FedNova
 from coterie.algorithms.fedprox import FedProx as FedProx
 from coterie.algorithms.local import Local as Local
 from coterie.algorithms.maxfl import MaxFL as MaxFL

@@ -289,6 +289,7 @@ class _Hooks:
         workspace = self.cohort.workspace
         here = workspace.head.clone()
         noise: dict[int, Generators] = {}
+        counted = {0}  # the rows of this batch were counted as they were read, for one gradient
 
         def at(y: Tensor, number: int) -> Tensor:
             workspace.head.copy_(y)
@@ -296,11 +297,12 @@ class _Hooks:
                 if number in noise:
                     noise[number].restore()
                 noise.setdefault(number, Generators.now(workspace.generators))
-            if number == 0:
-                return self._plain(batch)
-            drawn = further(number)
-            self.cohort.spent["row_gradients"] += len(drawn[1])
-            return self._plain(drawn)
+            rows = further(number) if number else batch
+            if number in counted:
+                counted.remove(number)
+            else:
+                self.cohort.spent["row_gradients"] += len(rows[1])
+            return self._plain(rows)
 
         direction = self.rule(at, here)
         workspace.head.copy_(here)
