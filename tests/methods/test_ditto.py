@@ -22,7 +22,7 @@ from short_runs import (
 from coterie import Ditto, FedAvg, Local
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
-from coterie.contract.training import LocalSGD, Schedule, Steps
+from coterie.config.local import LocalSGD, Schedule, Steps
 from federations import SIZES, assert_close, batch_norm, dropout, logistic, quadratic, start
 
 MUTANTS = {

@@ -12,8 +12,8 @@ from coterie import FedAvg, FedNova, FedProx
 from coterie.algorithms.fednova import norm
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng, batches
+from coterie.config.local import Epochs, LocalSGD
 from coterie.contract.exchange import Exchange
-from coterie.contract.training import Epochs, LocalSGD
 from federations import SIZES, assert_close, batch_norm, dropout, logistic, quadratic, start
 
 MUTANTS = {

@@ -9,7 +9,7 @@ from short_runs import FULL, LOCAL, MINI, ONE, assert_refused_by_the_command, ru
 
 from coterie import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 from coterie.base.errors import InputError
-from coterie.contract.training import LocalSGD, Steps
+from coterie.config.local import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, dropout, logistic, quadratic, start
 
 MUTANTS = {

@@ -36,6 +36,7 @@ from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import LocalUpdate, own_model, own_models
+from coterie.config.local import LocalSGD, rate_of
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
@@ -43,7 +44,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import OneModel, task
-from coterie.contract.training import LocalSGD, Quadratic, rate_of
+from coterie.contract.training import Quadratic
 
 __all__ = ["Ditto", "State"]
 

@@ -33,12 +33,12 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import local_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, one_of
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.training import LocalSGD
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "State"]
 
