@@ -257,6 +257,9 @@ _THRESHOLD = Rule(
 )
 
 
+_SMALLEST = Rule(lambda v: is_number(v) and 0 < v < 1, "a number between 0 and 1")
+
+
 @options
 class ReportTable:
     """The [report] table: how results are shown. No number of a run depends on it.
@@ -264,9 +267,11 @@ class ReportTable:
     Attributes:
         threshold: call a row positive from this predicted risk on; validation: from the one that suits each client's validation rows
             best, where a method did not train on them.
+        smallest: the smallest effect of interest, of AUC, of log-loss, and as a share of the variance of a label that is a number.
     """
 
     threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = 0.5
+    smallest: Annotated[float, _SMALLEST, Flag(metavar="D")] = 0.01
 
 
 @options

@@ -89,7 +89,7 @@ def compare(
     >>> comparison = compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=3)
     >>> comparison
     <comparison of local, fedavg on 4 clients, 3 seeds>
-    >>> comparison.verdict("switzerland").kind
+    >>> comparison.verdict("hungary").kind
     'stay alone'
     """
     obey(_FOLDER, folder, "folder")
