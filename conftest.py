@@ -46,12 +46,11 @@ def strict_wire(request):
     if request.path.parent.name not in STRICT_WIRE:
         yield
         return
-    from coterie.run.entries import RunTable
+    from coterie.config.run import RunSettings, RunTable, StudySettings
     from coterie.run.fit import fit
-    from coterie.run.settings import RunSettings
 
     with pytest.MonkeyPatch.context() as patch:
-        for settings in (RunSettings, RunTable):
+        for settings in (RunSettings, StudySettings, RunTable):
             defaults = {f.name: f.default for f in dataclasses.fields(settings)} | {"strict_wire": True}
             patch.setattr(settings.__init__, "__defaults__", tuple(defaults.values()))
         patch.setitem(inspect.unwrap(fit).__kwdefaults__, "settings", RunSettings())

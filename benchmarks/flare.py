@@ -20,12 +20,12 @@ from nvflare.recipe import SimEnv
 
 from benchmarks.engine_work import ARGUMENTS, Sized, Work, echo, methods
 from coterie.config.registry import MODELS
+from coterie.config.run import RunSettings
 from coterie.contract.federation import Federation
 from coterie.data.sets.heart_disease import OPTIONS, export
 from coterie.models import build_model
 from coterie.run.experiment import Experiment
 from coterie.run.loop import run_method
-from coterie.run.settings import RunSettings
 from coterie.sites.approval import approve, plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.flare.kits import CLASSES

@@ -20,9 +20,9 @@ comparison = ct.compare(
     ),  # another split for each seed
     rounds=5,
     seeds=3,
-    jobs=2,
-    yardstick="trees",
-    settings=ct.RunSettings(callbacks=[ct.EarlyStopping(patience=4), ct.TensorBoard(to="logs")]),
+    settings=ct.StudySettings(
+        jobs=2, yardstick="trees", callbacks=[ct.EarlyStopping(patience=4), ct.TensorBoard(to="logs")]
+    ),
 )
 print(comparison)
 print(comparison.verdict("switzerland").reason)

@@ -16,13 +16,14 @@ from coterie.base.clients import Client, Clients
 from coterie.base.rows import Part, take
 from coterie.compute.cohort import Cohort
 from coterie.compute.workspace import Workspace
+from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.federation import Federation
 from coterie.contract.memory import Memory, MemoryView
-from coterie.engines.inprocess import InProcess, InProcessEngine
+from coterie.engines.inprocess import InProcessEngine
+from coterie.engines.specs import InProcess
 from coterie.run import fit as run
 from coterie.run.history import Run
-from coterie.run.settings import RunSettings
 
 SIZES = {"a": 12, "b": 8, "c": 16, "d": 10, "e": 14}
 """Training rows of the clients; each has HELD validation rows and as many test rows."""

@@ -34,13 +34,13 @@ from coterie.base.rng import Rng, normal
 from coterie.base.rows import Rows
 from coterie.config.hooks import check_object, overrides
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, Rule, one_of
-from coterie.config.schema import options
+from coterie.config.schema import options, wire_type
 from coterie.contract.engine import Engine
 from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
 from coterie.contract.method import Attack
 from coterie.contract.replies import VECTORS, well_formed
 from coterie.contract.task import Task
-from coterie.contract.wire import Answer, Ask, Block, Context, to_json, wire_type
+from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
 __all__ = [
     "ALIE",

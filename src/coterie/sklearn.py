@@ -26,16 +26,16 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
 from coterie.config.registry import MODELS
+from coterie.config.run import RunSettings
 from coterie.data.tensors import names_as_texts, plain_array
-from coterie.engines.inprocess import InProcess
+from coterie.engines.specs import InProcess
 from coterie.models import build_shape
 from coterie.run.fit import fit
 from coterie.run.history import Run
-from coterie.run.settings import RunSettings
 
 if TYPE_CHECKING:
+    from coterie.config.local import LocalSGD
     from coterie.contract.engine import EngineSpec
-    from coterie.contract.training import LocalSGD
 
 __all__ = ["FederatedClassifier", "FederatedRegressor"]
 

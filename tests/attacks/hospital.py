@@ -10,7 +10,7 @@ import torch
 
 import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - both register their tasks
-from coterie.contract.training import LocalSGD, Steps
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.wire import Ask, Context, decode, encode
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.agreement import agree

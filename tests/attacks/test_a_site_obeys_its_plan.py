@@ -15,7 +15,7 @@ from coterie.algorithms.meritfed import target_gradient
 from coterie.base.errors import InputError
 from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update, local_updates
-from coterie.contract.training import Steps
+from coterie.config.local import Steps
 from coterie.data.sets.heart_disease import FOLDER, OPTIONS
 from coterie.samplers.weighted import class_counts
 from coterie.sites.backend import Sites

@@ -13,7 +13,7 @@ from test_a_site_obeys_its_plan import refused
 from coterie.base.rng import Rng, batches
 from coterie.compute.metrics import baselines, evaluate
 from coterie.compute.tasks import local_update
-from coterie.contract.training import Steps
+from coterie.config.local import Steps
 from coterie.data.sets.heart_disease import FOLDER
 from coterie.data.tables.recipe import describe, moments
 from coterie.sites.allowed import RefusedError

@@ -48,6 +48,54 @@ def test_another_site_is_not_told_whether_a_site_is_free(site):
     assert logged(site)[-1]["caller"] == "switzerland"
 
 
+def test_whoever_calls_without_end_fills_no_disk(site, monkeypatch):
+    """Each refused call was a line: two to three gigabytes a day, and on a full disk the site refused the server."""
+    import coterie.sites.site
+
+    clock = iter(range(10**9))
+    monkeypatch.setattr(
+        coterie.sites.site.time, "monotonic", lambda: next(clock) / 10
+    )  # ten a second, for more than an hour
+    message = encode({"do": "open", "serial": 1})
+    for number in range(50_000):
+        site.handle(message, "switzerland") if number % 2 else site.is_free("switzerland")
+    site.handle(message, "cleveland")
+    lines = [line for line in logged(site) if line["outcome"] == "refused"]
+    assert len(lines) <= 6
+    assert {line["caller"] for line in lines} == {"switzerland", "cleveland"}
+    assert sum(line["calls"] for line in lines if line["caller"] == "switzerland") > 36_000
+    assert (
+        "later ask" not in decode(site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server"))["failed"]
+    )
+
+
+def test_a_full_disk_has_room_for_lines_about_the_server(site, monkeypatch):
+    import errno
+    import os
+
+    from coterie.sites.log import Log
+    from coterie.sites.site import RESERVE
+
+    reserve, room = site._log._reserve, [0]
+    assert reserve.stat().st_blocks * 512 >= RESERVE
+    append = Log._append
+
+    def full(log, values):  # a disk with no room but what the reserve gives back
+        if RESERVE - reserve.stat().st_size <= room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        room[0] += 2**20
+        append(log, values)
+
+    monkeypatch.setattr(Log, "_append", full)
+    answer = decode(site.handle(encode({"do": "x", "serial": 1, "plan": site._hash}), "server"))
+    assert "cannot write its log" not in answer["failed"]
+    assert site.handle(
+        encode({"do": "x", "serial": 1}), "switzerland"
+    )  # it is refused, and takes nothing from the reserve
+    assert reserve.stat().st_size == RESERVE - 2**20
+    assert [line["caller"] for line in logged(site)] == ["server"]
+
+
 def test_the_caller_is_the_one_that_flare_has_authenticated(site):
     api = pytest.importorskip("nvflare.collab.api.context", reason="engine FLARE is not installed")
     from types import SimpleNamespace

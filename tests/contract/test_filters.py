@@ -11,10 +11,10 @@ from torch import Tensor
 
 from coterie import FedAvg, task
 from coterie.base.errors import InputError
+from coterie.config.schema import wire_type
 from coterie.contract.filters import Filter
 from coterie.contract.method import filters_of
 from coterie.contract.task import Count, Gap, Gradient, Update
-from coterie.contract.wire import wire_type
 from federations import batch_norm, federation_of, quadratic
 
 CENTRES = {"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0], "c": [7.0, 8.0, 9.0]}

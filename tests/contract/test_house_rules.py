@@ -227,6 +227,21 @@ def test_import_coterie_imports_neither_torch_nor_anything_heavy():
     assert not loaded & {"torch", "numpy", *HEAVY}
 
 
+@pytest.mark.parametrize("path", [f for f in FILES if room(name_of(f)) == "config"], ids=lambda path: path.stem)
+def test_what_is_declared_needs_neither_torch_nor_numpy(path):
+    assert not modules_after(f"import {name_of(path)}") & {"torch", "numpy", *HEAVY}
+
+
+@pytest.mark.parametrize(
+    "command", ["", "compare", "run", "check", "show", "site approve", "deploy", "predict", "report"]
+)
+def test_help_reads_the_declarations_without_torch(command):
+    code = f"""import contextlib, io
+from coterie.cli.main import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main([*{command!r}.split(), "--help"])"""
+    assert not modules_after(code) & {"torch", "numpy", *HEAVY}
+
+
 def test_using_every_public_name_needs_torch_and_numpy_only():
     loaded = modules_after(
         "import coterie as ct; [getattr(ct, n) for n in ct.__all__]; ct.models.Logistic, ct.metrics.auc;"

@@ -14,13 +14,13 @@ from coterie import task
 from coterie.base.errors import InputError
 from coterie.base.files import read_checkpoint, write_checkpoint
 from coterie.base.vector import move
+from coterie.config.local import LocalSGD, Steps
+from coterie.config.run import RunSettings
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Update
-from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
 from coterie.run import checkpoint
 from coterie.run.fit import fit as fitted
-from coterie.run.settings import RunSettings
 from federations import assert_same_bits, federation_of, fit, logistic, quadratic
 
 LOCAL = LocalSGD(lr=0.2, steps=Steps(2), batch_size=4)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from test_methods import CASES, is_pooled, label, method_of, server_rows
 
+from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.requests import Limits, about_each_model
-from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.contract.wire import PerClient, encode
 from coterie.engines.inprocess import InProcessEngine
 from coterie.sites.allowed import Allowed, RefusedError

@@ -15,7 +15,7 @@ import torch
 from folders import breast, diabetes, fifty, hospitals, plain
 
 import coterie as ct
-from coterie.contract.training import LocalSGD, Steps
+from coterie.config.local import LocalSGD, Steps
 from coterie.data import load
 from coterie.data.sets.heart_disease import OPTIONS
 

@@ -113,7 +113,8 @@ def test_training_evaluation_and_outcomes_read_in_blocks(path, monkeypatch, tmp_
     read = source.read
     monkeypatch.setattr(source, "read", lambda numbers: counts.append(len(numbers)) or read(numbers))
     loop = ct.InProcess(kernel="loop")
-    ct.compare(["local", "fedavg"], data, rounds=1, seeds=1, local=LOCAL, engine=loop, folder=tmp_path / "run")
+    settings = ct.StudySettings(local=LOCAL)
+    ct.compare(["local", "fedavg"], data, rounds=1, seeds=1, settings=settings, engine=loop, folder=tmp_path / "run")
     assert max(counts) <= 10
 
 

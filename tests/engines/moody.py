@@ -14,12 +14,12 @@ from test_sites import GARBAGE, LOCAL, begin, experiment, update, view
 
 import coterie as ct
 from coterie.compute.tasks import local_update
+from coterie.config.run import RunSettings
 from coterie.contract.federation import QuorumError
 from coterie.contract.wire import decode
 from coterie.models import build_model
 from coterie.run.history import Run
 from coterie.run.loop import run_method
-from coterie.run.settings import RunSettings
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.client import FlareLink, SiteClient
 from coterie.sites.server import Remote

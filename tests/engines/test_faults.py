@@ -17,11 +17,11 @@ import torch
 from coterie import FedAvg, Scaffold, task
 from coterie.base.errors import InputError
 from coterie.base.interrupts import end, heeded
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
-from coterie.contract.training import LocalSGD, Steps
 from coterie.engines import workers
-from coterie.engines.inprocess import InProcess
+from coterie.engines.specs import InProcess
 from federations import assert_same_bits, federation_of, fit, logistic, quadratic
 
 CENTRES = {n: [float(i), -1.0] for i, n in enumerate("abcde")}

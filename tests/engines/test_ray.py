@@ -21,11 +21,11 @@ from torch import Tensor
 from coterie import FedAvg, MaxFL, MeritFed, VaRSeL, task
 from coterie.base.errors import InputError, RunError
 from coterie.cli import main as cli
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import Federation
 from coterie.contract.memory import owners
-from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
-from coterie.engines.ray import Ray
+from coterie.engines.specs import Ray
 from federations import SIZES, Opening, Problem, assert_same_bits, fit, logistic, quadratic
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def count(cohort, *, sleep: float = 0.0, sleeper: str = "") -> Count:
 @pytest.fixture
 def federation(ray_cluster) -> Iterator[Federation]:
     """Five clients in two actors."""
-    from coterie.engines.ray import RayEngine
+    from coterie.engines.specs import RayEngine
 
     problem = quadratic(CENTRES)
     engine = RayEngine(problem.clients, problem.model, actors=2)
@@ -155,7 +155,7 @@ def test_below_quorum_the_clients_of_a_killed_actor_are_asked_once_more(federati
 
 def killing(clients: Any, model: Any, *, loss: Any, kill: Callable[[int, int], str]) -> Any:
     """Engine ray whose actors are killed, by the number of their process, just before certain asks."""
-    from coterie.engines.ray import RayEngine
+    from coterie.engines.specs import RayEngine
 
     class Killing(RayEngine):
         counted = (0, 0)

@@ -22,8 +22,8 @@ from site_forks import Forked
 import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - the settings of a site may name their tasks
 from coterie.base.errors import InputError, RunError
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import Federation, QuorumError
-from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import decode, encode
 from coterie.data.sets.heart_disease import FOLDER, export
 from coterie.report.answer import answer_lines

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.base.errors import InputError
-from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps
+from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
+from coterie.config.schema import wire_type
 from coterie.contract.wire import (
     Answer,
     Ask,
@@ -23,7 +24,6 @@ from coterie.contract.wire import (
     header,
     nbytes,
     to_json,
-    wire_type,
 )
 
 quick = settings(derandomize=True, deadline=None, max_examples=60)

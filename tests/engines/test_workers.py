@@ -19,13 +19,14 @@ from torch import Tensor
 from coterie import FedAvg, MeritFed, task
 from coterie.base.errors import InputError, RunError
 from coterie.compute.capacity import check_free_memory
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import QuorumError
 from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
-from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
 from coterie.engines import workers as worker_processes
-from coterie.engines.inprocess import InProcess, InProcessEngine
+from coterie.engines.inprocess import InProcessEngine
+from coterie.engines.specs import InProcess
 from coterie.engines.workers import Arena
 from federations import SIZES, assert_same_bits, federation_of, fit, logistic, quadratic
 

@@ -16,8 +16,8 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.rows import Part
+from coterie.config.local import Epochs, LocalSGD
 from coterie.config.registry import SAMPLERS
-from coterie.contract.training import Epochs, LocalSGD
 from coterie.run.experiment import Experiment
 from federations import SIZES, Problem, assert_same_bits, logistic, regression, seeded, start
 

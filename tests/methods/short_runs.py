@@ -10,8 +10,8 @@ import torch
 
 from coterie.base.rng import Rng, batches
 from coterie.cli.main import main
+from coterie.config.local import LocalSGD, Schedule, Steps
 from coterie.contract.task import Task
-from coterie.contract.training import LocalSGD, Schedule, Steps
 from federations import SIZES, assert_same_bits, cohort_of, fit, logistic, quadratic, start
 
 MINI = LocalSGD(lr=0.2, steps=Steps(3), batch_size=4)

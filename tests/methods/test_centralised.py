@@ -7,7 +7,7 @@ from dataclasses import replace
 from short_runs import MINI, ONE, trained
 
 from coterie import Centralised, FedAvg, Local
-from coterie.contract.training import Steps
+from coterie.config.local import Steps
 from federations import (
     assert_close,
     logistic,

@@ -13,8 +13,8 @@ from coterie import FedAdp, FedAvg
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rows import Part
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import QuorumError
-from coterie.contract.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, logistic, quadratic, start, subset
 
 MUTANTS = {

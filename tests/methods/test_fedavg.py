@@ -15,7 +15,7 @@ from coterie import FedAvg, FedProx, Local
 from coterie.base.clients import Client, Clients
 from coterie.base.rows import Part
 from coterie.base.vector import move
-from coterie.contract.training import Epochs, LocalSGD, Steps
+from coterie.config.local import Epochs, LocalSGD, Steps
 from federations import (
     SIZES,
     assert_close,

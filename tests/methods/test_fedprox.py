@@ -14,7 +14,7 @@ from short_runs import MINI, assert_follows_the_recursion, trained
 import coterie
 from coterie import FedAvg, FedProx
 from coterie.compute.kernels import Batched
-from coterie.contract.training import Steps
+from coterie.config.local import Steps
 from federations import (
     batch_norm,
     dropout,

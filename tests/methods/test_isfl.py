@@ -19,8 +19,8 @@ from coterie.base.rng import Rng
 from coterie.base.rows import Part
 from coterie.compute.cohort import Cohort
 from coterie.compute.workspace import Workspace
+from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.memory import Memory, MemoryView
-from coterie.contract.training import Epochs, LocalSGD, Steps
 from coterie.run.experiment import Experiment
 from coterie.samplers.isfl import SHARES, LipschitzSampler, _solved, compare
 from coterie.solvers.waterfill import bound, closed_form, exact

@@ -9,7 +9,7 @@ import torch
 from short_runs import MINI, ONE, trained
 
 from coterie import FedAvg, Local
-from coterie.contract.training import Steps
+from coterie.config.local import Steps
 from federations import (
     SIZES,
     assert_close,

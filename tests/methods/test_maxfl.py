@@ -17,11 +17,11 @@ from coterie.attacks import LossInflation
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, RunError
 from coterie.compute import appeal
+from coterie.config.local import LocalSGD, Schedule, Steps
+from coterie.config.run import Appeal
 from coterie.contract.task import Task
-from coterie.contract.training import LocalSGD, Schedule, Steps
 from coterie.run.experiment import Experiment
 from coterie.run.history import Run
-from coterie.run.settings import Appeal
 from federations import (
     SIZES,
     Problem,

@@ -27,7 +27,7 @@ from short_runs import (
 from coterie import MWFed
 from coterie.attacks import LossInflation
 from coterie.base.errors import InputError
-from coterie.contract.training import Epochs, Steps
+from coterie.config.local import Epochs, Steps
 from federations import (
     SIZES,
     assert_close,

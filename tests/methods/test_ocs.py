@@ -14,8 +14,8 @@ from coterie import OCS, FedAvg
 from coterie.algorithms.ocs import local_update, norms
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.task import Task
-from coterie.contract.training import LocalSGD, Steps
 from coterie.solvers.sampling import inclusion_probabilities
 from federations import (
     SIZES,

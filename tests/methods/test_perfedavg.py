@@ -14,8 +14,8 @@ from coterie import PerFedAvg, data
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
+from coterie.config.local import Steps
 from coterie.contract.task import Task
-from coterie.contract.training import Steps
 from coterie.samplers.isfl import LipschitzSampler
 from federations import (
     SIZES,

@@ -23,8 +23,8 @@ from short_runs import MINI, forget, logged, run_with_server
 from coterie import ISFL
 from coterie.base.rng import Rng
 from coterie.compute.tasks import local_update
+from coterie.config.local import Epochs
 from coterie.contract.task import Task
-from coterie.contract.training import Epochs
 from coterie.contract.wire import PerClient
 from coterie.samplers import isfl, pj_is, weighted
 from coterie.samplers.isfl import LipschitzSampler

@@ -13,8 +13,8 @@ from short_runs import MINI, descent, run, unplug
 from coterie import GeometricMedian, Local, Median, MultiKrum, SGDFull, TrimmedMean
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, RunError
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.task import Task
-from coterie.contract.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, cohort_of, logistic, quadratic, start
 
 MUTANTS = {

@@ -29,8 +29,8 @@ from torch import nn
 
 from coterie import FedAvg, Scaffold, data
 from coterie.base.errors import InputError
+from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
 from coterie.contract.task import Task
-from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps
 from federations import (
     SIZES,
     Problem,

@@ -9,7 +9,7 @@ from short_runs import MINI, chosen_by_round, descent, loss, rows, run
 
 from coterie import FedAvg, SelectiveLearning
 from coterie.base.errors import InputError
-from coterie.contract.training import LocalSGD, Steps
+from coterie.config.local import LocalSGD, Steps
 from federations import (
     SIZES,
     batch_norm,

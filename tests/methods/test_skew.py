@@ -13,7 +13,7 @@ from short_runs import MINI, chosen_by_round, descent, loss, rows, run
 from coterie import SGDFull, Skew
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
-from coterie.contract.training import LocalSGD, Steps
+from coterie.config.local import LocalSGD, Steps
 from federations import (
     SIZES,
     batch_norm,

@@ -10,8 +10,8 @@ from short_runs import MINI, assert_resumes, between, descent, run, unplug
 
 from coterie import TAWT, SGDFull
 from coterie.base.errors import InputError
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.federation import QuorumError
-from coterie.contract.training import LocalSGD, Steps
 from federations import SIZES, assert_close, batch_norm, logistic, start
 
 MUTANTS = {

@@ -18,9 +18,9 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.rows import Part
+from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
 from coterie.contract.federation import QuorumError
 from coterie.contract.task import Task
-from coterie.contract.training import Epochs, LocalSGD, Schedule, Steps
 from coterie.samplers.isfl import LipschitzSampler
 from federations import (
     PROBLEMS,

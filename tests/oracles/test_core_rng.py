@@ -10,7 +10,7 @@ from scipy import stats
 
 from coterie.base.rng import Rng, batches
 from coterie.compute.local_training import StepBatches
-from coterie.contract.training import Epochs, LocalSGD, Steps
+from coterie.config.local import Epochs, LocalSGD, Steps
 from federations import cohort_of, logistic, regression, subset
 
 quick = settings(derandomize=True, deadline=None, max_examples=80)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.contract.training import Epochs, LocalSGD, Steps
-from coterie.contract.wire import wire_type
+from coterie.config.local import Epochs, LocalSGD, Steps
+from coterie.config.schema import wire_type
 from federations import SIZES, batch_norm, cohort_of, dropout, logistic, start
 
 

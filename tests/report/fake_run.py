@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 HEART = ("cleveland", "hungary", "switzerland", "long-beach")
 N_TEST = {"cleveland": 101, "hungary": 98, "switzerland": 41, "long-beach": 67}
-MAJORITY = {"cleveland": 0.541, "hungary": 0.639, "switzerland": 0.935, "long-beach": 0.745}
+MAJORITY = {"cleveland": 0.541, "hungary": 0.639, "switzerland": 0.8, "long-beach": 0.745}
 
 # accuracy, balanced accuracy, AUC, log-loss per client: the numbers of the planning page.
 STORY: dict[str, dict[str, tuple[float, float, float, float]]] = {

@@ -25,7 +25,7 @@ def claim(**changes: object) -> Claim:
 
 def test_a_claim_holds_if_its_interval_lies_on_the_claimed_side(results: Results) -> None:
     worse = check(claim(), results)
-    assert (worse.words, worse.holds) == ("clearly worse", True)
+    assert (worse.words, worse.holds) == ("worse", True)
     assert worse.low is not None
     assert 0 < worse.low < worse.mean
     assert not check(claim(expected="better"), results).holds
@@ -38,7 +38,7 @@ def test_a_claim_holds_if_its_interval_lies_on_the_claimed_side(results: Results
 def test_no_difference_holds_only_where_none_is_shown(results: Results) -> None:
     same = claim(method="fedavg+bias", expected="no difference")
     assert check(same, results).holds
-    assert check(same, results).words == "no difference shown"
+    assert check(same, results).words in ("no harm", "not settled")
     assert not check(same._replace(expected="better"), results).holds
 
 

@@ -102,9 +102,9 @@ def test_a_forest_shows_every_method_with_its_interval(tmp_path: Path) -> None:
     assert bar is not None
     assert 50 < bar.low < bar.at < bar.high <= 96.01
     assert bar.state == "bad"
-    assert bar.label.endswith(", clearly worse")
-    assert bar.text.endswith("), clearly\u00a0worse")  # not by its colour alone
-    long = "No gain; recalibrate if you join anyway (a method that somebody gave a name of many letters)."
+    assert bar.label.endswith(", worse")
+    assert bar.text.endswith("), worse")  # not by its colour alone
+    long = "Safe to join: (a method that somebody gave a name of many letters)."
     (width,) = re.findall(r'<svg [^>]*width="(\d+)"', forest_picture("Switzerland", long, plot))
     assert int(width) > 6.5 * len(long) + 16  # pixels of a letter at 13 pixels, and its margin
     truth = {m: v for m, v in fake_run.STORY.items() if m != "local"}

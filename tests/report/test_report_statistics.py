@@ -10,7 +10,7 @@ from scipy import stats
 
 from coterie.base.errors import InputError
 from coterie.compute.outcomes import Influence, RowError, auc_influence, mean_influence, rmse_influence, row_error
-from coterie.report.statistics import Difference, adjusted, judge, over_clients, paired
+from coterie.report.statistics import over_clients, paired
 
 
 def test_interval_by_hand() -> None:
@@ -86,29 +86,26 @@ def test_models_that_were_tried_on_other_rows_cannot_be_compared_row_by_row() ->
             row_error([one], [other])
 
 
-def test_benjamini_hochberg_against_scipy() -> None:
-    p = dict(enumerate(np.random.default_rng(0).uniform(0, 0.2, 9).tolist()))
-    expected = stats.false_discovery_control(list(p.values()))
-    assert [adjusted(p)[k] for k in p] == pytest.approx(expected.tolist())
+def test_in_folds_the_spread_of_repeats_is_no_source_of_error() -> None:
+    found = paired([0.5, 0.9], [0.4, 0.3], None, RowError(0.1, 99))
+    assert found is not None
+    assert found.half_width == pytest.approx(0.1 * stats.t.ppf(0.975, 99))
 
 
-def difference(mean: float, p: float, low: float = 0.001) -> Difference:
-    return Difference(mean, low if mean > 0 else -1.0, 1.0 if mean > 0 else -low, p, better=mean > 0)
-
-
-def test_clear_survives_the_family_and_exceeds_the_smallest_effect() -> None:
-    family = {
-        "clear": difference(0.05, 0.001),
-        "small": difference(0.009, 0.001),
-        "alone": difference(0.05, 0.045),
-        "open": difference(0.05, 0.4, low=-0.1),
-        "none": Difference(0.05, None, None, None, better=True),
-    }
-    judged = judge(family, dict.fromkeys(family, 0.01))
-    assert [d.strength for d in judged.values()] == ["clear", "likely", "likely", "not shown", "no verdict"]
-    assert [d.sign for d in judged.values()] == [1, 1, 1, 0, 0]
-    assert judge({"alone": family["alone"]}, {"alone": 0.01})["alone"].strength == "clear"  # a family of one
-    assert judged["clear"].words == "clearly better"
+def test_in_folds_a_row_is_ranked_among_those_of_its_own_fold() -> None:
+    rng = np.random.default_rng(0)
+    scores, labels, folds = rng.normal(size=60), rng.integers(0, 2, 60), np.arange(60) % 5
+    scores += 10 * folds  # models of different folds have different levels
+    found = auc_influence(np.arange(60), scores, labels, folds)
+    assert found is not None
+    placed = np.zeros(60)
+    for i in range(60):
+        others = (folds == folds[i]) & (labels != labels[i])
+        placed[i] = np.mean(scores[others] < scores[i])
+    positive, negative = placed[labels == 1], 1 - placed[labels == 0]
+    assert found.metric == pytest.approx((positive.mean() + negative.mean()) / 2)
+    variance = positive.var(ddof=1) / len(positive) + negative.var(ddof=1) / len(negative)
+    assert (found.values**2).sum() == pytest.approx(variance)
 
 
 # Rows: resampled patients are what the closed form stands for

@@ -135,8 +135,14 @@ def test_tuning_and_the_final_model_stop_where_the_run_stops(tmp_path, monkeypat
         return tuned[-1]
 
     monkeypatch.setattr(search, "fit", fit)
-    stopping = ct.RunSettings(callbacks=(ct.EarlyStopping(patience=2, metric="auc"),), evaluate=1, metrics=("auc",))
-    options = {"seeds": 1, "local": FAST.local, "tune": {"local.lr": [3.0]}, "settings": stopping}
+    stopping = ct.StudySettings(
+        callbacks=(ct.EarlyStopping(patience=2, metric="auc"),),
+        evaluate=1,
+        metrics=("auc",),
+        local=FAST.local,
+        tune={"local.lr": [3.0]},
+    )
+    options = {"seeds": 1, "settings": stopping}
     run = ct.compare(["fedavg"], "heart-disease", "logistic", 40, folder=tmp_path / "run", **options)
     ends = {row["rounds"] for row in run.to_pandas().to_dict("records")}
     assert {trial.rounds for trial in tuned} == ends
@@ -190,9 +196,9 @@ def test_callbacks_by_name_in_files_and_the_loggers_change_nothing(tmp_path, cap
     (tmp_path / "plan.toml").write_text(TOML.replace("LOGS", str(tmp_path / "logs")))
     run = ["run", str(tmp_path / "plan.toml"), "--no-report", "--json", "--out"]
     assert main([*run, str(tmp_path / "logged")]) == 0
-    settings = ct.RunSettings(evaluate=1, callbacks=(ct.EarlyStopping(patience=2),))
     local = ct.LocalSGD(lr=3.0, steps=ct.Steps(20))
-    python = ct.compare(["fedavg"], "heart-disease", rounds=40, seeds=1, local=local, settings=settings)
+    settings = ct.StudySettings(evaluate=1, callbacks=(ct.EarlyStopping(patience=2),), local=local)
+    python = ct.compare(["fedavg"], "heart-disease", rounds=40, seeds=1, settings=settings)
     logged, plain = contents(tmp_path / "logged"), contents(python.folder)
     assert [name for name in plain if logged[name] != plain[name]] == ["experiment.toml"]
     rows = json.loads((tmp_path / "logged" / "summary.json").read_text())

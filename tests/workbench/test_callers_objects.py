@@ -29,7 +29,8 @@ def test_a_module_is_neither_overwritten_nor_frozen(options):
     given, clients = module(), logistic().clients
     before = given.weight.clone()
     ct.fit("fedavg", clients, given, 1, **options)
-    ct.compare(["fedavg"], clients, given, 1, 1, **options)
+    settings = ct.StudySettings(**vars(options.get("settings", ct.RunSettings())), init=options.get("init"))
+    ct.compare(["fedavg"], clients, given, 1, 1, settings=settings)
     assert torch.equal(given.weight, before)
     assert all(parameter.requires_grad for parameter in given.parameters())
 

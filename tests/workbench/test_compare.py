@@ -106,7 +106,9 @@ def test_python_and_toml_write_the_same_files(tmp_path):
         "meritfed": ct.MeritFed(targets="all", md_steps=3),
         "tuned": "fedavg+bias",
     }
-    settings = ct.RunSettings(evaluate=1, clients_per_round=3, metrics=("auc", "f1"))
+    settings = ct.StudySettings(
+        evaluate=1, clients_per_round=3, metrics=("auc", "f1"), local=ct.LocalSGD(lr=0.05, steps=ct.Steps(4))
+    )
     ct.compare(
         methods,
         "heart-disease",
@@ -116,7 +118,6 @@ def test_python_and_toml_write_the_same_files(tmp_path):
         folder=tmp_path / "python",
         filters=[ct.TopK(0.5)],
         attack=ct.attacks.Noise(on=("hungary",)),
-        local=ct.LocalSGD(lr=0.05, steps=ct.Steps(4)),
         settings=settings,
     )
     written, expected = contents(tmp_path / "python"), contents(tmp_path / "toml")
@@ -142,14 +143,15 @@ def test_tuning_is_that_of_the_command(tmp_path):
     (tmp_path / "plan.toml").write_text(PLAN)
     given = tuned(read_experiment(tmp_path / "plan.toml"), tmp_path / "toml")
     run_experiment(given[0], tmp_path / "toml")
-    arguments = {"rounds": 1, "seeds": 1, "tune": {"local.lr": [0.001, 0.1]}, "folder": tmp_path / "python"}
-    comparison = ct.compare(["fedavg"], "heart-disease", **arguments)
+    arguments = {"rounds": 1, "seeds": 1, "folder": tmp_path / "python"}
+    settings = ct.StudySettings(tune={"local.lr": [0.001, 0.1]})
+    comparison = ct.compare(["fedavg"], "heart-disease", **arguments, settings=settings)
     assert contents(tmp_path / "python") == contents(tmp_path / "toml")
     assert len((tmp_path / "python" / "tuning.csv").read_text().splitlines()) == 3
-    again = ct.compare(["fedavg"], "heart-disease", **arguments, resume=True)
+    again = ct.compare(["fedavg"], "heart-disease", **arguments, settings=dataclasses.replace(settings, resume=True))
     assert again.table() == comparison.table()
     with pytest.raises(ct.InputError, match=r"\[tune\]: 'fedprox.mu' names no method"):
-        ct.compare(["fedavg"], "heart-disease", rounds=1, seeds=1, tune={"fedprox.mu": [1]})
+        ct.compare(["fedavg"], "heart-disease", **arguments, settings=ct.StudySettings(tune={"fedprox.mu": [1]}))
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +164,7 @@ def own(tmp_path_factory):
         "model": module,
         "rounds": 3,
         "seeds": 2,
-        "settings": ct.RunSettings(loss=gentle),
+        "settings": ct.StudySettings(loss=gentle),
         "engine": ct.InProcess(),
     }
     folder = tmp_path_factory.mktemp("own") / "run"
@@ -181,6 +183,10 @@ def test_objects_are_named_with_a_hash(own):
     assert ct.report.save_html(folder).is_file()
 
 
+def with_settings(arguments, **differing):
+    return {**arguments, "settings": dataclasses.replace(arguments["settings"], **differing)}
+
+
 def test_objects_are_resumed_from_python_alone(own, tmp_path, capsys):
     arguments, folder = own
     stops = iter([False] * 9 + [True])
@@ -190,14 +196,14 @@ def test_objects_are_resumed_from_python_alone(own, tmp_path, capsys):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ct.compare(**arguments, folder=tmp_path / "run", progress=stop)
+        ct.compare(**with_settings(arguments, progress=stop), folder=tmp_path / "run")
     other = {**arguments, "methods": {"local": "local", "half": Halfway(speed=0.25)}}
     with pytest.raises(ct.InputError, match=r"was made with python:Halfway:\w+, an object of a Python program; resume"):
-        ct.compare(**other, folder=tmp_path / "run", resume=True)
+        ct.compare(**with_settings(other, resume=True), folder=tmp_path / "run")
     settings = [str(tmp_path / "run" / "experiment.toml"), "--resume"]
     assert main(["run", *settings]) == 2
     assert "an object of a Python program; go on there, with the same object: ct.compare" in capsys.readouterr().err
-    ct.compare(**arguments, folder=tmp_path / "run", resume=True, jobs=2)
+    ct.compare(**with_settings(arguments, resume=True, jobs=2), folder=tmp_path / "run")
     assert contents(tmp_path / "run") == {k: v for k, v in contents(folder).items() if k != "report.html"}
 
 
@@ -205,7 +211,7 @@ def test_an_initial_state_is_known_by_its_content(tmp_path):
     def compared(shift, seeds, **options):
         init = {"weight": torch.full((1, 3), shift), "bias": torch.zeros(1)}
         arguments = {"clients": own_clients, "model": ct.models.Logistic(), "rounds": 1, "folder": tmp_path / "run"}
-        return ct.compare(["local"], **arguments, seeds=seeds, init=init, **options)
+        return ct.compare(["local"], **arguments, seeds=seeds, settings=ct.StudySettings(init=init, **options))
 
     first = compared(0.5, 1)
     assert tomllib.loads((first.folder / "experiment.toml").read_text())["model"]["init"].startswith(
@@ -216,8 +222,11 @@ def test_an_initial_state_is_known_by_its_content(tmp_path):
         compared(0.25, 3, resume=True)
 
 
+STUDY = ct.StudySettings(jobs=2)
+
+
 def test_a_comparison_answers(own, tmp_path):
-    comparison = ct.compare(["local", ct.MeritFed(targets="all")], "heart-disease", rounds=2, seeds=3, jobs=2)
+    comparison = ct.compare(["local", ct.MeritFed(targets="all")], "heart-disease", rounds=2, seeds=3, settings=STUDY)
     assert repr(comparison) == "<comparison of local, meritfed on 4 clients, 3 seeds>"
     assert (comparison.methods, comparison.seeds) == (("local", "meritfed"), (0, 1, 2))
     assert comparison.verdict("hungary").kind in comparison._repr_html_() or comparison.verdict("hungary").reason
@@ -263,26 +272,26 @@ WRONG = {
     "no data": ({"clients": "haert-disease"}, "did you mean 'heart-disease'"),
     "rows": ({"clients": [1]}, "clients must be Clients, a function of seed that gives them"),
     "rounds": ({"rounds": -1}, "run.rounds must be an int >= 0, at most 1,000,000; got -1"),
-    "jobs": ({"jobs": 0}, "run.jobs must be an int > 0; got 0"),
     "seeds": ({"seeds": 0}, "run.seeds must be an int >= 1"),
-    "nothing to resume": ({"resume": True}, "resume needs the folder of the run that goes on"),
-    "resume elsewhere": ({"settings": ct.RunSettings(resume=True)}, "resume is an argument of compare"),
+    "nothing to resume": (
+        {"settings": ct.StudySettings(resume=True)},
+        "resume needs the folder of the run that goes on",
+    ),
     "an engine": ({"engine": "ray"}, "'ray' is a text; give the engine itself, such as Ray(...)"),
     "a class of engines": ({"engine": ct.InProcess}, "InProcess"),
     "an attack": ({"attack": "ipm"}, "'ipm' is a text; give the attack itself, such as IPM(...)"),
     "a filter": ({"filters": ["top-k"]}, "'top-k' is a text; give the filter itself, such as TopK(...)"),
     "filters": ({"filters": ct.TopK(0.1)}, "filters must be a list of filters such as [TopK(0.01)]; got TopK"),
     "a class of models": ({"model": ct.models.MLP}, "the model is the class MLP; call it, say MLP()"),
-    "local": ({"local": {"lr": 0.1}}, "local must be None or LocalSGD(...); got {'lr': 0.1}"),
-    "init": ({"init": 3}, "init must be None, a state dict or a safetensors file; got 3"),
-    "settings": ({"settings": {"evaluate": 3}}, "settings must be RunSettings(...); got {'evaluate': 3}"),
+    "settings": (
+        {"settings": {"evaluate": 3}},
+        "settings must be StudySettings(...) or RunSettings(...); got {'evaluate': 3}",
+    ),
     "folder": ({"folder": 3}, "folder must be None or a folder; got 3"),
-    "split": ({"split": "iid"}, "split must be a table such as {'kind': 'iid'}; got 'iid'"),
-    "data": ({"data": "x"}, "data must be a table such as {'label': 'outcome'}; got 'x'"),
-    "tune": ({"tune": "lr"}, "tune must be true, false or a grid such as {'local.lr': [0.03, 0.1]}; got 'lr'"),
-    "a grid": ({"tune": {"local.lr": 0.1}}, "'local.lr' must be a list of values; got 0.1"),
-    "progress": ({"progress": 3}, "progress must be None or a function of an Event; got 3"),
-    "a key": ({"data": {"lable": "x"}}, "has no option 'lable'"),
+    "split": ({"clients": {"name": "digits", "split": "iid"}}, "[split] must be a table"),
+    "data": ({"clients": {"label": "x"}}, "[data] needs a name or a folder"),
+    "a grid": ({"settings": ct.StudySettings(tune={"local.lr": 0.1})}, "'local.lr' must be a list of values; got 0.1"),
+    "a key": ({"clients": {"name": "heart-disease", "lable": "x"}}, "has no option 'lable'"),
 }
 
 
@@ -293,3 +302,22 @@ def test_what_it_cannot_take_is_one_sentence(what):
         ct.compare(**{"methods": ["local"], "clients": "heart-disease", "rounds": 1, "seeds": 1, **given})
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"jobs": 0}, "StudySettings.jobs must be an int > 0; got 0"),
+        ({"local": {"lr": 0.1}}, "StudySettings.local must be None or LocalSGD(...); got {'lr': 0.1}"),
+        ({"init": 3}, "StudySettings.init must be None, a state dict or a safetensors file; got 3"),
+        (
+            {"tune": "lr"},
+            "StudySettings.tune must be true, false or a grid such as {'local.lr': [0.03, 0.1]}; got 'lr'",
+        ),
+        ({"progress": 3}, "StudySettings.progress must be None or a function of an Event; got 3"),
+    ],
+)
+def test_settings_of_a_study_that_cannot_be_are_one_sentence(settings, sentence):
+    with pytest.raises(ct.InputError) as caught:
+        ct.StudySettings(**settings)
+    assert str(caught.value) == sentence

@@ -9,7 +9,7 @@ from torch import nn
 import coterie as ct
 from coterie.base.loss import choose_loss
 from coterie.config.registry import METRICS
-from coterie.run.settings import RunSettings
+from coterie.config.run import RunSettings
 
 LOCAL = ct.LocalSGD(lr=0.5, steps=ct.Steps(20))
 

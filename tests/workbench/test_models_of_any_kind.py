@@ -13,8 +13,8 @@ from torch.nn.utils import prune
 
 import coterie as ct
 from coterie.base.rng import Generators, forked, seed_noise
-from coterie.engines.inprocess import InProcess
-from coterie.run.settings import RunSettings
+from coterie.config.run import RunSettings
+from coterie.engines.specs import InProcess
 from coterie.study.row_outcomes import outcomes
 
 

@@ -14,9 +14,10 @@ from coterie.base.errors import InputError
 from coterie.base.rows import Part
 from coterie.base.vector import Layout
 from coterie.compute.metrics import DEFAULT_METRICS
+from coterie.config.run import PARTS, Tuning
 from coterie.run.fit import personalise
 from coterie.run.history import Run
-from coterie.run.personalisation import PARTS, Tuning, tunable
+from coterie.run.personalisation import tunable
 from federations import PROBLEMS, Problem, assert_same_bits, fit, logistic, quadratic, seeded, subset
 
 LOCAL = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)

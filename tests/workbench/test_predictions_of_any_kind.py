@@ -58,7 +58,7 @@ def runs(folder, tmp_path_factory):
     for kind, (label, loss, _) in KINDS.items():
         about = {"label": label, "drop": [other for other in LABELS if other != label]}
         settings, out = ct.RunSettings(loss=loss), tmp_path_factory.mktemp("runs") / "run"
-        ct.compare(["fedavg"], str(folder), rounds=1, seeds=1, data=about, settings=settings, folder=out)
+        ct.compare(["fedavg"], {"folder": str(folder), **about}, rounds=1, seeds=1, settings=settings, folder=out)
         made[kind] = out, ct.fit("fedavg", ct.data.load(str(folder), **about), rounds=1, settings=settings)
     return made
 

@@ -7,7 +7,7 @@ import threading
 import torch
 
 from coterie import FedAvg
-from coterie.contract.training import LocalSGD, Steps
+from coterie.config.local import LocalSGD, Steps
 from federations import dropout, fit
 
 

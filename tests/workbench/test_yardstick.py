@@ -16,11 +16,20 @@ from coterie.cli.main import main
 
 TREES = ("trees-alone", "trees-pooled")
 
+WITH_TREES = ct.StudySettings(yardstick="trees")
+
 
 @pytest.fixture(scope="module")
 def hearts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hearts") / "run"
-    return ct.compare(["local", "fedavg"], "heart-disease", rounds=1, seeds=2, yardstick="trees", folder=folder)
+    return ct.compare(
+        ["local", "fedavg"],
+        "heart-disease",
+        rounds=1,
+        seeds=2,
+        settings=WITH_TREES,
+        folder=folder,
+    )
 
 
 def value(comparison, method, client, metric, split="test"):
@@ -91,7 +100,7 @@ def test_trees_predict_numbers_and_clients_of_one_class():
     labels = 5 * inputs[:, 0] + torch.randn(90, generator=draw)
     split = {"train": (inputs[:60], labels[:60]), "test": (inputs[60:], labels[60:])}
     clients = ct.data.standardise(ct.data.from_tensors({"a": split, "b": split}))
-    made = ct.compare(["local"], clients, rounds=1, seeds=[1], yardstick="trees")
+    made = ct.compare(["local"], clients, rounds=1, seeds=[1], settings=WITH_TREES)
     own = clients[0]
     trees = HistGradientBoostingRegressor(early_stopping=False, random_state=1).fit(*(t.numpy() for t in own.train))
     predicted = clients.label_scale.undo(torch.from_numpy(trees.predict(own.test.inputs.numpy())))
@@ -99,7 +108,13 @@ def test_trees_predict_numbers_and_clients_of_one_class():
     classes = (labels > 0).long()
     one = {"train": (inputs[:60], torch.ones(60, dtype=torch.long)), "test": (inputs[60:], classes[60:])}
     both = {"train": (inputs[:60], classes[:60]), "test": (inputs[60:], classes[60:])}
-    made = ct.compare(["local"], ct.data.from_tensors({"a": one, "b": both}), rounds=1, seeds=[1], yardstick="trees")
+    made = ct.compare(
+        ["local"],
+        ct.data.from_tensors({"a": one, "b": both}),
+        rounds=1,
+        seeds=[1],
+        settings=WITH_TREES,
+    )
     assert value(made, "trees-alone", "a", "accuracy") == pytest.approx(classes[60:].double().mean().item())
     assert value(made, "trees-alone", "a", "auc") == 0.5
 
@@ -107,8 +122,8 @@ def test_trees_predict_numbers_and_clients_of_one_class():
 def test_what_trees_cannot_read_is_a_sentence():
     images = ct.data.from_tensors([(torch.zeros(9, 4, 4), torch.tensor([0, 1, 0] * 3)) for _ in range(2)])
     with pytest.raises(ct.InputError, match="--yardstick trees reads tables"):
-        ct.compare(["local"], images, rounds=1, seeds=1, yardstick="trees")
+        ct.compare(["local"], images, rounds=1, seeds=1, settings=WITH_TREES)
     with pytest.raises(ct.InputError, match="the label trees-alone is that of a yardstick"):
-        ct.compare({"trees-alone": "local"}, "heart-disease", rounds=1, seeds=1, yardstick="trees")
-    with pytest.raises(ct.InputError, match=r'yardstick must be "default" or trees; got .forest'):
-        ct.compare(["local"], "heart-disease", rounds=1, seeds=1, yardstick="forest")
+        ct.compare({"trees-alone": "local"}, "heart-disease", rounds=1, seeds=1, settings=WITH_TREES)
+    with pytest.raises(ct.InputError, match=r"StudySettings.yardstick must be None or trees; got .forest"):
+        ct.compare(["local"], "heart-disease", rounds=1, seeds=1, settings=ct.StudySettings(yardstick="forest"))

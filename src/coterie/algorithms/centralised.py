@@ -27,10 +27,10 @@ from torch import Tensor
 
 from coterie.base.rng import Rng
 from coterie.compute.tasks import own_update
+from coterie.config.local import LocalSGD
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
-from coterie.contract.training import LocalSGD
 
 __all__ = ["Centralised", "State"]
 

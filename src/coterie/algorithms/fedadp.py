@@ -45,12 +45,12 @@ from coterie.base.errors import InputError, nearest
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import local_update, own_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE, TEXT
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
-from coterie.contract.training import LocalSGD
 from coterie.solvers.angles import angles, gompertz
 
 __all__ = ["FedAdp", "State"]

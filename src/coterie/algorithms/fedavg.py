@@ -34,13 +34,13 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import local_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
-from coterie.contract.training import LocalSGD
 
 __all__ = ["FedAvg", "State"]
 

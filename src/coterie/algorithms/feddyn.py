@@ -40,13 +40,14 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import OwnUpdate
+from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, task
-from coterie.contract.training import LocalSGD, Quadratic
+from coterie.contract.training import Quadratic
 
 __all__ = ["FedDyn", "State"]
 

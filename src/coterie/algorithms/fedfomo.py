@@ -43,13 +43,13 @@ from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import own_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import TARGETS, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, Holds, Models, task
-from coterie.contract.training import LocalSGD
 from coterie.contract.wire import PerClient
 
 __all__ = ["FedFomo", "State"]

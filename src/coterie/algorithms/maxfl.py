@@ -70,13 +70,13 @@ from coterie.compute.appeal import (
     with_steps,
 )
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD
 from coterie.config.rules import COUNT, POSITIVE, SIZE, one_of
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks
 from coterie.contract.task import Form, OneModel, OneUpdate, task
-from coterie.contract.training import LocalSGD
 from coterie.solvers import appeal
 
 __all__ = ["MaxFL", "State"]

@@ -69,13 +69,13 @@ from coterie.base.rng import Rng
 from coterie.base.vector import aligned, move
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import local_updates
+from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
 from coterie.config.rules import BETAS, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, TARGETS, Rule, one_of, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Among, Asks, as_many, asks
 from coterie.contract.task import Form, Holds, Number, OneGradient, Task, task
-from coterie.contract.training import RATE, LocalSGD, Schedule, rate_of
 from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError, adam
 from coterie.solvers.mirror import MOST_TRIALS, duality_gap, entropic_descent, two_point_candidates, two_point_estimate

@@ -43,13 +43,14 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift, unflatten
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Flag, OneModel, OneUpdate, Rows, task
-from coterie.contract.training import LocalSGD, Step
+from coterie.contract.training import Step
 
 __all__ = ["MOON", "State"]
 

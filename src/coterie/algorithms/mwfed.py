@@ -54,6 +54,7 @@ from coterie.compute.appeal import (
     with_steps,
 )
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
@@ -61,7 +62,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, Holds, OneModel, OneUpdate, task
-from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
 
 __all__ = ["MWFed", "State"]

@@ -40,13 +40,13 @@ from torch import Tensor
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import OneModel, OneUpdate, Rows, Size, task
-from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import inclusion_probabilities
 
 __all__ = ["OCS", "State"]

@@ -40,13 +40,13 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, one_of, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Model, OneModel, OneUpdate, task
-from coterie.contract.training import LocalSGD
 
 __all__ = ["PerFedAvg", "State"]
 

@@ -38,12 +38,12 @@ from coterie.base.errors import InputError, RunError
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Number, OneModel, OneUpdate, task
-from coterie.contract.training import LocalSGD
 
 __all__ = ["QFFL", "State"]
 

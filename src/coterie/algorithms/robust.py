@@ -46,12 +46,12 @@ from coterie.base.errors import InputError, RunError
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import OwnUpdate, own_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE, SIZE, Rule, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.replies import Replies
-from coterie.contract.training import LocalSGD
 from coterie.solvers import robust
 
 __all__ = ["GeometricMedian", "Median", "MultiKrum", "State", "TrimmedMean"]

@@ -46,13 +46,13 @@ from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Holds, OneModel, OneUpdate, task
-from coterie.contract.training import LocalSGD
 
 __all__ = ["Scaffold", "State"]
 

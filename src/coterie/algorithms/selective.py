@@ -41,6 +41,7 @@ from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import local_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import COUNT, NAMES, POSITIVE, optional
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
@@ -48,7 +49,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Number, OneModel, task
-from coterie.contract.training import LocalSGD
 
 __all__ = ["SelectiveLearning", "State"]
 

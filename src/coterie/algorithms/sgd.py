@@ -40,12 +40,12 @@ from coterie.base.errors import InputError, clients_named, nearest
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import own_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import BETAS, NAMES, POSITIVE, TEXT, one_of
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
 from coterie.contract.federation import Federation, Need
 from coterie.contract.method import Log, Method
-from coterie.contract.training import LocalSGD
 from coterie.solvers import adam
 
 __all__ = ["SGDFull", "SGDIdeal", "State", "TargetOnly"]

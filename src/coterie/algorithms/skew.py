@@ -42,6 +42,7 @@ from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import own_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import POSITIVE, SIZE, optional
 from coterie.config.schema import options
 from coterie.contract.exchange import AT_ONCE
@@ -49,7 +50,6 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Number, OneModel, Rows, task
-from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import without_replacement
 
 __all__ = ["Skew", "State"]

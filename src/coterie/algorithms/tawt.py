@@ -45,12 +45,12 @@ from coterie.base.errors import clients_named
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import local_updates, own_update
+from coterie.config.local import LocalSGD
 from coterie.config.rules import NOT_NEGATIVE, POSITIVE, SIZE, TARGETS
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.requests import Asks, as_many, asks
-from coterie.contract.training import LocalSGD
 from coterie.contract.wire import PerClient
 from coterie.solvers.angles import angles
 from coterie.solvers.mirror import entropic_step

@@ -52,13 +52,13 @@ from coterie.base.errors import InputError, clients_named, require
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
+from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import NAMES, NOT_NEGATIVE, POSITIVE, SIZE, one_of, optional
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method, Sampler
 from coterie.contract.requests import Among, Asks, asks
 from coterie.contract.task import Form, Holds, OneModel, Size, task
-from coterie.contract.training import LocalSGD, Steps
 from coterie.solvers.variance import exact_weights, objective, surrogate_weights
 
 __all__ = ["State", "VaRSeL"]

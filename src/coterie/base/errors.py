@@ -21,6 +21,7 @@ __all__ = [
     "plain",
     "require",
     "shortened",
+    "visible",
 ]
 
 
@@ -51,14 +52,22 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}? ({known})" if close else known
 
 
+def visible(text: str) -> str:
+    r"""Return a text of another party with characters for control and direction as escapes, so that it can forge and erase no line.
+
+    >>> visible("a" + chr(27) + "[2J" + chr(10) + "b")
+    'a\\x1b[2J\\nb'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def plain(text: str, most: int = 300) -> str:
-    """A text of another party as one line that any terminal and file can take: at most `most` characters, none of them for control.
+    r"""A text of another party as one line that any terminal and file can take: `visible`, with at most `most` characters.
 
     >>> plain("a" + chr(27) + "[2J" + chr(10) + "b")
-    'a [2J b'
+    'a\\x1b[2J\\nb'
     """
-    shown = "".join(c if c.isprintable() else " " for c in text[: 4 * most])
-    shown = shown.strip() if shown != text else text
+    shown = visible(text[: 4 * most])
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 

@@ -12,7 +12,7 @@ from coterie.cli.flags import typed
 from coterie.config.registry import METHODS
 
 if TYPE_CHECKING:
-    from coterie.run.keys import Key
+    from coterie.config.keys import Key
 
 __all__ = ["compared", "override", "set_key"]
 
@@ -45,11 +45,11 @@ def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str
 
 def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     """Change tables by the flags of settings; `--set` comes last."""
-    from coterie.run.keys import keys
+    from coterie.config.keys import flagged
 
     texts = typed(args)
     by_option: dict[tuple[str, str], Key] = {}
-    for key in (key for key in keys() if key.path in texts):
+    for key in (key for key in flagged() if key.path in texts):
         other = by_option.setdefault((key.table, key.option.name), key)
         require(other.path == key.path, f"{other.flag} and {key.flag} exclude each other; give one")
         _put(tables, key.table, key.name, key.parse(texts[key.path]))
@@ -59,7 +59,7 @@ def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
 
 def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
     """Write a key. Another `name` or kind leaves of a table what belongs to all, since the rest belongs to the one before."""
-    from coterie.run.keys import CHOICES, keys_of, lasting
+    from coterie.config.keys import CHOICES, keys_of, lasting
 
     value = next((key.meant(value) for key in keys_of(table) if key.name == path), value)
     before = tables.setdefault(table, {})
@@ -75,8 +75,8 @@ def _put(tables: dict[str, Any], table: str, path: str, value: Any) -> None:
 
 def put_local(local: dict[str, Any], path: str, value: Any, own: Iterable[dict[str, Any]] = ()) -> None:
     """Write a setting of local training, and into each of the methods' `own` tables that says the same otherwise."""
+    from coterie.config.local import LocalSGD
     from coterie.config.schema import options_of
-    from coterie.contract.training import LocalSGD
 
     name, _, inner = path.partition(".")
     keys = next((option.keys for option in options_of(LocalSGD) if name in option.keys), (name,))
@@ -98,8 +98,8 @@ def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
 
 def set_key(tables: dict[str, Any], setting: str) -> None:
     """Write one `--set KEY=VALUE` into the tables of an experiment."""
+    from coterie.config.keys import DECLARED
     from coterie.run.experiment import label_of
-    from coterie.run.keys import DECLARED
 
     labels = {label_of(m): m for m in tables.get("methods", [])}
     label = max((one for one in labels if setting.startswith(f"{one}.")), key=len, default="")  # which may have dots

@@ -54,10 +54,9 @@ def describe(name: str) -> dict[str, Any]:
 
 def _described(name: str) -> tuple[str, str, list[Field]]:
     from coterie.base.modules import load_object
-    from coterie.contract.training import LocalSGD
-    from coterie.run.entries import MethodEntry
-    from coterie.run.keys import DECLARED, SEVERAL
-    from coterie.run.personalisation import Tuning
+    from coterie.config.keys import DECLARED, SEVERAL
+    from coterie.config.local import LocalSGD
+    from coterie.config.run import MethodEntry, Tuning
 
     values: dict[str, type[Any]] = {"LocalSGD": LocalSGD, "personalise": Tuning}
     if ".py:" in name:
@@ -117,7 +116,7 @@ def _of_tuning() -> tuple[str, list[Field]]:
 
 
 def _keys_of(table: str) -> list[Field]:
-    from coterie.run.keys import keys_of
+    from coterie.config.keys import keys_of
 
     rows = []
     for key in keys_of(table):

@@ -232,7 +232,9 @@ def _register() -> None:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    from coterie.base.errors import visible
+
+    sys.stdout.write(visible(text) + "\n")  # plans and other parties write parts of what is said
 
 
 SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {

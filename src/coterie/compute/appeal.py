@@ -20,12 +20,12 @@ from coterie.base.errors import InputError, RunError, is_number, nearest
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
 from coterie.compute.metrics import accuracy
+from coterie.config.local import LocalSGD, Steps
 from coterie.config.rules import Rule
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, Holds, OneModel, Task, task
-from coterie.contract.training import LocalSGD, Steps
 from coterie.contract.wire import PerClient
 from coterie.solvers import NotFiniteError, appeal
 

@@ -24,8 +24,8 @@ from coterie.base.rows import Inputs, take
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import CohortRows
 from coterie.compute.local_training import LocalTraining, StepBatches, TrainOptions, of_client
+from coterie.config.local import LocalSGD
 from coterie.contract.memory import ClientState
-from coterie.contract.training import LocalSGD
 
 __all__ = ["Cohort"]
 

@@ -20,8 +20,9 @@ from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, RowSource, StepRule, chunks
 from coterie.config.hooks import check_object, overrides
+from coterie.config.local import LocalSGD, Steps
 from coterie.contract.method import Sampler
-from coterie.contract.training import GradientRule, LocalSGD, Penalty, Quadratic, Step, Steps, make_optimiser
+from coterie.contract.training import GradientRule, Penalty, Quadratic, Step, make_optimiser
 
 __all__ = ["LocalTraining", "StepBatches", "TrainOptions", "of_client"]
 
@@ -288,6 +289,7 @@ class _Hooks:
         workspace = self.cohort.workspace
         here = workspace.head.clone()
         noise: dict[int, Generators] = {}
+        counted = {0}  # the rows of this batch were counted as they were read, for one gradient
 
         def at(y: Tensor, number: int) -> Tensor:
             workspace.head.copy_(y)
@@ -295,11 +297,12 @@ class _Hooks:
                 if number in noise:
                     noise[number].restore()
                 noise.setdefault(number, Generators.now(workspace.generators))
-            if number == 0:
-                return self._plain(batch)
-            drawn = further(number)
-            self.cohort.spent["row_gradients"] += len(drawn[1])
-            return self._plain(drawn)
+            rows = further(number) if number else batch
+            if number in counted:
+                counted.remove(number)
+            else:
+                self.cohort.spent["row_gradients"] += len(rows[1])
+            return self._plain(rows)
 
         direction = self.rule(at, here)
         workspace.head.copy_(here)

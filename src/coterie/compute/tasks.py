@@ -8,10 +8,21 @@ import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
-from coterie.contract.task import Form, ModelOfEach, Models, OneModel, OneUpdate, Rows, task
-from coterie.contract.training import LocalSGD
+from coterie.config.local import LocalSGD
+from coterie.contract.federation import Federation
+from coterie.contract.task import Form, Model, ModelOfEach, Models, OneModel, OneUpdate, Rows, task
 
-__all__ = ["LocalUpdate", "LocalUpdates", "OwnUpdate", "local_update", "local_updates", "own_update"]
+__all__ = [
+    "LocalUpdate",
+    "LocalUpdates",
+    "OwnModel",
+    "OwnUpdate",
+    "local_update",
+    "local_updates",
+    "own_model",
+    "own_models",
+    "own_update",
+]
 
 
 class LocalUpdate(NamedTuple):
@@ -33,9 +44,15 @@ class LocalUpdates(NamedTuple):
     delta: Annotated[Tensor, "update", Form(lambda p, layout: (len(p["x"]), layout.size), None)]
 
 
+class OwnModel(NamedTuple):
+    """A model of its own for each client [n, d + b]."""
+
+    model: Model
+
+
 @task
-def local_update(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> LocalUpdate:
-    """Local training from x [d + b], with the number of training rows."""
+def local_update(cohort: Cohort, *, x: ModelOfEach, local: LocalSGD) -> LocalUpdate:
+    """Local training from x [d + b], or from a model of each client [n, d + b], with the number of training rows."""
     return LocalUpdate(cohort.updates(x, local), cohort.sizes)
 
 
@@ -50,3 +67,15 @@ def local_updates(cohort: Cohort, *, x: Models, local: LocalSGD) -> LocalUpdates
     """Local training from each of the models x [T, d + b], one after the other to save memory."""
     deltas = [cohort.updates(model, local) for model in x]
     return LocalUpdates(torch.stack(deltas, dim=1) if len(deltas) > 1 else deltas[0].unsqueeze(1))
+
+
+@task
+def own_model(cohort: Cohort, *, x: OneModel, key: str) -> OwnModel:
+    """The model [d + b] that each client keeps under `key`; x for one that keeps none."""
+    return OwnModel(cohort.state(key, x).or_else(x))
+
+
+def own_models(federation: Federation, key: str, x: Tensor) -> dict[str, Tensor]:
+    """Ask all seen and unseen clients for the models that they keep under `key`; whoever does not reply is left with x."""
+    replies = federation.ask((*federation.everyone, *federation.unseen), own_model, x=x, key=key)
+    return dict(zip(replies.clients, replies.model, strict=True))

@@ -56,7 +56,8 @@ def hooks_of(base: type[Any]) -> Mapping[str, Rule | None]:
     """
     if base not in _HOOKS:
         hints = typing.get_type_hints(base, include_extras=True)
-        declared = {name: value for name, value in vars(base).items() if not name.startswith("_")}
+        listed = (pair for cls in reversed(base.__mro__[:-1]) for pair in vars(cls).items())
+        declared = {name: value for name, value in listed if not name.startswith("_")}
         _HOOKS[base] = {name: _rule(value, hints.get(name)) for name, value in declared.items()}
     return _HOOKS[base]
 
@@ -111,7 +112,7 @@ def check_hooks(given: Any, base: type[Any]) -> None:
     needed: Collection[str] = getattr(base, "__abstractmethods__", ())
     missing = [name for name in sorted(needed) if not (hasattr(given, name) and overrides(given, base, name))]
     require(not missing, f"{own} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(given))}")
-    functions = [name for name in hooks if inspect.isfunction(vars(base)[name])]
+    functions = [name for name in hooks if inspect.isfunction(getattr(base, name))]
     require(
         bool(needed) or any(hasattr(given, name) and overrides(given, base, name) for name in functions),
         f"{own} has no hook of {kind} and would do nothing; define {', '.join(functions[:-1])} or {functions[-1]}",
@@ -148,5 +149,5 @@ def check_object(given: Any, base: type[Any]) -> None:
     if not isinstance(given, base):
         for name in hooks_of(base):
             if not hasattr(given, name):
-                setattr(cls, name, vars(base)[name])
+                setattr(cls, name, inspect.getattr_static(base, name))
         base.register(cls)

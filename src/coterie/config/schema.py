@@ -37,6 +37,8 @@ __all__ = [
     "options",
     "options_of",
     "spell",
+    "wire_type",
+    "wire_types",
 ]
 
 T = TypeVar("T")
@@ -192,6 +194,18 @@ def options(cls: type[T]) -> type[T]:
 
 
 _CHECKED: set[type] = set()
+_TRAVEL: dict[str, type] = {}
+
+
+def wire_type(cls: type[T]) -> type[T]:
+    """Let a frozen dataclass travel, as JSON of its fields."""
+    _TRAVEL[cls.__name__] = cls
+    return cls
+
+
+def wire_types() -> Mapping[str, type]:
+    """Return all dataclasses that may travel, by name."""
+    return _TRAVEL
 
 
 def options_of(cls: Any) -> tuple[Option, ...]:

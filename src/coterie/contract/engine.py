@@ -13,18 +13,15 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from torch import Tensor, nn
-
-from coterie.base.loss import Loss
-from coterie.base.vector import Layout
 from coterie.config.hooks import Kind
-from coterie.contract.wire import Answer, Ask
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from coterie.base.clients import Clients
-    from coterie.base.loss import RowLoss
+    from coterie.base.loss import Loss, RowLoss
+    from coterie.base.vector import Layout
+    from coterie.contract.wire import Answer, Ask
 
 __all__ = ["Engine", "EngineSpec"]
 

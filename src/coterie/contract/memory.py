@@ -42,6 +42,11 @@ class ClientState(NamedTuple):
     rounds: Tensor
     counted: Tensor
 
+    def or_else(self, default: Tensor) -> Tensor:
+        """Return the values that the server counted, and `default`, which has no client dimension, in the place of the others."""
+        counted = self.counted.to(self.values.device).view(-1, *[1] * (self.values.ndim - 1))
+        return torch.where(counted, self.values, default)
+
 
 class Memory:
     """Values by key and client, allocated when first written."""

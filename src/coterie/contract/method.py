@@ -6,7 +6,6 @@ misspelt hook is refused when a run begins.
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, T
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, is_number, nearest, require
+from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.rng import Rng
 from coterie.config.hooks import Kind, check_object, overrides
-from coterie.config.rules import Rule, one_of
-from coterie.config.schema import Flag, options
+from coterie.config.rules import one_of
+from coterie.config.run import Attackers
+from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter, in_order
 from coterie.contract.replies import VECTORS
@@ -227,13 +227,8 @@ class Method(ABC, Generic[S]):
         return {}
 
 
-def _are_attackers(who: Any) -> bool:
-    named = isinstance(who, tuple) and all(isinstance(n, str) for n in who)
-    return named or (is_number(who) and 0 < who <= 1)
-
-
 @options
-class Attack(ABC):  # noqa: B024 - so that other classes can be registered
+class Attack(Attackers, ABC):
     """What some clients do wrong, and who they are. An attack is a frozen dataclass; its hooks default to honesty.
 
     Attributes:
@@ -243,12 +238,6 @@ class Attack(ABC):  # noqa: B024 - so that other classes can be registered
     """
 
     _kind: ClassVar = Kind("attack", "SignFlip(on=0.2)", derived=False)
-
-    on: Annotated[
-        tuple[str, ...] | float,
-        Rule(_are_attackers, "a list of names or a share in (0, 1]"),
-        Flag("--attack-on", "WHO"),
-    ] = dataclasses.field(default=(), kw_only=True)
 
     fault: ClassVar[str] = "failed"
     late: ClassVar[bool] = False

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.config.local import Schedule
 from coterie.contract.task import Holds, Task
-from coterie.contract.training import Schedule
 from coterie.contract.wire import PerClient
 
 __all__ = ["Among", "Asks", "Limits", "about_each_model", "as_many", "asks", "check_payload", "declared"]

@@ -62,6 +62,7 @@ class Form(NamedTuple):
         shape: of each client's row, from the payload of the ask and the layout of model vectors.
         dtype: None: that of the model.
         within: the lowest and the highest value, or how they follow from the payload.
+        model: whether it is a client's own model, which no filter changes.
         facts: whether it says how many rows of the part that is asked (`part` of the payload, else "train") the client has.
     """
 
@@ -69,6 +70,7 @@ class Form(NamedTuple):
     dtype: torch.dtype | None = torch.float64
     within: tuple[Bound, Bound] | Callable[[Payload], tuple[Bound, Bound]] = (-inf, inf)
     facts: bool = False
+    model: bool = False
 
 
 Dimension = str | int | tuple[str | int, ...]
@@ -116,7 +118,7 @@ Gap = Annotated[Tensor, "gap"]
 """[n]: a loss minus what the client requires; positive means not good enough."""
 Count = Annotated[Tensor, "count"]
 """[n, ...]: numbers of rows."""
-Model = Annotated[Tensor, "other", Form(lambda payload, layout: (layout.size,), None)]
+Model = Annotated[Tensor, "other", Form(lambda payload, layout: (layout.size,), None, model=True)]
 """[n, d + b]: a model vector."""
 Rows = Annotated[Tensor, "other", Form(facts=True)]
 """float64 [n]: rows of the part that is asked, else training rows; those of the client's facts."""

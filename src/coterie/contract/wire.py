@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from coterie.base.errors import InputError
+from coterie.config.schema import wire_types
 from coterie.contract.task import Task, find_task
 
 __all__ = [
@@ -38,8 +39,6 @@ __all__ = [
     "put_together",
     "take_apart",
     "to_json",
-    "wire_type",
-    "wire_types",
 ]
 
 DEEPEST = 100
@@ -48,7 +47,6 @@ _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
 """A string, which may be without end, or a bracket. Whatever begins with a quote fits, so that no text is looked at twice."""
 
 T = TypeVar("T")
-_TYPES: dict[str, type] = {}
 _ENVELOPES: dict[str, type] = {}
 
 
@@ -65,21 +63,10 @@ class PerClient:
     tensor: Tensor
 
 
-def wire_type(cls: type[T]) -> type[T]:
-    """Let a frozen dataclass travel, as JSON of its fields."""
-    _TYPES[cls.__name__] = cls
-    return cls
-
-
 def envelope(cls: type[T]) -> type[T]:
     """Let a frozen dataclass travel whose fields may be mappings of values, or tuples of envelopes."""
     _ENVELOPES[cls.__name__] = cls
     return cls
-
-
-def wire_types() -> tuple[type, ...]:
-    """All dataclasses that may travel."""
-    return tuple(_TYPES.values())
 
 
 def to_json(value: Any) -> Any:
@@ -88,7 +75,7 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, tuple | list):
         return [to_json(v) for v in value]
-    if dataclasses.is_dataclass(value) and _TYPES.get(type(value).__name__) is type(value):
+    if dataclasses.is_dataclass(value) and wire_types().get(type(value).__name__) is type(value):
         fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"type": type(value).__name__, "fields": fields}
     raise InputError(
@@ -102,11 +89,11 @@ def from_json(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(from_json(v) for v in value)
     if isinstance(value, dict):
-        if value.get("type") not in _TYPES:
+        if value.get("type") not in wire_types():
             raise InputError(
                 f"a payload names the unknown type {value.get('type')!r}; import the module that registers it"
             )
-        return _TYPES[value["type"]](**{k: from_json(v) for k, v in value["fields"].items()})
+        return wire_types()[value["type"]](**{k: from_json(v) for k, v in value["fields"].items()})
     return value
 
 

@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import torch
 from torch import Tensor, nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
 from coterie.base.loss import RowLoss
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.config.rules import POSITIVE, SIZE, one_of, optional
-from coterie.config.schema import Flag, options
-from coterie.contract.engine import Engine, EngineSpec
+from coterie.contract.engine import Engine
 from coterie.contract.wire import Answer, Ask
 from coterie.engines.workers import Workers
 
-__all__ = ["InProcess", "InProcessEngine"]
-
-
-@options
-class InProcess(EngineSpec):
-    """Settings of the engine of one machine.
-
-    Attributes:
-        workers: processes over which the clients are spread; results do not depend on it.
-        kernel: of local training: "auto", batched where that is possible, or "loop", the plain loop over clients.
-        device: of model and rows; workers are processes that share the CPU, so that a GPU has one.
-        timeout: seconds after which a worker that does not answer is ended and its clients are asked one at a time; who takes longer
-            alone has failed.
-    """
-
-    workers: Annotated[int, SIZE, Flag(metavar="N")] = 1
-    kernel: Annotated[str, one_of("auto", "loop")] = "auto"
-    device: str = "cpu"
-    timeout: Annotated[float | None, optional(POSITIVE, "a worker may take any time")] = None
-
-    decides = ("kernel", "device")
-
-    def __post_init__(self) -> None:
-        require(
-            self.workers == 1 or self.device == "cpu",
-            "workers are processes that share the CPU; use workers=1 on a GPU",
-        )
-        require(
-            self.timeout is None or self.workers > 1,
-            "a timeout ends worker processes, and one worker is this process itself; use workers=2, or leave out timeout",
-        )
-
-    @property
-    def forks(self) -> bool:
-        """Only on the CPU: a process that is forked cannot use the GPU of its parent."""
-        return self.device == "cpu"
-
-    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> InProcessEngine:
-        """An engine for these clients."""
-        self.check()
-        return InProcessEngine(
-            clients,
-            model,
-            loss=loss,
-            workers=self.workers,
-            device=self.device,
-            kernel=self.kernel,
-            timeout=self.timeout,
-        )
-
-    def check(self) -> None:
-        """Raise `InputError` if this machine does not have the device."""
-        try:
-            torch.empty(0, device=self.device)
-            require(torch.device(self.device).type != "meta", "device meta computes nothing; take cpu")
-        except (RuntimeError, AssertionError) as error:
-            why = str(error).splitlines()[0]
-            raise InputError(
-                f"device {self.device!r} cannot be used here ({why}); take cpu, or install torch for it"
-            ) from error
+__all__ = ["InProcessEngine"]
 
 
 class InProcessEngine(Engine):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,55 +20,18 @@ from coterie.base.errors import InputError, require
 from coterie.base.loss import RowLoss
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
-from coterie.config.rules import POSITIVE, SIZE, TEXT, one_of, optional
-from coterie.config.schema import Flag, options
-from coterie.contract.engine import Engine, EngineSpec
+from coterie.contract.engine import Engine
 from coterie.contract.memory import of_clients
 from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, Saved, answer_in, nbytes
 from coterie.engines.ray_actor import pack, packed_bytes, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of
 
-__all__ = ["Ray", "RayEngine"]
+__all__ = ["RayEngine"]
 
 TIMEOUT = 600.0
 """Seconds that an ask may take."""
 _SHARED = 100_000
 """Bytes from which a payload for several actors is put into Ray's object store once."""
-
-
-@options
-class Ray(EngineSpec):
-    """Settings of the engine of one organisation's cluster (`pip install 'coterie[ray]'`).
-
-    Attributes:
-        actors: processes over which the clients are spread, each with one CPU and one thread.
-        address: of a cluster, "host:port" or "auto" (of the cluster on this machine); None: a local one is started.
-        timeout: seconds that an ask may take; a client that takes longer has failed.
-        kernel: of local training: "auto" or "loop".
-    """
-
-    actors: Annotated[int, SIZE, Flag(metavar="N")] = 2
-    address: Annotated[str | None, optional(TEXT._replace(allowed="host:port or auto"), "start one here")] = None
-    timeout: Annotated[float, POSITIVE._replace(allowed="a number of seconds > 0")] = TIMEOUT
-    kernel: Annotated[str, one_of("auto", "loop")] = "auto"
-
-    decides = ("kernel",)
-
-    def open(self, clients: Clients, model: nn.Module, loss: str | RowLoss) -> RayEngine:
-        """An engine for these clients."""
-        return RayEngine(
-            clients,
-            model,
-            loss=loss,
-            actors=self.actors,
-            address=self.address,
-            timeout=self.timeout,
-            kernel=self.kernel,
-        )
-
-    def kept_open(self) -> AbstractContextManager[None]:
-        """The cluster and its actors, which the runs of one experiment share."""
-        return cluster(self.actors, self.address)
 
 
 class RayEngine(Engine):

@@ -20,8 +20,9 @@ from coterie.base.modules import ModuleSource, import_source
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import METRICS
+from coterie.config.schema import wire_type
 from coterie.contract.task import adopt_task
-from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart, wire_type
+from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart
 
 __all__ = ["Actor", "Packed", "Parcel", "pack", "packed_bytes", "unpack"]
 

@@ -17,9 +17,10 @@ from coterie.base.errors import InputError, RunError, require
 from coterie.base.loss import RowLoss
 from coterie.base.modules import source_of, user_modules
 from coterie.config.registry import METRICS
+from coterie.config.schema import wire_types
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.task import Task
-from coterie.contract.wire import Context, wire_types
+from coterie.contract.wire import Context
 from coterie.engines.ray_actor import Actor, Parcel
 
 __all__ = ["STARTING", "Host", "cluster", "result_of"]
@@ -136,7 +137,7 @@ class Host:
         """What the actor does not know yet of these modules, of all payload types and of a task."""
         from ray import cloudpickle
 
-        types = wire_types()
+        types = wire_types().values()
         modules = modules | {t.__module__ for t in types}
         tasks = []
         if task is not None:

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from coterie.config.rules import POSITIVE
-from coterie.config.schema import options
+from coterie.config.schema import options, wire_type
 from coterie.contract.filters import Filter, Passage
 from coterie.contract.replies import VECTORS
-from coterie.contract.wire import wire_type
 
 __all__ = ["Clip"]
 

@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from coterie.config.rules import SHARE
-from coterie.config.schema import options
+from coterie.config.schema import options, wire_type
 from coterie.contract.filters import Filter, Passage
-from coterie.contract.wire import wire_type
 
 __all__ = ["TopK"]
 

@@ -26,11 +26,12 @@ def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[s
     story, many = tell(results), len(results.clients) > MANY
     head = wrapped(f"{printable(results.title)}: {', '.join(facts(results))}", width)
     head += wrapped(f"Predicts {results.predicts}", width) if results.predicts else []
-    # The verdict of each client says what the first sentence counts.
-    overall = [line for text in story.answer[not many :] for line in wrapped(text, width, "  ")]
+    lead = wrapped(story.answer[0], width, "  ")
+    overall = [line for text in story.answer[1:] for line in wrapped(text, width, "  ")]
     remarks = [line for text in _remarks(results, story) for line in wrapped(text, width, "  ")]
     tail = ["", *ends] if ends else []
     clients = [_client(one.name, one.headline, one.numbers, width) for one in story.clients]
+    head += ["", *lead]
     room = LINES - len(head) - len(overall) - len(remarks) - len(tail) - 3
     shown = _fitting(clients, room - 2 * bool(results.notes))
     body = [line for lines in shown for line in lines]
@@ -69,7 +70,7 @@ def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tup
 
 
 def _remarks(results: Results, story: Story) -> list[str]:
-    unproven = [c for c in results.clients if results.unproven(c) and not results.compared.too_few_rows(c)]
+    unproven = [c for c in results.clients if results.unproven(c) and not results.compared.small(c)]
     texts = [story.meaning, *story.caveats] if story.meaning else list(story.caveats)
     if unproven:
         texts.insert(0, f"No model is shown to beat a constant prediction at {named(results, unproven)}.")

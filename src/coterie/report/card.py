@@ -105,7 +105,7 @@ def _expected(results: Results, client: str, method: str, threshold: float | Non
         lines += _scored(f"{results.metric_title(metric)} at {at}", share)
     others = () if results.own_models(method) else results.clients  # which have the same model
     compared = [c for c in others or (client,) if results.compared.against_constant(method, c) is not None]
-    few = [c for c in compared if results.compared.too_few_rows(c)]
+    few = [c for c in compared if results.compared.small(c)]
     judged = [c for c in compared if c not in few]
     unproven = [results.names[c] for c in judged if _no_better(results, c, method)]
     if unproven:

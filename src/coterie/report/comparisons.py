@@ -1,4 +1,4 @@
-"""Who is compared with whom, on which rows, and in which family: the rule of `statistics` applied to a run directory."""
+"""Who is compared with whom, and on which rows: the rule of `evidence` applied to a run directory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ import numpy as np
 
 from coterie.base.metric_names import BOUNDS
 from coterie.compute.outcomes import CONSTANT, Influence, RowError
+from coterie.report.evidence import INFLATION, SMALLEST, Gain, Mixture, Statement, Word, share, state, together
 from coterie.report.outcomes import Outcomes, own_error
 from coterie.report.statistics import (
     FEWEST_OF_A_CLASS,
     FEWEST_ROWS,
     FEWEST_SEEDS,
     Difference,
-    judge,
+    Strength,
     over_clients,
+    over_seeds,
     paired,
 )
 from coterie.run.files import own_loss
@@ -33,8 +35,18 @@ __all__ = ["Comparisons", "Family"]
 Family = dict[tuple[str, str], Difference]
 """The comparisons of one client with training alone: by (federated method, deciding metric)."""
 
-SMALLEST_EFFECT = 0.01
-"""Of AUC and of log-loss; in regression a share of the label's standard deviation."""
+FEWEST_CASES = 5
+FEWEST_SMALL = 3
+"""Small clients are judged together if there are so many of them, with `FEWEST_ROWS` rows in all."""
+
+STRENGTHS: dict[Word, Strength] = {
+    "join": "shown",
+    "stay alone": "shown",
+    "probably join": "probable",
+    "probably stay alone": "probable",
+    "safe to join": "safe",
+    "undecided": "open",
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +55,8 @@ class Comparisons:
 
     results: Results
     _families: dict[str | None, Family] = field(default_factory=dict, repr=False)
+    _gains: dict[tuple[str, str, str], Gain | None] = field(default_factory=dict, repr=False)
+    _posteriors: dict[tuple[str, str], dict[str, Mixture]] = field(default_factory=dict, repr=False)
 
     @cached_property
     def outcomes(self) -> Outcomes:
@@ -79,12 +93,111 @@ class Comparisons:
         names = self.results.clients if client is None else (client,)
         return [c for c in names if self.decides(c, metric)]
 
-    def too_few_rows(self, client: str | None) -> bool:
-        """Whether nothing may be said for want of test rows; a client whose number of rows is not known has enough."""
-        return self.results.size(client) < FEWEST_ROWS
+    def small(self, client: str) -> bool:
+        """Return True for a client with too few test rows, in all or of a class, for a word of its own."""
+        if self.results.size(client) < FEWEST_ROWS:
+            return True
+        return self.results.classification and self.rarest(client) < FEWEST_CASES
+
+    @property
+    def primary(self) -> str:
+        """The metric in which a method must win: the log-loss, in regression the RMSE."""
+        return "rmse" if not self.results.classification and "rmse" in self.results.metrics else "loss"
+
+    @property
+    def folds(self) -> bool:
+        """True if the run tested every row of each client, in folds."""
+        split = self.results.experiment.get("split")
+        return isinstance(split, dict) and bool(split.get("folds"))
+
+    @property
+    def enough_seeds(self) -> bool:
+        """Return True if there are repeats enough for a word."""
+        return self.folds or len(self.results.seeds) >= FEWEST_SEEDS
+
+    def gain(self, method: str, client: str, metric: str) -> Gain | None:
+        """What a client's rows alone say of the gain of `method` over training alone; None if that is not known.
+
+        The gain in RMSE is one in squared error, as a share of the variance of the label.
+        """
+        key = (method, client, metric)
+        if key not in self._gains:
+            repeats = self._seeds(method, client) if self.results.baseline else 0
+            self._gains[key] = self._gain(*key) if repeats >= (1 if self.folds else FEWEST_SEEDS) else None
+        return self._gains[key]
+
+    def _gain(self, method: str, client: str, metric: str) -> Gain | None:
+        base = self.results.baseline or ""
+        sign = 1 if self.results.higher_is_better(metric) else -1
+        scale = self.label_variance if metric == "rmse" else 1.0
+        power = 2 if metric == "rmse" else 1
+        one, two = (self._values(m, client, metric) for m in (method, base))
+        gaps = sign * (one**power - two**power) / scale
+        gaps = gaps[np.isfinite(gaps)]
+        if not gaps.size:
+            return None
+        seeds = None if self.folds else over_seeds(gaps, self._ratio(client) or 0.0)
+        if seeds is None and not self.folds:
+            return None
+        between = 0.0 if seeds is None else seeds.error
+        saved = self.outcomes.gain(method, base, client, "mse" if metric == "rmse" else metric)
+        if saved is not None:
+            mean, error, rows = saved
+            mean = sign * mean if self.folds else float(gaps.mean())
+            return Gain(mean, math.inf if error is None else error.error, rows, between)
+        error = self._told(method, base, client, metric)
+        if error is None:
+            return None
+        slope = float(np.nanmean(one + two)) / scale if metric == "rmse" else 1.0
+        return Gain(float(gaps.mean()), slope * error.error, round(self.results.size(client)), between)
+
+    def posteriors(self, method: str, metric: str) -> dict[str, Mixture]:
+        """The distribution of each client's gain, with what the gains of the others tell; without small clients."""
+        key = (method, metric)
+        if key not in self._posteriors:
+            gains = {
+                c: gain
+                for c in self.results.clients
+                if not self.small(c)
+                and self.decides(c, metric)
+                and (gain := self.gain(method, c, metric)) is not None
+                and 0 < gain.error < math.inf
+            }
+            shared = share([*gains.values()]) if gains and self.enough_seeds else []
+            self._posteriors[key] = dict(zip(gains, shared, strict=False))
+        return self._posteriors[key]
+
+    def statement(self, method: str, client: str, metric: str) -> Statement | None:
+        """What may be said of one client, method and metric; None where nothing may."""
+        gain, posterior = self.gain(method, client, metric), self.posteriors(method, metric).get(client)
+        return None if gain is None or posterior is None else state(gain, posterior, self.smallest)
+
+    @cached_property
+    def smallest(self) -> float:
+        """The smallest effect of interest: of AUC, of log-loss, and as a share of the variance of the label."""
+        report = self.results.experiment.get("report")
+        effect = report.get("smallest", SMALLEST) if isinstance(report, dict) else SMALLEST
+        return float(effect)
+
+    @cached_property
+    def group(self) -> tuple[str, ...]:
+        """The small clients, if they are enough to be judged together; else empty."""
+        members = [c for c in self.results.clients if self.small(c) and self.results.size(c) > 0]
+        rows = sum(self.results.size(c) for c in members)
+        cases = sum(self.rarest(c) for c in members)
+        enough = len(members) >= FEWEST_SMALL and rows >= FEWEST_ROWS
+        return tuple(members) if enough and (not self.results.classification or cases >= FEWEST_CASES) else ()
+
+    def of_group(self, method: str) -> tuple[Gain, Mixture] | None:
+        """The evidence of the small clients together in what decides; None where it is not known."""
+        gains = [gain for c in self.group if (gain := self.gain(method, c, self.primary)) is not None]
+        if len(gains) < FEWEST_SMALL or not self.enough_seeds:
+            return None
+        joint = together(gains)
+        return joint if joint[0].error > 0 else None
 
     def family(self, client: str | None) -> Family:
-        """Every federated method against training alone in every deciding metric, judged together."""
+        """Every federated method against training alone in every deciding metric."""
         if client not in self._families:
             self._families[client] = self._family(client)
         return self._families[client]
@@ -106,23 +219,24 @@ class Comparisons:
             for metric in self.deciding(client)
             if base is not None
         }
-        known = {key: d for key, d in differences.items() if d is not None}
-        enough = {
-            key: d
-            for key, d in known.items()
-            if not self.too_few_rows(client) and self._seeds(key[0], client) >= FEWEST_SEEDS
+        return {
+            key: d._replace(strength=self._strength(*key, client)) for key, d in differences.items() if d is not None
         }
-        judged = judge(enough, {key: self.smallest(key[1]) for key in enough})
-        return {**known, **{key: self._with_rows(d, key, client) for key, d in judged.items()}}
 
-    def _with_rows(self, difference: Difference, key: tuple[str, str], client: str | None) -> Difference:
-        """Without losses per row nobody knows what other patients would have given: then nothing is clear."""
-        if (
-            difference.strength == "clear"
-            and self._row_error(key[0], self.results.baseline or "", client, key[1]) is None
-        ):
-            return difference._replace(strength="likely")
-        return difference
+    def _strength(self, method: str, metric: str, client: str | None) -> Strength:
+        statement = self._of_mean(method, metric) if client is None else self.statement(method, client, metric)
+        return "no verdict" if statement is None else STRENGTHS[statement.word]
+
+    def _of_mean(self, method: str, metric: str) -> Statement | None:
+        """What may be said of the mean over clients, by its own error: nothing is borrowed for it."""
+        gains = [self.gain(method, c, metric) for c in self._among(None, metric)]
+        known = [g for g in gains if g is not None and math.isfinite(g.error)]
+        if not known or len(known) < len(gains) or not self.enough_seeds:
+            return None
+        mean = float(np.mean([g.estimate for g in known]))
+        spread = math.sqrt(sum(g.spread**2 for g in known)) / len(known)
+        whole = Gain(mean, spread / INFLATION, sum(g.rows for g in known))
+        return state(whole, Mixture(np.ones(1), np.array([mean]), np.array([spread**2])), self.smallest)
 
     def _seeds(self, method: str, client: str | None) -> int:
         names = self.results.clients if client is None else (client,)
@@ -132,21 +246,13 @@ class Comparisons:
     def _both(self, method: str) -> tuple[str, ...]:
         return (method, self.results.baseline or method)
 
-    def smallest(self, metric: str) -> float:
-        """The smallest effect that may be called clear."""
-        if self.results.classification:
-            return SMALLEST_EFFECT
-        spread = self.label_spread
-        return SMALLEST_EFFECT * (
-            spread if spread else abs(self.results.mean(self.results.against or "", None, metric))
-        )
-
     @cached_property
-    def label_spread(self) -> float:
-        """Standard deviation of the labels of all test rows; 0 if it is not known."""
+    def label_variance(self) -> float:
+        """Variance of the labels of all test rows, or of the rows of which the recipe was made; 1 if neither is known."""
         rows_by_seed = [self.outcomes.rows(self.results.against or "", c) for c in self.results.clients]
         labels = [rows.labels for seeds in rows_by_seed for rows in seeds.values() if rows.labels is not None]
-        return float(np.concatenate(labels).std()) if labels else 0.0
+        variance = float(np.concatenate(labels).var()) if labels else float(self.results.label().get("scale", 1.0)) ** 2
+        return variance or 1.0
 
     def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
         """`method` minus `other`, paired over the seeds that both have, with its strength if it is in a family; None if
@@ -175,18 +281,16 @@ class Comparisons:
         return score._replace(low=max(low, score.low), high=min(high, score.high))
 
     def against_constant(self, method: str, client: str) -> Difference | None:
-        """The loss of a method minus that of always predicting the client's own training rows; None with fewer than 3 seeds, which
-        show nothing.
-        """
+        """The loss of a method minus that of always predicting the client's own training rows; None without repeats enough."""
         loss = self.results.values(method, client, "loss")
-        if np.isfinite(loss).sum() < FEWEST_SEEDS:
+        if not np.isfinite(loss).any() or not self.enough_seeds:
             return None
         ratio = self._ratio(client)
         return paired(
             loss,
             self.constant(client),
             ratio,
-            self._row_error(method, CONSTANT, client, "loss"),
+            self._inflated(self._row_error(method, CONSTANT, client, "loss")),
             higher_is_better=False,
         )
 
@@ -233,9 +337,13 @@ class Comparisons:
         return scores
 
     def _paired(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
-        rows = self._row_error(method, other, client, metric) if self._decisive(metric) else None
+        rows = self._inflated(self._row_error(method, other, client, metric)) if self._decisive(metric) else None
         one, two = (self._values(m, client, metric) for m in (method, other))
         return paired(one, two, self._ratio(client), rows, higher_is_better=self.results.higher_is_better(metric))
+
+    def _inflated(self, error: RowError | None) -> RowError | None:
+        """The error over rows as the rule reckons with it: with folds the models that are compared share rows that they trained on."""
+        return error._replace(error=INFLATION * error.error) if error is not None and self.folds else error
 
     def _decisive(self, metric: str) -> bool:
         return metric in ("auc", "loss", "rmse")
@@ -249,8 +357,12 @@ class Comparisons:
         table = np.stack([self.results.values(method, c, metric) for c in among])
         return np.asarray(table.mean(axis=0), dtype=float)
 
-    def _ratio(self, client: str | None) -> float:
-        """Test rows over training rows; 0 where all seeds have the same test rows, or draw them from a test set of their own."""
+    def _ratio(self, client: str | None) -> float | None:
+        """Test rows over training rows; 0 where all seeds have the same test rows, or draw them from a test set of their own; None
+        with folds.
+        """
+        if self.folds:
+            return None
         split, method = self.results.experiment.get("split"), self.results.against or ""
         fixed = isinstance(split, dict) and (split.get("seed") is not None or split.get("test", "own") != "own")
         names = self.results.clients if client is None else (client,)

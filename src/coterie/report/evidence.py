@@ -343,7 +343,7 @@ def foresee(gain: Gain, posterior: Mixture, smallest: float = SMALLEST, further:
         smallest: the smallest effect of interest.
         further: numbers of rows; by default up to 31 times those it has, until 8 in 10 draws are settled.
     """
-    asked = tuple(further) or tuple(math.ceil(gain.rows * (factor - 1)) for factor in FACTORS)
+    asked = tuple(further) or tuple(_two_digits(gain.rows * (factor - 1)) for factor in FACTORS)
     heavy = posterior.heaviest(DRAWS)
     generator = np.random.default_rng(0)
     component = generator.choice(len(heavy.weights), DRAWS, p=heavy.weights / heavy.weights.sum())
@@ -358,6 +358,12 @@ def foresee(gain: Gain, posterior: Mixture, smallest: float = SMALLEST, further:
         if not further and words[rows].get("undecided", 0.0) <= 1 - PROBABLE:
             return Outlook(rows, words)
     return Outlook(None, words)
+
+
+def _two_digits(rows: float) -> int:
+    """A number of rows, rounded up to two digits."""
+    unit = int(10 ** max(0, math.floor(math.log10(rows)) - 1))
+    return math.ceil(rows / unit) * unit
 
 
 def _words_after(

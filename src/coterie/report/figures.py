@@ -118,7 +118,7 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
             "low": [_number(d.low) if d else None for d in differences],
             "high": [_number(d.high) if d else None for d in differences],
             "verdict": [d.words if d else None for d in differences],
-            "clear": [d.sign if d and d.strength == "clear" else 0 for d in differences],
+            "shown": [d.sign if d and d.strength == "shown" else 0 for d in differences],
         }
         rows.append(row if method != other else None)
     judged = sum(

@@ -24,7 +24,7 @@ class Cell(NamedTuple):
     Attributes:
         mean, std: over seeds; `std` is NaN with one seed.
         best: the best of its client, references left out.
-        mark: 1 clearly better, -1 clearly worse than each client alone, else 0.
+        mark: 1 shown to be better, -1 worse, than each client alone, else 0.
         quiet: a reference or a baseline, not a choice.
         note: text instead of numbers.
         size: of the numbers of its metric, by which digits are chosen (`number`).
@@ -109,7 +109,7 @@ def _measured(results: Results, method: str, client: str | None, metric: str) ->
     cell = _spread(results.values(method, client, metric), quiet=method in results.references)
     base = results.baseline
     difference = results.difference(method, base, client, metric) if base and base != method else None
-    return cell._replace(mark=difference.sign if difference is not None and difference.strength == "clear" else 0)
+    return cell._replace(mark=difference.sign if difference is not None and difference.strength == "shown" else 0)
 
 
 def _spread(values: Vector, *, quiet: bool) -> Cell:
@@ -120,7 +120,7 @@ def _spread(values: Vector, *, quiet: bool) -> Cell:
 
 
 def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, tuple[Cell, ...]]]:
-    """With many clients: the worst of them, and how many a method clearly helps and harms."""
+    """With many clients: the worst of them, and how many a method is shown to help and harm."""
     worst, tail = (min if results.higher_is_better(metric) else max), (Cell(note=""),) * constant
     ends = []
     for method in results.methods:
@@ -131,13 +131,13 @@ def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, 
     base = results.baseline
     if base is None:
         return rows
-    for label, sign in (("clearly better", 1), ("clearly worse", -1)):
+    for label, sign in (("better", 1), ("worse", -1)):
         tally = []
         for method in results.methods:
             differences = (
                 [results.difference(method, base, c, metric) for c in results.clients] if base != method else []
             )
-            hits = sum(d is not None and d.strength == "clear" and d.sign == sign for d in differences)
+            hits = sum(d is not None and d.strength == "shown" and d.sign == sign for d in differences)
             tally.append(Cell(note=f"{hits} of {len(results.clients)}" if differences else MISSING))
         rows.append((label, (*tally, *tail)))
     return rows

@@ -27,13 +27,12 @@ TEMPLATE = "template.html.j2"
 ROWS = 200
 BADGES = {
     "join": "good",
-    "join with": "good",
-    "join, then recalibrate": "good",
-    "no gain; recalibrate if you join anyway": "neutral",
+    "probably join": "good",
+    "safe to join": "neutral",
     "stay alone": "bad",
+    "probably stay alone": "bad",
     "mixed": "mixed",
-    "no gain shown": "mixed",
-    "no difference shown": "neutral",
+    "undecided": "neutral",
     "too few rows to tell": "open",
     "no verdict": "open",
 }
@@ -96,6 +95,7 @@ def _context(results: Results) -> dict[str, Any]:
         "badges": BADGES,
         "predicts": results.predicts,
         "rule": words.RULE,
+        "smallest": number(results.compared.smallest),
         "forests": forests,
         "pictures": {
             c.client: link(forest_picture(c.name, c.headline, plot))

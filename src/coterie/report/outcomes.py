@@ -90,6 +90,15 @@ class Outcomes:
         shares = [float((one.labels == 1).mean()) for one in rows if one.labels is not None and one.risks is not None]
         return sum(shares) / len(shares) if shares else None
 
+    def gain(self, method: str, other: str, client: str, metric: str) -> tuple[float, RowError | None, int] | None:
+        """The mean over seeds of `method` minus `other`, its error over rows and how many rows there are; None if not known."""
+        pairs = paired_influences(self.rows(method, client), self.rows(other, client), metric)
+        if not pairs:
+            return None
+        numbers = np.unique(np.concatenate([one.numbers for one, _ in pairs]))
+        mean = float(np.mean([one.metric - two.metric for one, two in pairs]))
+        return mean, row_error([one for one, _ in pairs], [two for _, two in pairs]), len(numbers)
+
     def error(self, method: str, other: str, client: str, metric: str) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
         one = self.rows(method, client)

@@ -17,7 +17,7 @@ from coterie.report.comparisons import Comparisons
 from coterie.report.files import over_folds, summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
-from coterie.report.text import display_names, is_number, label_in_words, printable
+from coterie.report.text import MISSING, display_names, is_number, label_in_words, percent, printable, rounded
 from coterie.run.files import ALL, METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
 
 __all__ = ["THRESHOLD", "Results", "threshold_of"]
@@ -242,6 +242,18 @@ class Results:
         unit = self.unit(metric)
         return f"{self.metric_name(metric)}{of}{f' in {unit}' if unit else ''}"
 
+    @property
+    def gain_name(self) -> str:
+        """What a gain is a gain in, for sentences."""
+        return self.metric_name("loss") if self.compared.primary == "loss" else "squared error"
+
+    def gain_text(self, value: float | None) -> str:
+        """A gain without its unit: of log-loss with two digits, of squared error as a share of the variance of the label."""
+        if value is None:
+            return MISSING
+        text = percent(abs(value)) if self.compared.primary == "rmse" else rounded(abs(value))
+        return f"−{text}" if value < 0 and any(c in "123456789" for c in text) else text
+
     @staticmethod
     def higher_is_better(metric: str) -> bool:
         """False for losses and errors."""
@@ -376,10 +388,14 @@ class Results:
                 means = [v for v in [sign * self.mean(other, client, metric)] if math.isfinite(v)]
             if client not in few:
                 reach = (min(means, default=0.0), max(means, default=0.0))
-                gains.append((self.compared.too_few_rows(client), *reach, client))
+                gains.append((self.compared.small(client), *reach, client))
         harmed = [c for *_, c in sorted(gains)[: amount // 2]]
         gaining = [c for *_, c in sorted(gains, key=lambda g: (g[0], -g[2])) if c not in harmed][: amount - len(harmed)]
         return tuple(c for c in self.clients if c in {*few, *harmed, *gaining})
+
+    def served_by(self, client: str) -> tuple[str, ...]:
+        """The methods that have a model for a client."""
+        return tuple(m for m in self.methods if (m, client, self.split) in self.cells)
 
     def served(self, method: str) -> tuple[str, ...]:
         """The clients that `method` has a model for."""

@@ -1,27 +1,25 @@
-"""The rule by which one method is called better than another; the whole of it, in words for readers: docs/statistics.md.
+"""Differences of two methods and their 95 % intervals; what a client should do follows from `coterie.report.evidence`.
 
-A comparison has two sources of chance, and is judged by the worse of the two (`paired`):
+A difference has two sources of chance, and its interval is that of the worse of the two (`paired`):
 
-- *seeds*: every seed draws a new split and trains anew. Their test rows overlap, so that the plain paired t test takes
-  repetition for evidence. Nadeau and Bengio ("Inference for the generalization error", Machine Learning 52, 2003,
-  section 3.3) correct the variance of the mean of J differences from `s^2 / J` to `(1/J + n_test / n_train) s^2`; where
-  all seeds have the same test rows the plain variance holds.
+- *seeds*: without folds every seed draws a new split and trains anew. Their test rows overlap, so that the plain paired t test
+  takes repetition for evidence. Nadeau and Bengio ("Inference for the generalization error", Machine Learning 52, 2003, section
+  3.3) correct the variance of the mean of J differences from `s^2 / J` to `(1/J + n_test / n_train) s^2`; where all seeds have
+  the same test rows the plain variance holds. With folds every seed tests the same rows, and its spread tells nothing of others.
 - *rows*: other patients would have given another difference. `compute/outcomes.py` says how large the error over them is.
-
-`judge` then decides over the comparisons of one client: Benjamini and Hochberg (1995) at 5 %, and a smallest effect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coterie.base.errors import require
-from coterie.compute.outcomes import LEVEL, RowError, student
+from coterie.compute.outcomes import RowError, student
 
 __all__ = [
     "FEWEST_OF_A_CLASS",
@@ -29,9 +27,8 @@ __all__ = [
     "FEWEST_SEEDS",
     "Difference",
     "Strength",
-    "adjusted",
-    "judge",
     "over_clients",
+    "over_seeds",
     "paired",
 ]
 
@@ -39,8 +36,7 @@ FEWEST_SEEDS = 3
 FEWEST_ROWS = 30
 FEWEST_OF_A_CLASS = 10
 
-Strength = Literal["clear", "likely", "not shown", "no verdict"]
-Key = TypeVar("Key", bound=Hashable)
+Strength = Literal["shown", "probable", "safe", "open", "no verdict"]
 Vector = NDArray[np.float64]
 
 
@@ -52,7 +48,8 @@ class Difference(NamedTuple):
         low, high: its own 95 % interval, the wider of those over seeds and over rows; None where there is none.
         p: the larger of the two p values; None where there is none.
         better: whether `mean` speaks for `a`.
-        strength: what may be said of it. "no verdict" where seeds or rows are too few or the metric does not decide.
+        strength: what may be said of it: "shown" or "probable" (better or worse), "safe" (a harm above the smallest effect is
+            excluded), "open", or "no verdict" where seeds or rows are too few or the metric does not decide.
     """
 
     mean: float
@@ -69,8 +66,8 @@ class Difference(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """1 clearly or likely better, -1 clearly or likely worse, else 0."""
-        return (1 if self.better else -1) if self.strength in ("clear", "likely") else 0
+        """1 for shown or probably better, -1 for worse, else 0."""
+        return (1 if self.better else -1) if self.strength in ("shown", "probable") else 0
 
     @property
     def excludes_zero(self) -> bool:
@@ -79,12 +76,13 @@ class Difference(NamedTuple):
 
     @property
     def words(self) -> str:
-        """`clearly better`, `likely worse`, `no difference shown`, or nothing."""
+        """`better`, `probably worse`, `no harm`, `not settled`, or nothing."""
         side = "better" if self.better else "worse"
         return {
-            "clear": f"clearly {side}",
-            "likely": f"likely {side}",
-            "not shown": "no difference shown",
+            "shown": side,
+            "probable": f"probably {side}",
+            "safe": "no harm",
+            "open": "not settled",
             "no verdict": "",
         }[self.strength]
 
@@ -92,7 +90,7 @@ class Difference(NamedTuple):
 def paired(
     a: ArrayLike,
     b: ArrayLike,
-    ratio: float,
+    ratio: float | None,
     rows: RowError | None = None,
     *,
     higher_is_better: bool = True,
@@ -102,7 +100,8 @@ def paired(
     Args:
         a: [J] results of one method, seed by seed. Seeds where one of the two is not a number are left out.
         b: [J] results of the other.
-        ratio: test rows over training rows of one seed; 0 where all seeds have the same test rows.
+        ratio: test rows over training rows of one seed; 0 where all seeds have the same test rows; None where each tests all rows
+            of a client in folds, so that `rows` alone says how large the error is.
         rows: the standard error over test rows; None where it is not known.
         higher_is_better: False for a loss.
 
@@ -116,7 +115,7 @@ def paired(
     """
     one, two = np.atleast_1d(np.asarray(a, dtype=float)), np.atleast_1d(np.asarray(b, dtype=float))
     require(one.shape == two.shape, f"cannot pair {one.shape} results with {two.shape}; give one value per seed")
-    require(ratio >= 0, f"{ratio} test rows for each training row; give a number >= 0")
+    require(ratio is None or ratio >= 0, f"{ratio} test rows for each training row; give a number >= 0")
     gaps = one - two
     gaps = gaps[np.isfinite(gaps)]
     if not gaps.size:
@@ -125,54 +124,21 @@ def paired(
     if abs(mean) <= 1e-12 * max(1.0, float(np.abs(one[np.isfinite(one)]).max())):  # rounding
         mean = 0.0
     better = (mean > 0) == higher_is_better
-    seeds = _over_seeds(gaps, ratio)
+    seeds = None if ratio is None else over_seeds(gaps, ratio)
     sources = [student(mean, source) for source in (seeds, rows) if source is not None]
-    if seeds is None or not any(half > 0 for half, _ in sources):
+    if (seeds is None and ratio is not None) or not any(half > 0 for half, _ in sources):
         return Difference(mean, None, None, None, better)
     half, p = max(half for half, _ in sources), max(p for _, p in sources)
     return Difference(mean, mean - half, mean + half, p, better)
 
 
-def _over_seeds(gaps: Vector, ratio: float) -> RowError | None:
+def over_seeds(gaps: Vector, ratio: float) -> RowError | None:
+    """Return the error of the mean of the differences of several seeds [J]; None for fewer than two."""
     if gaps.size < 2:
         return None
     spread = float(gaps.std(ddof=1))
     spread = 0.0 if spread <= 1e-12 * max(1.0, float(np.abs(gaps).max())) else spread  # rounding: one measurement
     return RowError(math.sqrt(1 / gaps.size + ratio) * spread, gaps.size - 1)
-
-
-def adjusted(p: Mapping[Key, float]) -> dict[Key, float]:
-    """The p values of a family, adjusted as by Benjamini and Hochberg (1995): compare them with the level.
-
-    >>> adjusted({"a": 0.01, "b": 0.04, "c": 0.03})
-    {'a': 0.03, 'c': 0.04, 'b': 0.04}
-    """
-    order = sorted(p, key=lambda key: p[key])
-    smallest, result = 1.0, {}
-    for rank in range(len(order), 0, -1):
-        smallest = min(smallest, p[order[rank - 1]] * len(order) / rank)
-        result[order[rank - 1]] = smallest
-    return {key: result[key] for key in order}
-
-
-def judge(family: Mapping[Key, Difference], smallest: Mapping[Key, float]) -> dict[Key, Difference]:
-    """The comparisons of one client with their strength.
-
-    Args:
-        family: its comparisons, federated methods x deciding metrics.
-        smallest: the smallest effect of each that may be called clear.
-    """
-    corrected = adjusted({key: d.p for key, d in family.items() if d.p is not None})
-    result = {}
-    for key, difference in family.items():
-        if key not in corrected:
-            strength: Strength = "no verdict"
-        elif corrected[key] <= 1 - LEVEL and abs(difference.mean) > smallest[key]:
-            strength = "clear"
-        else:
-            strength = "likely" if difference.excludes_zero else "not shown"
-        result[key] = difference._replace(strength=strength)
-    return result
 
 
 def over_clients(errors: Sequence[RowError | None]) -> RowError | None:

@@ -172,8 +172,8 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
     parts = [best + (f" ({listing(results.references)} left out)" if results.references else "")]
     if base and several:
         parts += [
-            f"{worse} clearly worse than {base}",
-            f"{better} clearly better",
+            f"{worse} worse than {base}",
+            f"{better} better",
         ]
     lines = [";  ".join(parts) + "."] if len(results.methods) > 1 else []
     trees = [m for m in results.references if results.algorithms[m] in YARDSTICKS]
@@ -201,7 +201,7 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
     if short:
         lines.append(f"Unfinished: {listing(short)}. Comparisons use the seeds that both methods have.")
     if base and not several:
-        lines.append("One seed: no verdict on any difference; repeat with --seeds 5.")
+        lines.append("One seed: no verdict on any difference; repeat with --folds 5.")
     return lines
 
 

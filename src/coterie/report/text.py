@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 __all__ = [
+    "MISSING",
+    "chance",
     "count",
     "display_names",
     "first_few",
@@ -19,6 +21,7 @@ __all__ = [
     "number",
     "percent",
     "printable",
+    "rounded",
     "signed",
     "unbroken",
     "wrapped",
@@ -65,6 +68,30 @@ def signed(value: float | None, size: float | None = None) -> str:
     if float(text) == 0:
         return text
     return ("+" if value > 0 else "−") + text
+
+
+def rounded(value: float) -> str:
+    """An effect with two decimals, three below .01; large ones with fewer.
+
+    >>> [rounded(v) for v in (0.034, 0.118, 0.0042, 0.0, 1.234, 27.61)]
+    ['.03', '.12', '.004', '.00', '1.2', '28']
+    """
+    digits = 3 if 0.0005 <= abs(value) < 0.0095 else 2 if abs(value) < 0.9995 else 1 if abs(value) < 9.95 else 0
+    text = f"{value:.{digits}f}"
+    return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
+
+
+def chance(probability: float | None) -> str:
+    """A probability as people say it: `9 in 10`, and from .95 on in percent.
+
+    >>> [chance(p) for p in (0.5, 0.83, 0.94, 0.96, 0.9996)]
+    ['5 in 10', '8 in 10', '9 in 10', '96 %', 'over 99 %']
+    """
+    if probability is None:
+        return MISSING
+    if probability < 0.95:
+        return f"{min(9, math.floor(10 * probability + 1e-9))} in 10"
+    return "over 99 %" if probability > 0.995 else f"{100 * probability:.0f} %"
 
 
 def percent(share: float) -> str:

@@ -1,31 +1,25 @@
-"""One verdict per client: join, join with whom, join and recalibrate, stay alone, or too little to tell.
+"""One verdict per client: join, stay alone, either of them probably, safe to join, mixed, or undecided and what would settle it.
 
-What is *clear* or *likely* is the rule of `coterie.report.statistics`, over the federated methods and the metrics that
-decide. Of these:
+The rule is that of `coterie.report.evidence`, applied to log-loss (in regression to squared error):
 
-- `join`: a method is better in one metric and worse in none; `clear` are the metrics in which it is clearly better.
-  `join with` if the method weighs updates for this client alone and some, but not all, of the others have a weight above
-  the uniform share by a tenth, mean over the second half of the rounds.
-- `join, then recalibrate`: the same for a method whose bias is tuned at the client afterwards, which may be likely, but
-  not clearly, worse in another metric. If it is merely not worse, while the method without it is: `no gain; recalibrate
-  if you join anyway`.
-- `stay alone`: every federated method is worse in something and better in nothing. `mixed`: one is better in something
-  and worse in something else.
-- `no gain shown`: nothing is better, and some methods are worse. `no difference shown`: nothing is better or worse.
-- `too few rows to tell`: fewer than 30 test rows. `no verdict`: fewer than 3 seeds, or nothing to compare with.
-- A reference with all rows in one place never wins: nobody can have it.
+- One method is judged, the one with the highest gain by what all clients show. A reference with all rows in one place never
+  wins: nobody can have it.
+- The AUC cannot win a join, it can veto one: where ranking is shown to suffer, the verdict is `mixed`.
+- Clients with fewer than 30 test rows, or 5 of the rarer class, are judged together, if they are enough; else there are
+  `too few rows to tell`. `no verdict`: fewer than 3 seeds without folds, or nothing to compare with.
+- `partners` are clients whose late weight for this client is above the uniform share by a tenth, if those are some but not all.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from coterie.base.errors import nearest, require
+from coterie.report.comparisons import FEWEST_CASES
+from coterie.report.evidence import Statement, Word, foresee, state, vetoed
 from coterie.report.results import Results
-from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS, Difference
-from coterie.report.text import count, listing, printable
+from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
+from coterie.report.text import chance, count, printable, signed
 
 __all__ = [
     "Kind",
@@ -39,22 +33,8 @@ __all__ = [
     "whole_percent",
 ]
 
-Kind = Literal[
-    "join",
-    "join with",
-    "join, then recalibrate",
-    "no gain; recalibrate if you join anyway",
-    "stay alone",
-    "mixed",
-    "no gain shown",
-    "no difference shown",
-    "too few rows to tell",
-    "no verdict",
-]
+Kind = Word | Literal["mixed", "too few rows to tell", "no verdict"]
 CONCENTRATED = 1.1
-
-Comparisons = Mapping[str, Mapping[str, Difference]]
-"""By method and metric."""
 
 
 class Verdict(NamedTuple):
@@ -63,127 +43,163 @@ class Verdict(NamedTuple):
     Attributes:
         kind: in a few words.
         reason: in a sentence without capital and full stop.
-        method: the method that wins, or that is meant; None where there is none.
-        metrics: in which it is better.
-        partners: for `join with`, the clients from which its weight comes and their shares.
-        clear: those of `metrics` in which it is clearly, and not only likely, better.
+        method: the method that is judged; None where there is none.
+        probability: that what `kind` says is so; for `undecided` and `mixed` that joining helps. None where nothing is said.
+        gain, low, high: by how much the method lowers the log-loss (in regression the squared error, as a share of the variance
+            of the label), with the 95 % interval, by what all clients show.
+        own: the 95 % interval from the client's rows alone.
+        smallest: the smallest effect of interest, in the same unit.
+        rows: for `undecided`, about how many more rows of the client would probably settle it; None where no number here would.
+        together: how many small clients are judged together; 0 for a client that has a verdict of its own.
+        partners: the clients from which its weight comes and their shares.
+        recalibrate: the bias of the model is to be tuned at the client after joining.
         skill: whether the method is shown to beat always predicting the client's own training rows; None where that is not known.
     """
 
     kind: Kind
     reason: str
     method: str | None = None
-    metrics: tuple[str, ...] = ()
+    probability: float | None = None
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    own: tuple[float, float] | None = None
+    smallest: float | None = None
+    rows: int | None = None
+    together: int = 0
     partners: tuple[tuple[str, float], ...] = ()
-    clear: tuple[str, ...] = ()
+    recalibrate: bool = False
     skill: bool | None = None
 
     @property
     def joins(self) -> bool:
-        """Whether joining pays."""
-        return self.kind in ("join", "join with", "join, then recalibrate")
+        """Whether joining pays, at least probably."""
+        return self.kind in ("join", "probably join")
 
 
 def verdict(results: Results, client: str) -> Verdict:
-    """What this client should do."""
+    """Return what this client should do. Raises `InputError` if nobody is called so."""
+    require(client in results.clients, f"the run has no client {client!r}; {nearest(client, results.clients)}")
     if results.baseline is None:
         return Verdict("no verdict", "no method trained each client alone")
-    compared: dict[str, dict[str, Difference]] = {}
-    for (method, metric), difference in results.compared.family(client).items():
-        compared.setdefault(method, {})[metric] = difference
-    if not compared:
+    compared = results.compared
+    judged = [m for m in results.federated if m in results.served_by(client)]
+    if not judged:
         return Verdict("no verdict", "no federated method has a result here")
-    if results.compared.too_few_rows(client):
-        rows = count(round(results.size(client)), f"{results.split} row")
-        return Verdict("too few rows to tell", f"{rows}; a verdict needs {FEWEST_ROWS}")
-    if all(d.strength == "no verdict" for row in compared.values() for d in row.values()):
+    if not compared.enough_seeds:
         return Verdict("no verdict", f"{count(len(results.seeds), 'seed')}; a verdict needs {FEWEST_SEEDS}")
-    return _weigh(results, client, compared)
+    if compared.small(client):
+        return _of_group(results, client, judged)
+    means = {m: posterior.mean for m in judged if (posterior := compared.posteriors(m, compared.primary).get(client))}
+    if not means:
+        return Verdict("no verdict", "how far other patients would have given other results is not known")
+    method = max(means, key=lambda m: means[m])
+    statement, gain = (
+        compared.statement(method, client, compared.primary),
+        compared.gain(method, client, compared.primary),
+    )
+    posterior = compared.posteriors(method, compared.primary)[client]
+    if statement is None or gain is None:
+        return Verdict("no verdict", "how far other patients would have given other results is not known")
+    kind: Kind = statement.word
+    ranking = compared.posteriors(method, "auc").get(client)
+    if kind in ("join", "probably join", "safe to join") and ranking is not None and vetoed(ranking, compared.smallest):
+        kind = "mixed"
+    rows = foresee(gain, posterior, compared.smallest).rows if kind == "undecided" else None
+    return _verdict(results, client, method, statement, kind, rows=rows)
+
+
+def _of_group(results: Results, client: str, judged: list[str]) -> Verdict:
+    """The verdict of all small clients together, for one of them."""
+    compared = results.compared
+    evidence = {m: joint for m in judged if client in compared.group and (joint := compared.of_group(m)) is not None}
+    if not evidence:
+        rows = count(round(results.size(client)), f"{results.split} row")
+        needed = str(FEWEST_ROWS)
+        if results.classification:
+            rows += f", {round(compared.rarest(client))} of the rarer class"
+            needed += f", {FEWEST_CASES} of the rarer class"
+        return Verdict("too few rows to tell", f"{rows}; a verdict needs {needed}")
+    method = max(evidence, key=lambda m: evidence[m][0].estimate)
+    statement = state(*evidence[method], compared.smallest)
+    return _verdict(results, client, method, statement, statement.word, together=len(compared.group))
+
+
+def _verdict(
+    results: Results,
+    client: str,
+    method: str,
+    statement: Statement,
+    kind: Kind,
+    *,
+    rows: int | None = None,
+    together: int = 0,
+) -> Verdict:
+    about = Verdict(
+        kind,
+        "",
+        method,
+        statement.probability,
+        statement.mean,
+        statement.low,
+        statement.high,
+        statement.own,
+        results.compared.smallest,
+        rows,
+        together,
+        _partners(results, client, method),
+        results.recalibrated(method),
+        beats_constant(results, client, method),
+    )
+    return about._replace(reason=_reason(results, client, about, bounded=statement.bounded))
+
+
+def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -> str:
+    """Why, in a sentence without capital and full stop."""
+    method, metric = printable(verdict.method or ""), results.gain_name
+    gain, low, high = (results.gain_text(v) for v in (verdict.gain, verdict.low, verdict.high))
+    interval = f"(95 %: {low} to {high})"
+    up = "up to " if verdict.together else ""
+    if verdict.kind == "join":
+        text = f"{method} lowers the {metric} by {up or 'about '}{gain} {interval}"
+    elif verdict.kind == "probably join":
+        text = f"{method} probably helps ({chance(verdict.probability)}): it lowers the {metric} by {up or 'about '}{gain} {interval}"
+    elif verdict.kind == "stay alone":
+        loss = results.gain_text(None if verdict.gain is None else -verdict.gain)
+        text = f"even {method}, the best method, raises the {metric} by about {loss}"
+    elif verdict.kind == "probably stay alone":
+        text = f"even {method}, the best method, probably harms ({chance(verdict.probability)})"
+    elif verdict.kind == "safe to join":
+        gains = "and brings at most as much" if bounded else "and a gain is not shown"
+        text = f"{method} costs at most {results.gain_text(verdict.smallest)} {metric} {gains}"
+    elif verdict.kind == "mixed":
+        ranking = results.compared.posteriors(verdict.method or "", "auc")[client].mean
+        text = f"{method} changes the {metric} by {signed(-(verdict.gain or 0.0))}, but ranks worse (AUC {signed(ranking)})"
+    else:
+        text = f"with {method}, anything from {_side(results, verdict.low)} to {_side(results, verdict.high)} in {metric} is possible"
+        if not verdict.together:
+            more = f"about {verdict.rows:,} more rows here would" if verdict.rows else "no number of rows here would"
+            text += f"; {more} probably settle it"
+    if verdict.joins and verdict.skill is False:
+        same = "giving every row the same risk" if results.classification else "always predicting the training mean"
+        text += f"; not shown to beat {same}"
+    if verdict.together:
+        text = f"for the {verdict.together} clients with few rows together, {text}; the rows here cannot tell whether this one differs"
+    return text
+
+
+def _side(results: Results, gain: float | None) -> str:
+    """`.02 worse` or `.05 better`."""
+    value = gain or 0.0
+    return f"{results.gain_text(abs(value))} {'better' if value > 0 else 'worse'}"
 
 
 def recommended(results: Results, client: str) -> str:
     """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if nobody is called so."""
-    require(client in results.clients, f"the run has no client {client!r}; {nearest(client, results.clients)}")
     judged, alone = verdict(results, client), results.baseline
     if judged.joins and judged.method is not None:
         return judged.method
     return results.methods[0] if alone is None else alone
-
-
-def _weigh(results: Results, client: str, compared: Comparisons) -> Verdict:
-    better = {m: _metrics(row, 1) for m, row in compared.items()}
-    worse = {m: _metrics(row, -1) for m, row in compared.items()}
-    tuned = {m for m in compared if results.recalibrated(m)}
-    bad = {m: _metrics(row, -1, clearly=m in tuned) for m, row in compared.items()}
-    winners = [m for m in compared if better[m] and not bad[m]]
-    if winners:
-        winners.sort(
-            key=lambda m: (-len(_metrics(compared[m], 1, clearly=True)), len(worse[m]), _loss(results, m, client))
-        )
-        return _join(results, client, compared, winners)
-    for method in sorted(tuned, key=lambda m: _loss(results, m, client)):
-        plain = results.untuned(method)
-        if plain in worse and worse[plain] and not worse[method]:
-            return _no_gain(results, client, compared, method, plain)
-    if all(worse.values()) and not any(better.values()):
-        who = "every federated method is" if len(compared) > 1 else f"{printable(next(iter(compared)))} is"
-        clear = [bool(_metrics(row, -1, clearly=True)) for row in compared.values()]
-        how = "clearly" if all(clear) else "likely or clearly" if any(clear) else "likely"
-        return Verdict("stay alone", f"{who} {how} worse")
-    both = {m: f"{_said(results, row, 1)} but {_said(results, row, -1)}" for m, row in compared.items() if better[m]}
-    if both:
-        return Verdict("mixed", _together(both))
-    harms = {m: _said(results, row, -1) for m, row in compared.items() if worse[m]}
-    if harms:
-        return Verdict("no gain shown", _together(harms))
-    return Verdict("no difference shown", "no method is shown to help or harm")
-
-
-def _metrics(row: Mapping[str, Difference], sign: int, *, clearly: bool = False) -> tuple[str, ...]:
-    """The metrics in which a method is better (`sign` 1) or worse (-1) than training alone."""
-    return tuple(k for k, d in row.items() if d.sign == sign and (d.strength == "clear" or not clearly))
-
-
-def _said(results: Results, row: Mapping[str, Difference], sign: int) -> str:
-    """`clearly better in AUC and likely better in log-loss`."""
-    words: dict[str, list[str]] = {}
-    for metric in _metrics(row, sign):
-        words.setdefault(row[metric].words, []).append(results.metric_name(metric))
-    return listing([f"{word} in {listing(metrics)}" for word, metrics in words.items()])
-
-
-def _together(said: Mapping[str, str]) -> str:
-    """What each method is; those of which the same is said share a clause: `fedavg and fedprox are clearly worse in AUC`."""
-    methods: dict[str, list[str]] = {}
-    for method, text in said.items():
-        methods.setdefault(text, []).append(printable(method))
-    return "; ".join(f"{listing(who)} {'is' if len(who) == 1 else 'are'} {text}" for text, who in methods.items())
-
-
-def _join(results: Results, client: str, compared: Comparisons, winners: Sequence[str]) -> Verdict:
-    method = winners[0]
-    row, better = compared[method], _metrics(compared[method], 1)
-    reason = f"{printable(method)} is {_said(results, row, 1)} than training alone"
-    if _metrics(row, -1):
-        reason += f", but {_said(results, row, -1)}"
-    skill = beats_constant(results, client, method)
-    if skill is False:
-        reason += f"; {_no_skill(results)}"
-    clear = _metrics(row, 1, clearly=True)
-    if results.recalibrated(method):
-        return Verdict("join, then recalibrate", reason, method, better, clear=clear, skill=skill)
-    partners = _partners(results, client, method)
-    return Verdict("join with" if partners else "join", reason, method, better, partners, clear, skill)
-
-
-def _no_skill(results: Results) -> str:
-    same = "giving every row the same risk" if results.classification else "always predicting the training mean"
-    return f"not shown to beat {same}"
-
-
-def _no_gain(results: Results, client: str, compared: Comparisons, method: str, plain: str) -> Verdict:
-    reason = f"{printable(plain)} is {_said(results, compared[plain], -1)}; {printable(method)} is not shown to differ"
-    return Verdict("no gain; recalibrate if you join anyway", reason, method)
 
 
 def _partners(results: Results, client: str, method: str) -> tuple[tuple[str, float], ...]:
@@ -203,15 +219,15 @@ def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
 
 
 def harmed(results: Results, client: str) -> tuple[str, ...]:
-    """Federated methods that are clearly worse than training alone in a metric that decides."""
+    """Federated methods that are shown to be worse than training alone in a metric that decides."""
     family = results.compared.family(client)
-    return tuple(dict.fromkeys(m for (m, _), d in family.items() if d.strength == "clear" and d.sign < 0))
+    return tuple(dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign < 0))
 
 
 def helped(results: Results, client: str) -> tuple[str, ...]:
-    """Federated methods that are clearly better than training alone in a metric that decides, and worse in none."""
+    """Federated methods that are shown to be better than training alone in a metric that decides, and worse in none."""
     family = results.compared.family(client)
-    good = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "clear" and d.sign > 0)
+    good = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0)
     return tuple(m for m in good if not any(d.sign < 0 for (other, _), d in family.items() if other == m))
 
 
@@ -230,8 +246,3 @@ def whole_percent(share: float) -> str:
     ('38 %', 'less than 1 %')
     """
     return f"{share * 100:.0f} %" if share >= 0.01 else "less than 1 %"
-
-
-def _loss(results: Results, method: str, client: str) -> float:
-    value = results.mean(method, client, "loss")
-    return value if math.isfinite(value) else math.inf

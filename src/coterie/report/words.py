@@ -1,7 +1,7 @@
 """The answer in words that a physician can trust: for all clients, for each of them, and what limits it.
 
-Every method is compared with training alone in the metrics that decide; what is called better or worse follows the rule of
-`coterie.report.statistics`.
+Every method is compared with training alone in the metrics that decide; what a client should do follows the rule of
+`coterie.report.evidence`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
-from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, FEWEST_SEEDS, Difference
+from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
 from coterie.report.text import count, first_few, listing, number, printable, signed
 from coterie.report.verdicts import Kind, Verdict, beats_constant, harmed, helped, late_shares, verdict, whole_percent
 
@@ -34,28 +34,26 @@ __all__ = [
     "tell",
 ]
 
-INTERVAL = "±: 95 % interval of the difference to training alone, over seeds and patients."
-RULE = f"{INTERVAL} Likely: it excludes 0; clear: also after correction for all comparisons."
+INTERVAL = "±: 95 % interval of the difference to training alone, from own rows."
+RULE = f"{INTERVAL} Verdicts also use what the others' gains show."
 MEANINGS = {
     "AUC": "higher AUC: better ranking",
     "log-loss": "lower log-loss: more honest risks",
     "loss": "lower loss: better",
     "RMSE": "lower RMSE: smaller errors",
 }
-HEADLINE = 15
 SHOWN = 6
 NAMED = 6
 PARTNERS = 1
 PLAIN_WORDS = {"fedavg": "averaging"}
 GROUPS: dict[Kind, str] = {
     "join": "Join",
-    "join with": "Join",
-    "join, then recalibrate": "Join, then recalibrate",
-    "no gain; recalibrate if you join anyway": "No gain; recalibrate if you join anyway",
-    "stay alone": "Stay alone",
+    "probably join": "Probably join",
+    "safe to join": "Safe to join, no gain shown",
     "mixed": "Mixed",
-    "no gain shown": "No gain shown",
-    "no difference shown": "No difference shown",
+    "probably stay alone": "Probably stay alone",
+    "stay alone": "Stay alone",
+    "undecided": "Undecided",
     "too few rows to tell": "Too few rows to tell",
     "no verdict": "No verdict",
 }
@@ -115,47 +113,15 @@ def facts(results: Results) -> list[str]:
 
 
 def headline(results: Results, verdict: Verdict) -> str:
-    """A verdict in at most about 15 words: `Join with Hungary (meritfed): clearly better in AUC.`"""
-    forms = (_in_full(results, verdict), _in_short(results, verdict))
-    return next((text for text in forms if len(text.split()) <= HEADLINE), forms[-1])
-
-
-def _in_full(results: Results, verdict: Verdict) -> str:
-    method = f" ({printable(verdict.method)})" if verdict.method else ""
-    if verdict.joins:
-        strength = "clearly better" if verdict.clear else "likely better"
-        why = f"{strength}; not shown to beat a constant" if verdict.skill is False else _better(results, verdict)
-        return f"{badge(results, verdict)}{method}: {why}."
-    if verdict.kind == "no gain; recalibrate if you join anyway":
-        return f"{badge(results, verdict)}{method}."
-    if verdict.kind == "no difference shown":
-        return f"{badge(results, verdict)}."
+    """A verdict in one sentence: `Join with Hungary: meritfed lowers the log-loss by about .03 (95 %: .01 to .05).`"""
     return f"{badge(results, verdict)}: {verdict.reason}."
-
-
-def _better(results: Results, verdict: Verdict) -> str:
-    """`clearly better in log-loss, likely in AUC`."""
-    clear = [results.metric_name(m) for m in verdict.metrics if m in verdict.clear]
-    likely = [results.metric_name(m) for m in verdict.metrics if m not in verdict.clear]
-    parts = [f"{strength} in {listing(names)}" for strength, names in (("clearly", clear), ("likely", likely)) if names]
-    return ", ".join(parts).replace(" in ", " better in ", 1)
-
-
-def _in_short(results: Results, verdict: Verdict) -> str:
-    if verdict.joins:
-        kind: Kind = "join" if verdict.kind == "join with" else verdict.kind
-        return _in_full(results, verdict._replace(kind=kind, partners=()))
-    if verdict.kind == "mixed":
-        return "Mixed: what is better in one metric is worse in another."
-    if verdict.kind == "no gain shown":
-        return "No gain shown: some methods are worse, and none is better."
-    return f"{badge(results, verdict)}."
 
 
 def badge(results: Results, verdict: Verdict) -> str:
     """The kind of a verdict with its partners: `Join with Hungary`."""
-    partners = listing(first_few([results.names[c] for c, _ in verdict.partners], PARTNERS))
-    return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' ' + partners if partners else ''}"
+    partners = listing(first_few([results.names[c] for c, _ in verdict.partners], PARTNERS)) if verdict.joins else ""
+    later = ", then recalibrate" if verdict.recalibrate and verdict.joins else ""
+    return f"{verdict.kind[0].upper()}{verdict.kind[1:]}{' with ' + partners if partners else ''}{later}"
 
 
 def _numbers(results: Results, client: str, verdict: Verdict, groupings: Mapping[str, Groups]) -> list[str]:
@@ -219,7 +185,7 @@ def constant(results: Results, client: str) -> str:
     methods = [m for m in results.methods if m not in results.references]
     beats = {m: beats_constant(results, client, m) for m in methods}
     known = {m: b for m, b in beats.items() if b is not None}
-    if results.compared.too_few_rows(client) or not known or all(known.values()):
+    if results.compared.small(client) or not known or all(known.values()):
         return ""
     better = [printable(m) for m, b in known.items() if b]
     metric = "rmse" if "rmse" in results.metrics else "loss"
@@ -247,6 +213,9 @@ def _answer(results: Results, verdicts: dict[str, Verdict], groupings: Mapping[s
     for client in verdicts:
         groups[GROUPS[verdicts[client].kind]].append(client)
     lead = " ".join(f"{group}: {named(results, who)}." for group, who in groups.items() if who)
+    if lead.startswith("No verdict"):
+        reasons = dict.fromkeys(v.reason for v in verdicts.values())
+        lead += f" {listing([*reasons]).capitalize()}."
     methods = (f"{label(results, m)}: {text}." for m in results.federated if (text := _overall(results, m)))
     return (lead, *methods, *(groups_in_words(results, m, grouping) for m, grouping in groupings.items()))
 
@@ -271,10 +240,10 @@ def named(results: Results, clients: Sequence[str]) -> str:
 def _overall(results: Results, method: str) -> str:
     """One method for all clients: whom it helps and harms, and the mean over clients."""
     parts = []
-    judged = [c for c in results.clients if not results.compared.too_few_rows(c)]
+    judged = [c for c in results.clients if not results.compared.small(c)]
     for verb, decide in (("better", helped), ("worse", harmed)):
         who = [c for c in judged if method in decide(results, c)]
-        parts += [f"clearly {verb} for {_counted(results, who, len(judged))}"] if who else []
+        parts += [f"{verb} for {_counted(results, who, len(judged))}"] if who else []
     served = results.served(method)
     if 0 < len(served) < len(results.clients):
         parts.append(f"serves {_counted(results, served, len(results.clients))}")
@@ -305,17 +274,16 @@ def _caveats(results: Results, shown: int) -> list[str]:
         least = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
         has = "has" if len(rare) == 1 else "have"
         texts.append(f"AUC covers {total - len(rare)} of {total} clients: {named(results, rare)} {has} {least}.")
-    if compared and seeds < FEWEST_SEEDS:
+    if compared and not results.compared.enough_seeds:
         texts += [INTERVAL] if seeds > 1 else []
-        texts.append(f"{count(seeds, 'seed')} cannot show a difference; repeat with --seeds 5.")
+        texts.append(f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5.")
     elif compared:
         texts.append(RULE)
-        few = sum(results.compared.too_few_rows(c) for c in results.clients)
-        if 0 < few < len(results.clients):
-            who = f"{count(few, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows"
+        if 0 < (few := sum(results.compared.small(c) for c in results.clients)) < len(results.clients):
+            who = f"{count(few, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows, or few of a class"
             texts.append(f"Counts leave out {who}; means do not.")
         if results.outcomes_missing:
-            texts.append("Losses per patient were not saved, so that nothing is called clear.")
+            texts.append("Losses per patient were not saved, so that there is no verdict.")
     for method, twins in results.coincide.items():
         names, verb = listing([printable(m) for m in twins]), "gives" if len(twins) == 1 else "give"
         texts.append(f"{names} {verb} the same numbers as {printable(method)} in every digit; shown once.")

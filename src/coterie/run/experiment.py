@@ -16,7 +16,9 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, placed, require
 from coterie.base.modules import load_object
 from coterie.config.hooks import check_hooks, check_object
+from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, METHODS, MODELS, Registry
+from coterie.config.run import MethodEntry, ModelTable, ReportTable, RunTable, Tuning
 from coterie.config.schema import (
     build,
     options_of,
@@ -25,12 +27,9 @@ from coterie.config.schema import (
 from coterie.contract.engine import EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Method, filters_of
-from coterie.contract.training import LocalSGD
 from coterie.run.callbacks import Callback
-from coterie.run.entries import MethodEntry, ModelTable, ReportTable, RunTable
 from coterie.run.files import ALL, own_objects
 from coterie.run.grid import apply, check_grid, names_of, settings_of
-from coterie.run.personalisation import Tuning
 
 __all__ = [
     "Experiment",
@@ -109,7 +108,7 @@ class Experiment:
             require(
                 name in objects,
                 f"{where} names {name}, an object of a Python program; go on there, with the same object: ct.compare(..., "
-                "folder=..., resume=True)",
+                "folder=..., settings=ct.StudySettings(resume=True))",
             )
         build_local(tables.get("local", {}), f"{where}, [local]")
         entries = tables.get("methods", [])

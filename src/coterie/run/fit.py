@@ -21,24 +21,24 @@ from coterie.base.interrupts import heeded
 from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copied
 from coterie.config.hooks import check_object
+from coterie.config.local import LocalSGD
 from coterie.config.registry import MODELS
+from coterie.config.rules import Rule, obey
+from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Attack, Method, MethodLike, filters_of, validation_kept
-from coterie.contract.training import LocalSGD
 from coterie.data.registry import clients_of, load
-from coterie.engines.inprocess import InProcess
+from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
-from coterie.run.arguments import check_types
 from coterie.run.callbacks import keeps_validation
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import find_method, method_table, model_of
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.model_files import load_model_file
-from coterie.run.personalisation import Tuning, finetune
-from coterie.run.settings import RunSettings
+from coterie.run.personalisation import finetune
 
 __all__ = ["fit", "one_thread", "personalise", "start_from"]
 
@@ -113,7 +113,7 @@ def fit(
         InputError: bad arguments or data, before any training.
         RunError: the run cannot go on (too few clients reply, the model diverges); the checkpoint holds the last complete round.
     """
-    check_types(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
+    _check(local=local, init=init, settings=settings, filters=filters, checkpoint=checkpoint)
     check_object(engine, EngineSpec)
     resumable = checkpoint is not None or not settings.resume
     require(resumable, "resume needs the checkpoint of the run that goes on; give checkpoint")
@@ -147,6 +147,25 @@ def fit(
         finally:
             opened.close()
     return replace(run, meaning=Meaning.of(opened.loss, rows))
+
+
+_ARGUMENTS = {
+    "run": Rule(lambda v: isinstance(v, Run), "a run, as fit returns it"),
+    "clients": Rule(lambda v: isinstance(v, Clients), "Clients, as data.from_tensors makes them"),
+    "checkpoint": Rule(lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder"),
+    "local": Rule(lambda v: v is None or isinstance(v, LocalSGD), "None or LocalSGD(...)"),
+    "init": START,
+    "settings": Rule(lambda v: isinstance(v, RunSettings), "RunSettings(...)"),
+    "steps": Rule(lambda v: isinstance(v, Sequence), "a list of numbers such as (0, 10)"),
+    "lr": Rule(lambda v: isinstance(v, Sequence), "a list of numbers such as (0.1, 1.0)"),
+    "filters": Rule(lambda v: isinstance(v, Sequence), "a list of filters such as [TopK(0.01)]"),
+}
+
+
+def _check(**arguments: Any) -> None:
+    """Raise `InputError` that names an argument of another type, and says what it must be."""
+    for name, value in arguments.items():
+        obey(_ARGUMENTS[name], value, name)
 
 
 def _clients(given: Any, seed: int) -> Clients:
@@ -219,7 +238,7 @@ def personalise(
     Raises:
         InputError: bad settings, no validation rows, or a run that was trained on them.
     """
-    check_types(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
+    _check(run=run, clients=clients, settings=settings, steps=steps, lr=lr)
     check_object(engine, EngineSpec)
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.base.errors import InputError, cut, nearest, require
-from coterie.run.entries import MethodEntry
+from coterie.config.run import MethodEntry
 
 __all__ = ["apply", "check_grid", "names_of", "settings_of"]
 

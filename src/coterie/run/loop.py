@@ -21,16 +21,16 @@ from coterie.base.rng import Rng
 from coterie.compute.appeal import measure_appeal, staying
 from coterie.compute.capacity import check_free_memory, free_bytes
 from coterie.config.hooks import check_object
+from coterie.config.local import LocalSGD
+from coterie.config.run import RunSettings
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
-from coterie.contract.training import LocalSGD
 from coterie.run.callbacks import Followers
 from coterie.run.checkpoint import RoundFiles, fingerprints
 from coterie.run.evaluation import Divergence, Evaluator
 from coterie.run.history import Record, Run, Timing
-from coterie.run.settings import RunSettings
 
 __all__ = ["run_method"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,39 +17,15 @@ from torch import Tensor
 from coterie.base.errors import InputError, require
 from coterie.base.vector import Layout
 from coterie.compute.cohort import Cohort
-from coterie.config.rules import COUNT, POSITIVE, SIZE, Rule, list_of, one_of, optional
-from coterie.config.schema import options
+from coterie.config.run import RunSettings, Tuning
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.task import Model, ModelOfEach, Size, task
-from coterie.contract.wire import PerClient, wire_type
+from coterie.contract.wire import PerClient
 from coterie.run.evaluation import Evaluator
 from coterie.run.history import Record, Run
-from coterie.run.settings import RunSettings
 
-__all__ = ["PARTS", "Tuned", "Tuning", "finetune", "tunable", "tune"]
-
-PARTS = ("all", "last", "bias")
-"""What can be tuned."""
-_WITH_ZERO = Rule(lambda v: list_of(COUNT, "").test(v) and 0 in v, "a list of ints >= 0 with 0 among them")
-
-
-@wire_type
-@options
-class Tuning:
-    """Settings of personalisation: `personalise` of a [[methods]] entry.
-
-    Attributes:
-        part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone.
-        steps: numbers of steps to choose from; 0, the model as it is, is among them.
-        lr: learning rates to choose from, each > 0.
-        batch_size: rows of a step; default: all training rows.
-    """
-
-    part: Annotated[str, one_of(*PARTS)] = "bias"
-    steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
-    lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (0.01, 0.1, 1.0)
-    batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
+__all__ = ["Tuned", "finetune", "tunable", "tune"]
 
 
 class Tuned(NamedTuple):

@@ -16,15 +16,14 @@ from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.files import found
 from coterie.base.identity import code_hash, identity
 from coterie.base.vector import add_tensors
+from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, CALLBACKS, DATASETS, ENGINES, FILTERS, METHODS, MODELS, Registry
+from coterie.config.run import StudySettings
 from coterie.config.schema import build, spell
 from coterie.contract.engine import EngineSpec
-from coterie.contract.training import LocalSGD
 from coterie.run.callbacks import Callback
-from coterie.run.entries import RunTable
 from coterie.run.experiment import Experiment, method_table
 from coterie.run.files import OBJECT
-from coterie.run.settings import RunSettings
 
 __all__ = ["data_table", "experiment_of", "object_name"]
 
@@ -33,50 +32,60 @@ WHERE = "ct.compare"
 
 def experiment_of(
     methods: Sequence[Any] | Mapping[str, Any],
-    clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
+    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | str | os.PathLike[str],
     model: Any,
-    rounds: int,
-    seeds: int | Sequence[int],
+    run: Mapping[str, Any],
     *,
-    jobs: int,
-    data: Mapping[str, Any],
-    split: Mapping[str, Any],
     engine: EngineSpec,
     attack: Any,
     filters: Sequence[Any],
-    local: LocalSGD | None,
-    init: Any,
-    tune: Mapping[str, Sequence[Any]],
-    yardstick: str | None,
-    settings: RunSettings,
+    settings: StudySettings,
 ) -> Experiment:
-    """The experiment of these values (`compare` says what they are); its `objects` are what files cannot spell.
+    """Make the experiment of these values; its `objects` are what files cannot spell.
 
-    Raises `InputError` as a TOML file does.
+    Args:
+        methods: As for `compare`.
+        clients: As for `compare`.
+        model: As for `compare`.
+        run: Keys of the [run] table that are no settings: `rounds` and `seeds`.
+        engine: As for `compare`.
+        attack: As for `compare`.
+        filters: As for `compare`.
+        settings: What is the same for every method and seed.
+
+    Raises:
+        InputError: As for the tables of a TOML file.
     """
     spelling = _Spelling()
-    start = {} if init is None else {"init": os.fspath(init) if _is_path(init) else spelling.keep(init, "state-dict")}
+    start = settings.init
+    grid = settings.tune if isinstance(settings.tune, Mapping) else {}
+    data = spelling.data(clients)
+    split = data.pop("split", {})
     tables = {
-        "data": {**spelling.data(clients), **data},
-        "split": dict(split),
-        "tune": {key: list(v) if isinstance(v, list | tuple | range) else v for key, v in tune.items()},
+        "data": data,
+        "split": spell(split) if dataclasses.is_dataclass(split) else split,
+        "tune": {key: list(v) if isinstance(v, list | tuple | range) else v for key, v in grid.items()},
         "model": {
             **spelling.table(MODELS, model),
-            **start,
+            **(
+                {}
+                if start is None
+                else {"init": os.fspath(start) if _is_path(start) else spelling.keep(start, "state-dict")}
+            ),
             **({"freeze": list(settings.freeze)} if settings.freeze else {}),
         },
-        "local": spell(local or LocalSGD()),
-        "methods": spelling.methods(methods, local),
+        "local": spell(settings.local or LocalSGD()),
+        "methods": spelling.methods(methods, settings.local),
         "engine": spelling.table(ENGINES, engine),
         "attack": {} if attack is None else spelling.table(ATTACKS, attack),
         "filters": [spelling.table(FILTERS, one) for one in filters],
         "callbacks": [spelling.table(CALLBACKS, one) for one in settings.callbacks if isinstance(one, Callback)],
-        "run": spelling.run(settings, rounds, seeds, jobs) | ({"yardstick": yardstick} if yardstick else {}),
+        "run": spelling.run(settings, run),
     }
     experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
     functions = tuple(one for one in settings.callbacks if not isinstance(one, Callback))
-    run = dataclasses.replace(experiment.run, callbacks=functions, strict_wire=settings.strict_wire)
-    return dataclasses.replace(experiment, run=run)
+    table = dataclasses.replace(experiment.run, callbacks=functions, strict_wire=settings.strict_wire)
+    return dataclasses.replace(experiment, run=table)
 
 
 def data_table(given: str | os.PathLike[str]) -> dict[str, str]:
@@ -126,14 +135,17 @@ class _Spelling:
             pass
         return {"name": self.keep(value)}
 
-    def data(self, clients: Any) -> dict[str, str]:
-        """The [data] table of clients, of a function that makes those of a seed, or of what `data_table` takes."""
+    def data(self, clients: Any) -> dict[str, Any]:
+        """Return the [data] table of clients, of a function that makes those of a seed, or of what `data_table` takes."""
         if _is_path(clients):
             return data_table(clients)
-        require(
-            isinstance(clients, Clients) or callable(clients),
-            f"clients must be Clients, a function of seed that gives them, a data set's name or a folder; got {cut(clients)}",
-        )
+        if isinstance(clients, Mapping):
+            return dict(clients)
+        if not (isinstance(clients, Clients) or callable(clients)):
+            raise InputError(
+                "clients must be Clients, a function of seed that gives them, a data set's name, a folder or a table; "
+                f"got {cut(clients)}"
+            )
         return {"name": self.keep(clients, clients.name if isinstance(clients, Clients) else "")}
 
     def methods(self, given: Any, local: LocalSGD | None) -> list[dict[str, Any]]:
@@ -156,13 +168,12 @@ class _Spelling:
                 return {"name": name, **spelled}
         return {"name": self.keep(method), "label": type(method).__name__.lower()}
 
-    def run(self, settings: RunSettings, rounds: int, seeds: int | Sequence[int], jobs: int) -> dict[str, Any]:
-        """The [run] table."""
-        shared = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-        table = spell(RunTable(**shared)) | {"rounds": rounds, "jobs": jobs}
+    def run(self, settings: StudySettings, further: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the [run] table."""
+        table = spell(settings)
         if callable(settings.loss):
             table["loss"] = self.keep(settings.loss)
-        return {**table, "seeds": seeds if isinstance(seeds, int) else list(seeds)}
+        return {**table, **{key: list(v) if isinstance(v, Sequence) else v for key, v in further.items()}}
 
 
 def _is_path(value: Any) -> bool:

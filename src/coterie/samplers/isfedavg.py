@@ -40,8 +40,7 @@ from torch import Tensor
 
 from coterie.compute.cohort import Cohort
 from coterie.config.rules import SHARE
-from coterie.config.schema import options
-from coterie.contract.wire import wire_type
+from coterie.config.schema import options, wire_type
 from coterie.samplers.weighted import Preset, Weighted
 
 __all__ = ["GradientNormSampler", "ISFedAvg"]

@@ -44,12 +44,12 @@ from torch import Tensor
 from coterie.base.errors import InputError, nearest, require
 from coterie.compute.cohort import Cohort
 from coterie.config.rules import SHARE, Rule, one_of
-from coterie.config.schema import options
+from coterie.config.schema import options, wire_type
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Flag, Holds, Model, task
-from coterie.contract.wire import PerClient, wire_type
+from coterie.contract.wire import PerClient
 from coterie.samplers.weighted import (
     Counts,
     Kept,

@@ -36,11 +36,10 @@ from torch import Tensor
 
 from coterie.compute.cohort import Cohort
 from coterie.config.rules import SHARE
-from coterie.config.schema import options
+from coterie.config.schema import options, wire_type
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
 from coterie.contract.task import Holds, task
-from coterie.contract.wire import wire_type
 from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised
 
 __all__ = ["ClassShareSampler", "PjIS"]

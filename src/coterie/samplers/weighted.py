@@ -18,12 +18,12 @@ from coterie.base.errors import require
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import local_update
+from coterie.config.local import LocalSGD
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Sampler
 from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, task
-from coterie.contract.training import LocalSGD
 from coterie.solvers.sampling import row_weights, with_replacement
 
 __all__ = ["Counts", "Kept", "Preset", "Weighted", "class_counts", "kept_shares", "normalised", "number_of_classes"]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import require
+from coterie.base.errors import require, visible
 from coterie.base.files import write_atomically
+from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
+from coterie.config.schema import spell
 from coterie.contract.filters import Filter
 from coterie.contract.method import filters_of
 from coterie.contract.requests import declared
-from coterie.contract.training import LocalSGD
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import Allowed
@@ -96,7 +98,14 @@ def read_approved(settings_file: Path) -> Approved:
 
 
 def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
-    """What a plan will ask of a site, and what will leave it, line by line."""
+    """Yield what a plan will ask of a site and what will leave it line by line, with the whole plan at the end.
+
+    Whoever wrote the plan may have put anything into its texts, so each line is `visible`.
+    """
+    yield from map(visible, _lines(approved, settings))
+
+
+def _lines(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     experiment, deployment = approved.plan.experiment, approved.plan.deployment
     options, run = table_options(experiment.data), experiment.run
     yield f"plan      SHA-256 {approved.hash}"
@@ -113,7 +122,7 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
         yield f"method    {entry.label}: {run.rounds} rounds{_trained(getattr(method, 'local', None))}"
         yield from (f"          before it leaves, {_changed(one)}" for one in filters)
         for one, _ in declared(method).values():
-            fields = ", ".join(_said(k, kind) for k, kind in one.task.kinds.items())
+            fields = ", ".join(_said(k, kind, filters) for k, kind in one.task.kinds.items())
             times = one.most_models(len(deployment.sites)) * deployment.runs
             yield f"          {short(one.task.name)} leaves: {fields}; of up to {times} models in each round"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
@@ -127,6 +136,13 @@ def in_words(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     yield "still     an update says something about the rows that made it: a dishonest server can find some (docs/trust.md)"
     refused = ", ".join(settings.refuse)
     yield f"refused   {refused or 'no task of the plan'}"
+    yield "the plan  as it is written, with all defaults:"
+    for table, values in {**experiment.tables(), "deploy": spell(deployment)}.items():
+        for number, row in enumerate(values if isinstance(values, list) else [values]):
+            where = f"{table}.{number}" if isinstance(values, list) else table
+            yield from (
+                f"          [{where}] {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row.items()
+            )
 
 
 def _trained(local: Any) -> str:
@@ -146,14 +162,17 @@ def _changed(one: Filter) -> str:
     return f"it passes {FILTERS.name_of(one)}"
 
 
-def _said(field: str, kind: str) -> str:
+def _said(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
     words = {
         "update": "a local model minus the one received",
         "gradient": "a gradient",
         "gap": "a difference of losses",
         "stay": "a difference of losses",
     }
-    return f"{field} ({words[kind]})" if kind in words else field
+    meaning = [words[kind]] if kind in words else []
+    bare = bool(filters) and not any(kind in one.kinds for one in filters)
+    meaning += ["as it is, through no filter"] * bare
+    return f"{field} ({', '.join(meaning)})" if meaning else field
 
 
 def fits(approved: Approved, settings: SiteSettings) -> None:

@@ -7,11 +7,13 @@ hash, and continues the last whole line.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +25,8 @@ __all__ = ["Log", "Verified", "entries", "verified"]
 
 TORN = "torn"
 _START = "0" * 64
+_PIECE = 1 << 20
+"""Bytes of the reserve that are given back when the disk is full."""
 
 
 class Log:
@@ -30,14 +34,38 @@ class Log:
 
     Args:
         path: the file; a file that is there is continued.
+        reserve: bytes of disk that are kept beside it for urgent lines, where there is room.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, reserve: int = 0) -> None:
         self.path = path
+        self._reserve = path.with_name(f"{path.name}.reserve")
+        if reserve:
+            self._keep(reserve)
         self._end, self._chain = 0, _START
 
-    def write(self, **values: Any) -> None:
-        """Append one entry, with the time. Raises `OSError` where the file cannot be written."""
+    def _keep(self, size: int) -> None:
+        """Take room on the disk while there is some; a log without reserve refuses earlier, and nothing else."""
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self._reserve, "ab") as file:
+                if file.tell() < size:
+                    os.posix_fallocate(file.fileno(), 0, size)
+
+    def write(self, *, urgent: bool = False, **values: Any) -> None:
+        """Append one entry, with the time. Where the disk is full, an urgent one takes its room from the reserve.
+
+        Raises `OSError` where the file cannot be written.
+        """
+        try:
+            self._append(values)
+        except OSError as error:
+            if not urgent or error.errno != errno.ENOSPC or not self._reserve.exists():
+                raise
+            os.truncate(self._reserve, max(0, self._reserve.stat().st_size - _PIECE))
+            self._append(values)
+
+    def _append(self, values: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -14,15 +14,21 @@ from coterie.base.errors import InputError, nearest, require
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
-from coterie.engines.inprocess import InProcess
+from coterie.contract.requests import declared
+from coterie.engines.specs import InProcess
+from coterie.filters.clip import Clip
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
 from coterie.run.tables import read_tables
+from coterie.sites.settings import short
 from coterie.sites.tables import table_options
 
 __all__ = ["PLAN_FILE", "Deployment", "Plan", "read_plan"]
 
 PLAN_FILE = "plan.toml"
+LEAST_NOISE = 1e-4
+"""The least deviation of secret noise, as a share of the bound of updates."""
 _SITE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _ORGANISATION = re.compile(r"[A-Za-z0-9_]+")
@@ -107,5 +113,32 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     require(lie is None, f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
     require(tuned is None, f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
+    _check_filters(experiment, path)
     require(type(experiment.engine) is InProcess, f"{path}: [engine] does not go with [deploy]; drop it")
     return experiment
+
+
+def _check_filters(experiment: Experiment, path: Path) -> None:
+    """Raise `InputError` for noise that hides nothing, and for methods that send beside the filters what these are to hide."""
+    noise = [one for one in experiment.filters if isinstance(one, GaussianNoise) and one.secret]
+    bounds = [one.bound for one in experiment.filters if isinstance(one, Clip)]
+    if noise and not bounds:
+        raise InputError(
+            f"{path}, filters: secret noise hides a row only behind a bound; give the filter clip beside it"
+        )
+    if noise and noise[0].sigma < LEAST_NOISE * min(bounds):
+        raise InputError(
+            f"{path}, filters: noise of deviation {noise[0].sigma} hides nothing of updates of length {min(bounds)}; give "
+            f"gaussian-noise a sigma of at least {LEAST_NOISE * min(bounds):g}"
+        )
+    for entry in experiment.methods if experiment.filters else ():
+        method = experiment.build_method(entry)
+        for one, _ in declared(method).values():
+            bare = next((field for field, form in one.task.forms.items() if form.model), None)
+            if noise and method.is_reference:
+                bare = next(iter(one.task.kinds))
+            if bare is not None:
+                raise InputError(
+                    f"{path}: method {entry.label!r} sends {bare!r} of {short(one.task.name)} as it is, beside the filters; leave out "
+                    "the method or the filters"
+                )

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError
+from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.wire import Ask, Context, decode, encode, header
 from coterie.sites.approval import approved_file, read_approved
@@ -30,6 +32,9 @@ __all__ = ["SERVER", "Site"]
 SERVER = "server"
 """The server's name, under which FLARE lets it call; no site can have it."""
 MEGABYTE = 2**20
+MINUTE, HOUR, MOST_REFUSALS = 60.0, 3600.0, 100
+RESERVE = 64 * MEGABYTE
+"""Bytes of disk that are kept for lines about the server: nothing is answered that is not logged."""
 _BEGINNINGS = ("open", "encode", "prepare")
 
 
@@ -50,11 +55,12 @@ class Site:
         self._hash, self._unready = "", ""
         try:
             self._settings = read_settings(settings_file)
-            self._log = Log(Path(self._settings.log))
+            self._log = Log(Path(self._settings.log), reserve=RESERVE)
             self._hash = read_approved(settings_file).hash
         except InputError as error:
             self._unready = str(error).replace(str(settings_file.parent), "").replace(str(Path.home()), "~")
         self._lock = threading.Lock()
+        self._strangers = _Strangers()
         self._newest = -1
         self._journal: dict[str, bytes] = {}
         self._child: _Child | None = None
@@ -67,14 +73,14 @@ class Site:
     def is_free(self, caller: str) -> bool:
         """Whether no message is being answered; only the server is told."""
         if caller != SERVER:
-            self._refuse({}, b"", caller, "only the server may ask")
+            self._refuse_stranger(b"", caller)
             return False
         return not self.busy
 
     def handle(self, message: Any, caller: str) -> bytes:
         """The answer to a message of `caller`, whom the transport has authenticated; what goes wrong is a sentence under `failed`."""
         if caller != SERVER:  # before anything is read, and without a lock: nobody else can make the site wait
-            return self._refuse({}, message if isinstance(message, bytes) else b"", caller, "only the server may ask")
+            return self._refuse_stranger(message if isinstance(message, bytes) else b"", caller)
         if not isinstance(message, bytes):
             return self._refuse({}, b"", caller, "no message of coterie")
         with self._lock:  # calls come in threads, and one that timed out may still run
@@ -121,6 +127,14 @@ class Site:
             )
         return _failure(about, why) if why else answer
 
+    def _refuse_stranger(self, message: bytes, caller: str) -> bytes:
+        """Refuse anybody but the server. The log gets a line for each caller and minute, not for each call: it must not be filled."""
+        why = "only the server may ask"
+        calls = self._strangers.calls_to_log(caller, time.monotonic())
+        if calls:
+            self._write({}, message, caller, "refused", 0, {"refused": why, "calls": calls})
+        return _failure({}, why)
+
     def _refuse(self, about: Mapping[str, Any], message: bytes, caller: str, why: str) -> bytes:
         answer = _failure(about, why)
         self._write(about, message, caller, "refused", len(answer), {"refused": why})
@@ -147,7 +161,7 @@ class Site:
             "bytes_up": up,
         }
         try:
-            self._log.write(**entry, **told)
+            self._log.write(urgent=caller == SERVER, **entry, **told)
         except OSError as error:
             return f"its site cannot write its log ({error.strerror}), and refuses every request until it can"
         return ""
@@ -167,6 +181,42 @@ class Site:
         return child
 
 
+class _Strangers:
+    """Counts the calls of those who may not ask."""
+
+    def __init__(self) -> None:
+        self._callers: dict[str, _Calls] = {}
+        self._lock = threading.Lock()
+
+    def calls_to_log(self, caller: str, now: float) -> int:
+        """Count a call; returns how many calls of this caller a line of the log must speak of now, or 0.
+
+        A caller that was refused `MOST_REFUSALS` times is ignored for an hour.
+        """
+        with self._lock:
+            calls = self._callers.setdefault(caller, _Calls())
+            calls.unsaid += 1
+            if now < calls.ignored_until:
+                return 0
+            calls.refused += 1
+            if calls.refused == MOST_REFUSALS:
+                calls.refused, calls.ignored_until = 0, now + HOUR
+            elif now < calls.said_at + MINUTE:
+                return 0
+            unsaid, calls.unsaid, calls.said_at = calls.unsaid, 0, now
+            return unsaid
+
+
+@dataclass
+class _Calls:
+    """Of one caller: calls of which the log does not speak yet, when it last did, refusals, and until when the caller is ignored."""
+
+    unsaid: int = 0
+    said_at: float = -math.inf
+    refused: int = 0
+    ignored_until: float = -math.inf
+
+
 def _failure(about: Mapping[str, Any], why: str) -> bytes:
     serial = about.get("serial")
     return encode({"serial": serial if type(serial) is int else -1, "failed": why})
@@ -174,7 +224,7 @@ def _failure(about: Mapping[str, Any], why: str) -> bytes:
 
 def _short(value: Any) -> Any:
     """What a log keeps of a value that anybody may have sent."""
-    return value if value is None or type(value) is int else "".join(c for c in str(value) if c.isprintable())[:100]
+    return value if value is None or type(value) is int else visible(str(value)[:100])
 
 
 class _Child:

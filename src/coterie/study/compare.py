@@ -10,25 +10,22 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from coterie.base.clients import Clients
-from coterie.base.errors import nearest, require
+from coterie.base.errors import InputError, nearest, require
 from coterie.base.files import write_atomically
 from coterie.config.registry import MODELS
+from coterie.config.rules import Rule, obey
+from coterie.config.run import RunSettings, StudySettings
 from coterie.contract.engine import EngineSpec
-from coterie.contract.training import LocalSGD
-from coterie.engines.inprocess import InProcess
-from coterie.run.arguments import check_types
+from coterie.engines.specs import InProcess
 from coterie.run.files import YARDSTICKS
 from coterie.run.hashes import refuse_damaged_outcomes
 from coterie.run.plots import draw
-from coterie.run.settings import RunSettings
 from coterie.run.spelling import experiment_of
-from coterie.study.progress import Event
 from coterie.study.search import tuned
 from coterie.study.sweep import run_experiment
 
@@ -45,55 +42,41 @@ __all__ = ["Comparison", "compare"]
 TABLES = ("summary", "history", "weights", "timing")
 MOST_PANELS = 12
 _HERE = InProcess()
-_USUAL = RunSettings()
+_USUAL = StudySettings()
+_FOLDER = Rule(lambda v: v is None or isinstance(v, str | os.PathLike), "None or a folder")
+_FILTERS = Rule(lambda v: isinstance(v, Sequence), "a list of filters such as [TopK(0.01)]")
+_SETTINGS = Rule(lambda v: isinstance(v, RunSettings), "StudySettings(...) or RunSettings(...)")
 
 
 def compare(
     methods: Sequence[Any] | Mapping[str, Any],
-    clients: Clients | Callable[..., Clients] | str | os.PathLike[str],
+    clients: Clients | Callable[..., Clients] | Mapping[str, Any] | str | os.PathLike[str],
     model: Any = MODELS.default,
     rounds: int = 50,
     seeds: int | Sequence[int] = 5,
     *,
     folder: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    jobs: int = 1,
-    data: Mapping[str, Any] = MappingProxyType({}),
-    split: Mapping[str, Any] = MappingProxyType({}),
     engine: EngineSpec = _HERE,
     attack: Any = None,
     filters: Sequence[Any] = (),
-    local: LocalSGD | None = None,
-    init: Any = None,
-    tune: bool | Mapping[str, Sequence[Any]] = False,
-    yardstick: str | None = None,
     settings: RunSettings = _USUAL,
-    progress: Callable[[Event], None] | None = None,
 ) -> Comparison:
     """Run methods on the same clients with several seeds, as `coterie compare` and `coterie run` do.
 
     Args:
         methods: what `fit` takes, or names such as "fedavg+bias", whose clients tune that part after training; by label in a dict.
-        clients: `Clients`, which are the same for all seeds; a function that gives those of `seed=...`; the name of a data set; or a
-            folder.
+        clients: `Clients`, which are the same for all seeds; a function that gives those of `seed=...`; the name of a data set; a
+            folder; or a [data] table such as {"folder": "my-clients", "label": "outcome", "split": {"kind": "iid"}}, with the [split]
+            table in it.
         model: as for `fit`; a module starts every seed from the weights that it has.
         rounds: number of rounds.
         seeds: 5 means 0 to 4; a list names them.
         folder: the run directory; None: a temporary one, which goes with what is returned.
-        resume: resume where this run stopped; methods and seeds may be added.
-        jobs: runs at once, each in a process of its own; no result depends on it.
-        data: further keys of [data] for a data set or folder, such as {"label": "outcome"}.
-        split: the [split] table, such as {"kind": "dirichlet", "alpha": 0.5}.
         engine: as for `fit`.
         attack: as for `fit`.
         filters: as for `fit`.
-        local: local training of every method that has some, in place of its own.
-        init: a state dict or a safetensors file to start from.
-        tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
-            {"local.lr": [0.03, 0.1]}. The trials are in `tuning.csv` of the folder.
-        yardstick: "trees" shows scikit-learn's gradient-boosted trees of each client alone, and of all rows, beside the methods.
-        settings: the loss, the metrics and whatever else is the same for every method. Callbacks run in the process of their run.
-        progress: called with an `Event` after each round.
+        settings: `StudySettings(...)`: local training, jobs, tuning, whether a run is resumed (methods and seeds may be added), and
+            what `RunSettings` has. Callbacks run in the process of their run.
 
     Returns:
         The comparison. Its `experiment.toml` says every setting; what files cannot spell, such as a module or a class that has no file,
@@ -106,35 +89,23 @@ def compare(
     >>> comparison = compare(["local", "fedavg"], "heart-disease", rounds=2, seeds=3)
     >>> comparison
     <comparison of local, fedavg on 4 clients, 3 seeds>
-    >>> comparison.verdict("switzerland").kind
+    >>> comparison.verdict("hungary").kind
     'stay alone'
     """
-    check_types(folder=folder, data=data, split=split, filters=filters, local=local, init=init, tune=tune)
-    check_types(settings=settings, progress=progress)
-    require(folder is not None or not resume, "resume needs the folder of the run that goes on")
-    require(not settings.resume, "resume is an argument of compare; leave it out of settings")
+    obey(_FOLDER, folder, "folder")
+    obey(_FILTERS, filters, "filters")
+    obey(_SETTINGS, settings, "settings")
+    study = settings if isinstance(settings, StudySettings) else StudySettings(**vars(settings))
+    if study.resume and folder is None:
+        raise InputError("resume needs the folder of the run that goes on")
+    run_table = {"rounds": rounds, "seeds": seeds}
     experiment = experiment_of(
-        methods,
-        clients,
-        model,
-        rounds,
-        seeds,
-        jobs=jobs,
-        data=data,
-        split=split,
-        engine=engine,
-        attack=attack,
-        filters=filters,
-        local=local,
-        init=init,
-        tune=tune if isinstance(tune, Mapping) else {},
-        yardstick=yardstick,
-        settings=settings,
+        methods, clients, model, run_table, engine=engine, attack=attack, filters=filters, settings=study
     )
 
     def run(place: Path) -> None:
-        chosen = tuned(experiment, place, resume=resume)[0] if tune else experiment
-        run_experiment(chosen, place, resume=resume, command="ct.compare", notify=progress)
+        chosen = tuned(experiment, place, resume=study.resume)[0] if study.tune else experiment
+        run_experiment(chosen, place, resume=study.resume, command="ct.compare", notify=study.progress)
 
     if folder is not None:
         run(Path(folder))

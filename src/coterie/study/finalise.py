@@ -17,7 +17,7 @@ from coterie.base.errors import nearest, require
 from coterie.base.files import json_rows, write_atomically
 from coterie.config.data import DEFAULT_PARTS
 from coterie.config.registry import DATASETS
-from coterie.run.entries import MethodEntry
+from coterie.config.run import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, FILES, hash_of, require_readable, write_json

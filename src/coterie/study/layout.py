@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
-from coterie.run.entries import MethodEntry
+from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_links, turn
 from coterie.run.hashes import damaged, sealed

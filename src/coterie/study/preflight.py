@@ -17,13 +17,12 @@ from coterie.base.metric_names import short_names
 from coterie.base.vector import copied
 from coterie.compute.metrics import find_metrics
 from coterie.compute.workspace import Workspace
+from coterie.config.run import MethodEntry, RunSettings
 from coterie.models import build_model
-from coterie.run.entries import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import tunable
-from coterie.run.settings import RunSettings
 
 __all__ = [
     "check_everything",

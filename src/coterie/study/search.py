@@ -11,7 +11,7 @@ from typing import Any
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, RunError, require
-from coterie.run.entries import MethodEntry
+from coterie.config.run import MethodEntry
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv

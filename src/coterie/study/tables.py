@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError, require
 from coterie.base.files import read_checkpoint, read_toml
+from coterie.config.run import MethodEntry
 from coterie.contract.wire import ClientCost
 from coterie.run.checkpoint import history_lines
-from coterie.run.entries import MethodEntry
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
 from coterie.run.hashes import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
 from coterie.run.history import Timing

@@ -19,7 +19,7 @@ from coterie.base.errors import InputError, require
 from coterie.base.loss import Loss
 from coterie.base.rows import Part, sample
 from coterie.compute.metrics import find_metrics
-from coterie.run.entries import MethodEntry
+from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import YARDSTICKS, SummaryRow
 

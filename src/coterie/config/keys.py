@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, cast
 
 from coterie.base.errors import InputError
 from coterie.config.data import KINDS_OF, Split, Tables
+from coterie.config.local import LocalSGD
 from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, MODELS, Registry
+from coterie.config.run import Attackers, ModelTable, ReportTable, RunTable
 from coterie.config.schema import Option, explanations, options_of
-from coterie.contract.training import LocalSGD
-from coterie.run.entries import ModelTable, ReportTable, RunTable
 
-__all__ = ["CHOICES", "DECLARED", "SEVERAL", "Key", "keys", "keys_of", "lasting"]
+__all__ = ["CHOICES", "DECLARED", "SEVERAL", "Key", "flagged", "keys_of", "lasting"]
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
     "data": (Tables,),
@@ -28,7 +28,7 @@ DECLARED: Mapping[str, tuple[Any, ...]] = {
     "local": (LocalSGD,),
     "run": (RunTable,),
     "engine": (ENGINES,),
-    "attack": (ATTACKS,),
+    "attack": (ATTACKS, Attackers),
     "report": (ReportTable,),
 }
 """What declares the keys of each table: classes, and registries for tables with a `name`."""
@@ -91,20 +91,28 @@ class Key(NamedTuple):
         return [value] if rule is not None and number and rule.test((value,)) else value
 
 
-def keys() -> Iterator[Key]:
-    """All keys of tables whose fields are declared."""
-    for table in DECLARED:
-        yield from keys_of(table)
-
-
 def keys_of(table: str) -> Iterator[Key]:
-    """The keys of one table."""
+    """Yield the keys of one table; of what has a name those of each class, which is imported."""
+    seen = set[str]()
     for declared in DECLARED[table]:
         if isinstance(declared, Registry):
-            yield _name_of(table, declared)
-            yield from _fields_of_entries(table, declared)
+            keys = [_name_of(table, declared), *_fields_of_entries(table, declared, declared.importable()[0])]
         else:
-            yield from _fields(table, declared)
+            keys = [*_fields(table, declared)]
+        yield from (key for key in keys if key.name not in seen)
+        seen |= {key.name for key in keys}
+
+
+def flagged(*tables: str) -> Iterator[Key]:
+    """Yield the keys of these tables, or of all, that have a flag on the command line. Neither torch nor numpy is imported."""
+    for table in tables or DECLARED:
+        for declared in DECLARED[table]:
+            if isinstance(declared, Registry):
+                classes = {name: declared[name] for name in declared.flagged}
+                keys = [_name_of(table, declared), *_fields_of_entries(table, declared, classes)]
+            else:
+                keys = [*_fields(table, declared)]
+            yield from (key for key in keys if key.flag)
 
 
 def lasting(table: str, name: str) -> set[str]:
@@ -113,7 +121,7 @@ def lasting(table: str, name: str) -> set[str]:
     for registry in (one for one in DECLARED[table] if isinstance(one, Registry) and ".py:" in name):
         own = registry.find(name, f"[{table}]")
         declared = {key for option in options_of(own) for key in option.keys} if is_dataclass(own) else set()
-        last -= {key.name for key in _fields_of_entries(table, registry)} - declared
+        last -= {key.name for key in _fields_of_entries(table, registry, registry.importable()[0])} - declared
     return last
 
 
@@ -124,7 +132,7 @@ def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Ke
             of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
             about = said.get(option.name, "")
             if option.units is not None:
-                about = str(option.units.keys[name].__doc__).lower()
+                about = str(option.units.keys[name].__doc__).partition("\n")[0].lower()
             yield Key(table, name, option, of_kinds, about)
 
 
@@ -133,12 +141,13 @@ def _name_of(table: str, registry: Registry) -> Key:
     return Key(table, "name", option, (), f"{', '.join(registry)} or FILE.py:NAME")
 
 
-def _fields_of_entries(table: str, registry: Registry) -> Iterator[Key]:
+def _fields_of_entries(table: str, registry: Registry, classes: Mapping[str, Any]) -> Iterator[Key]:
     by_name: dict[str, list[Key]] = {}
-    classes = {name: cls for name, cls in registry.importable()[0].items() if is_dataclass(cls)}
     for name, cls in classes.items():
+        if not is_dataclass(cls):
+            continue
         for key in _fields(table, cast("type", cls), (name,)):
             by_name.setdefault(key.name, []).append(key)
     for several in by_name.values():
-        shared = len(several) == len(classes)
+        shared = len(several) == len(registry)
         yield several[0]._replace(entries=() if shared else tuple(key.entries[0] for key in several))

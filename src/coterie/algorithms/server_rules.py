@@ -1,0 +1,246 @@
+r"""FedAvgM, FedAdam, FedYogi, FedAdagrad: the server takes the mean update as a direction, and goes along it with a memory.
+
+Papers: T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+2019, arXiv 1909.06335 (FedAvgM); S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan,
+"Adaptive Federated Optimization", ICLR 2021, Algorithm 2 (the others).
+
+Optimises: the mean loss over all rows.
+Sends: d + 1 up, d down (local_update).
+Memory: none.
+
+Symbols: x = x_t, D = Delta_t = sum_k p_k delta_k (an update, added), m = m_t, v = v_t, lr = eta, beta, betas = (beta_1, beta_2), tau.
+
+Differences from the papers: clients count by their rows, as in FedAvg; `weights = "uniform"` is the mean of Algorithm 2. There is no
+correction of the bias (`sgd-full` has that of Kingma and Ba), v starts at tau^2, and m at 0. FedAvgM is the heavy ball, without
+Nesterov's step. Buffers are statistics: they are averaged and do not pass through the rule.
+
+Laws:
+- FedAvgM without momentum is FedAvg, bit by bit:
+  tests/methods/test_server_rules.py::test_fedavgm_without_momentum_is_fedavg_bit_by_bit
+- the first two steps along D = 1 are those that are computed by hand:
+  tests/methods/test_server_rules.py::test_two_steps_along_one_direction_by_hand
+- a large tau without momentum is FedAvg with another rate:
+  tests/methods/test_server_rules.py::test_a_large_tau_without_momentum_is_fedavg_with_another_rate
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.base.rng import Rng
+from coterie.base.vector import shift
+from coterie.compute.tasks import local_update
+from coterie.config.local import LocalSGD
+from coterie.config.rules import BELOW_ONE, BETAS, POSITIVE, one_of
+from coterie.config.schema import options
+from coterie.contract.exchange import AT_ONCE
+from coterie.contract.federation import Federation
+from coterie.contract.method import Log, Method
+
+__all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "State"]
+
+WEIGHTS = one_of("size", "uniform")
+
+
+class State(NamedTuple):
+    """The model [d + b], the momentum m [d], and the second moment v [d] of those who have one."""
+
+    x: Tensor
+    m: Tensor
+    v: Tensor
+
+
+class _Rule(Method[State]):
+    """The rounds of all four, which differ in how m and v follow the mean update."""
+
+    local: LocalSGD
+    lr: float
+    weights: str
+    tasks = (local_update,)
+
+    def init(self, x: Tensor, federation: Federation) -> State:
+        """Start from x without momentum."""
+        m = torch.zeros_like(x[: federation.dim])
+        return State(x, m, torch.full_like(m, getattr(self, "tau", 0.0) ** 2))
+
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        equal = torch.ones(len(federation.clients)) if self.weights == "uniform" else None
+        average = federation.average(
+            federation.clients, local_update, weights=equal, x=state.x, local=self.local
+        )  # by n_k / n, or uniformly
+        mean = average.delta
+        m, v, direction = self._follow(mean[: federation.dim], state.m, state.v)
+        x = shift(state.x, torch.cat([direction, mean[federation.dim :]]), self.lr, federation.dim)
+        return State(x, m, v), {"weights": average.named(average.weights)}
+
+    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The new m and v, and the direction [d] of the step."""
+        raise NotImplementedError
+
+    def models(self, state: State) -> Tensor:
+        """One model for everybody."""
+        return state.x
+
+    def memory_estimate(self, per_round: int, clients: int) -> int:
+        """A block of updates, which are added as they come, and the moments."""
+        return min(per_round, AT_ONCE) + 2
+
+
+def _adaptive(mean: Tensor, m: Tensor, v: Tensor, beta: float, tau: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The new m (line 11), v as it is, and the direction [d] (line 15)."""
+    m = beta * m + (1 - beta) * mean
+    return m, v, m / (v.sqrt() + tau)
+
+
+@options
+class FedAvgM(_Rule):
+    r"""Let the server go along a running sum of mean updates, as a heavy ball does.
+
+    Paper: T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification", 2019, arXiv 1909.06335.
+
+    Use: clients differ and rounds zigzag: momentum averages over rounds.
+    Avoid: few clients take part in each round, and their updates have little in common.
+    Formula: m \leftarrow \beta m + \sum_k p_k \delta_k, \quad x \leftarrow x + \eta m
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate > 0; the length of a step is up to 1 / (1 - beta) times it.
+        beta: share in [0, 1) of the momentum that stays; 0 is FedAvg.
+        weights: "size": by training rows, or "uniform".
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.05, batch_size=None, steps=ct.Steps(1))
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.zero_()
+    >>> runs = [ct.fit(ct.FedAvgM(local, beta=b), clients, model=model, rounds=8) for b in (0.0, 0.5)]
+    >>> [round(float(run.x), 2) for run in runs]  # on the way to 1 / 3
+    [0.19, 0.29]
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: Annotated[float, POSITIVE] = 1.0
+    beta: Annotated[float, BELOW_ONE] = 0.9
+    weights: Annotated[str, WEIGHTS] = "size"
+
+    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        m = self.beta * m + mean
+        return m, v, m
+
+
+@options
+class FedAdam(_Rule):
+    r"""Let the server take steps of Adam along the mean update, in the form of Reddi et al.
+
+    Paper: S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
+    Optimization", ICLR 2021, Algorithm 2.
+
+    Use: entries of the model move at very different rates, as with embeddings of rare words.
+    Avoid: nobody tunes `lr` and `tau`: the length of a step then has little to do with the updates.
+    Formula: m \leftarrow \beta_1 m + (1 - \beta_1) D, \quad v \leftarrow \beta_2 v + (1 - \beta_2) D^2, \quad
+    x \leftarrow x + \eta \frac{m}{\sqrt{v} + \tau}
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate eta > 0.
+        betas: decay of m and of v, each in [0, 1).
+        tau: > 0, added to the root of v: the smaller, the more adaptive.
+        weights: "size": by training rows, or "uniform" (the paper's).
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.FedAdam(local, lr=0.03), clients, ct.models.Logistic(), rounds=80)
+    >>> round(float(run.x.sum()), 1)
+    0.3
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: Annotated[float, POSITIVE] = 0.1
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
+    tau: Annotated[float, POSITIVE] = 1e-3
+    weights: Annotated[str, WEIGHTS] = "size"
+
+    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        square = mean.square()
+        v = self.betas[1] * v + (1 - self.betas[1]) * square  # line 14
+        return _adaptive(mean, m, v, self.betas[0], self.tau)
+
+
+@options
+class FedYogi(_Rule):
+    r"""Let the server take steps of Yogi, whose second moment changes by the size of D^2 alone.
+
+    Paper: S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
+    Optimization", ICLR 2021, Algorithm 2.
+
+    Use: as for `fedadam`, where the second moment should not fall at once after a large update.
+    Avoid: as for `fedadam`.
+    Formula: v \leftarrow v - (1 - \beta_2) \, D^2 \operatorname{sign}(v - D^2)
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate eta > 0.
+        betas: decay of m and pace of v, each in [0, 1).
+        tau: > 0, added to the root of v: the smaller, the more adaptive.
+        weights: "size": by training rows, or "uniform" (the paper's).
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.FedYogi(local, lr=0.03), clients, ct.models.Logistic(), rounds=80)
+    >>> round(float(run.x.sum()), 1)
+    0.3
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: Annotated[float, POSITIVE] = 0.1
+    betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
+    tau: Annotated[float, POSITIVE] = 1e-3
+    weights: Annotated[str, WEIGHTS] = "size"
+
+    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        square = mean.square()
+        v = v - (1 - self.betas[1]) * square * torch.sign(v - square)  # line 13
+        return _adaptive(mean, m, v, self.betas[0], self.tau)
+
+
+@options
+class FedAdagrad(_Rule):
+    r"""Let the server take steps of Adagrad, which become shorter as squares of updates add up.
+
+    Paper: S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
+    Optimization", ICLR 2021, Algorithm 2.
+
+    Use: as for `fedadam`, where steps should become shorter by themselves.
+    Avoid: runs of many rounds: steps then end before the model has arrived.
+    Formula: v \leftarrow v + D^2
+
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate eta > 0.
+        beta: decay of m in [0, 1); 0 in the paper's experiments.
+        tau: > 0, added to the root of v: the smaller, the more adaptive.
+        weights: "size": by training rows, or "uniform" (the paper's).
+
+    >>> import coterie as ct, torch
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
+    >>> run = ct.fit(ct.FedAdagrad(local), clients, ct.models.Logistic(), rounds=60)
+    >>> round(float(run.x.sum()), 2)
+    0.33
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: Annotated[float, POSITIVE] = 0.1
+    beta: Annotated[float, BELOW_ONE] = 0.0
+    tau: Annotated[float, POSITIVE] = 1e-3
+    weights: Annotated[str, WEIGHTS] = "size"
+
+    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _adaptive(mean, m, v + mean.square(), self.beta, self.tau)  # line 12

@@ -1,0 +1,162 @@
+"""The [local] table of an experiment: how long, how fast and on which rows a client trains."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from coterie.base.errors import cut, require
+from coterie.config.registry import SAMPLERS
+from coterie.config.rules import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, Rule, list_of, optional
+from coterie.config.schema import Flag, InFiles, Units, options, wire_type
+
+__all__ = ["OPTIMISERS", "RATE", "Epochs", "LocalSGD", "Schedule", "Steps", "rate_of"]
+
+
+@wire_type
+@options
+class Steps:
+    """Number of batches in a round.
+
+    Attributes:
+        count: Number of batches, at least 1.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, f"Steps must be at least 1; got {self.count}")
+
+
+@wire_type
+@options
+class Epochs:
+    """Number of passes over the rows in a round.
+
+    Attributes:
+        count: Number of passes, at least 1.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, f"Epochs must be at least 1; got {self.count}")
+
+
+@wire_type
+@options
+class Schedule:
+    """A learning rate by round, in steps or along half a cosine.
+
+    Attributes:
+        start: the rate of round 1, or of the first round after the warm-up.
+        at: rounds from which on the rate is multiplied by `factor`, once for each.
+        factor: > 0.
+        cosine: rounds in which the rate falls from `start` to `end` along half a cosine (Loshchilov and Hutter, SGDR, Eq. 5, without
+            restarts); None: it falls in steps.
+        end: of the cosine, and afterwards.
+        warmup: rounds before, in which the rate rises to `start` in equal steps.
+
+    >>> [Schedule(0.1, at=(50, 75)).rate(r) for r in (49, 50, 80)]
+    [0.1, 0.010000000000000002, 0.0010000000000000002]
+    >>> [round(Schedule(0.1, cosine=4, warmup=1).rate(r), 3) for r in (1, 2, 3, 4, 5, 6)]
+    [0.1, 0.1, 0.085, 0.05, 0.015, 0.0]
+    """
+
+    start: Annotated[float, POSITIVE]
+    at: Annotated[tuple[int, ...], list_of(SIZE, "a list of rounds > 0", empty=True)] = ()
+    factor: Annotated[float, POSITIVE] = 0.1
+    cosine: Annotated[int | None, optional(SIZE, "in steps")] = None
+    end: Annotated[float, NOT_NEGATIVE] = 0.0
+    warmup: Annotated[int, COUNT] = 0
+
+    def __post_init__(self) -> None:
+        require(self.cosine is None or not self.at, "Schedule.at and Schedule.cosine exclude each other; give one")
+
+    def rate(self, round: int) -> float:
+        """The rate of round `round` (counted from 1)."""
+        if self.warmup and round <= self.warmup:
+            return self.start * max(1, round) / self.warmup
+        if self.cosine is None:
+            return self.start * self.factor ** sum(round >= r for r in self.at)
+        passed = min(max(0, round - 1 - self.warmup), self.cosine) / self.cosine
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * passed)) / 2
+
+
+RATE = Rule(lambda v: isinstance(v, Schedule) or POSITIVE.test(v), POSITIVE.allowed)
+"""What a learning rate may be; a `Schedule` is checked when it is made."""
+
+
+def rate_of(lr: float | Schedule, round: int) -> float:
+    """The learning rate of round `round` (counted from 1)."""
+    return lr.rate(round) if isinstance(lr, Schedule) else lr
+
+
+_AMOUNT = Rule(lambda v: isinstance(v, Steps | Epochs), "Steps(n) or Epochs(n)")
+OPTIMISERS = ("sgd", "adam", "adamw", "adadelta", "adagrad", "adamax", "asgd", "nadam", "radam", "rmsprop")
+"""Optimisers of torch by name: those that treat every number alike, so that one flat vector is trained as its tensors would be."""
+
+
+def _optimiser_name(value: Any) -> str | None:
+    """Return the name of an optimiser that is given as a name, `torch.optim.RMSprop`, or that class; None for anything else."""
+    if isinstance(value, type):
+        value = f"{value.__module__.rpartition('.')[0]}.{value.__name__}"
+    if isinstance(value, str) and value.startswith("torch.optim."):
+        value = value.removeprefix("torch.optim.").lower()
+    return value if value in OPTIMISERS else None
+
+
+_OPTIMISER = Rule(lambda v: _optimiser_name(v) is not None, " | ".join(OPTIMISERS), OPTIMISERS)
+
+
+@wire_type
+@options
+class LocalSGD:
+    """Settings of local training.
+
+    Attributes:
+        lr: learning rate > 0, or a `Schedule` by round.
+        steps: `Steps(n)` batches or `Epochs(n)` passes over the rows in a round.
+        batch_size: rows per batch; None: all rows.
+        momentum: in [0, 1), of `sgd` and `rmsprop`; its buffer starts at 0 in every round.
+        weight_decay: factor of the squared-norm penalty's gradient, >= 0.
+        clip: largest norm of a step's gradient; None: no limit.
+        optimiser: `sgd`, `adam`, `adamw`, `adadelta`, `adagrad`, `adamax`, `asgd`, `nadam`, `radam` or `rmsprop`, or that class of
+            `torch.optim`, with torch's defaults. It is made anew in every round: nothing of it is kept or sent.
+        sampler: chooses the rows of every step; None: epochs without replacement.
+        minimum_batch: the short last batch of an epoch is left out if it has fewer rows; it never leaves out the only one.
+
+    >>> LocalSGD(lr=-1)
+    Traceback (most recent call last):
+    coterie.base.errors.InputError: LocalSGD.lr must be a number > 0; got -1
+    """
+
+    lr: Annotated[float | Schedule, RATE, Flag()] = 0.1
+    steps: Annotated[
+        Steps | Epochs,
+        _AMOUNT,
+        Units({"steps": Steps, "epochs": Epochs}),
+        Flag(metavar="N"),
+    ] = Steps(10)
+    batch_size: Annotated[int | None, optional(SIZE, "all rows"), InFiles(none="all"), Flag(metavar="N")] = 32
+    momentum: Annotated[float, BELOW_ONE] = 0.0
+    weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
+    clip: Annotated[float | None, optional(POSITIVE)] = None
+    optimiser: Annotated[str | type[Any], _OPTIMISER] = "sgd"
+    sampler: Annotated[Any, SAMPLERS] = None
+    minimum_batch: Annotated[int, SIZE] = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "optimiser", _optimiser_name(self.optimiser))
+        require(
+            self.sampler is None or callable(getattr(self.sampler, "rows", None)),
+            f"LocalSGD.sampler must be None or a sampler, which has a method rows; got {cut(self.sampler)}",
+        )
+        require(
+            not self.momentum or self.optimiser in ("sgd", "rmsprop"),
+            f"LocalSGD.momentum belongs to sgd and rmsprop; leave it out with {self.optimiser}",
+        )
+
+    def rate(self, round: int) -> float:
+        """The learning rate of round `round`."""
+        return rate_of(self.lr, round)

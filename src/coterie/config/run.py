@@ -1,0 +1,326 @@
+"""The tables of an experiment about a run and what is made of it: [run], [[methods]], [model], [report], and who attacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+from coterie.base.errors import InputError, cut, is_number
+from coterie.base.metric_names import DEFAULT_METRICS, LOSSES, short_names
+from coterie.config.hooks import check_object
+from coterie.config.local import LocalSGD
+from coterie.config.registry import CALLBACKS, METRICS
+from coterie.config.rules import COUNT, POSITIVE, SIZE, TEXT, Rule, list_of, one_of, optional
+from coterie.config.schema import Flag, InFiles, options, wire_type
+
+if TYPE_CHECKING:
+    from coterie.base.clients import Clients
+    from coterie.base.loss import RowLoss
+
+__all__ = [
+    "PARTS",
+    "PATTERNS",
+    "ROUNDS",
+    "START",
+    "Appeal",
+    "Attackers",
+    "MethodEntry",
+    "ModelTable",
+    "ReportTable",
+    "RunSettings",
+    "RunTable",
+    "StudySettings",
+    "Tuning",
+]
+
+MOST_ROUNDS = 1_000_000
+ROUNDS = Rule(lambda v: COUNT.test(v) and v <= MOST_ROUNDS, f"an int >= 0, at most {MOST_ROUNDS:,}")
+
+
+@options
+class Appeal:
+    """Settings of `[run] appeal`, for methods with one model for all clients.
+
+    A run is then seen as MaxFL sees it: it measures how far the model appeals to clients, and clients to which it does not may leave.
+    Learning rate and batch size of the warm-up are those of each method's local training.
+
+    Source: Y. J. Cho et al., "Maximizing Global Model Appeal in Federated Learning", 2022, Section 3 ("Appeal-based Flexible Client
+    Participation") and Section 5.
+
+    Attributes:
+        warmup_steps: local steps from the initial model to a client's own, with which it compares.
+        leave: only clients to which the model appeals are drawn (F_k(x) < rho_k on training rows), anew in every round; a round in
+            which none stays is skipped.
+        mandatory_rounds: rounds in which all clients may be drawn, with `leave` (10 of 200 in Tables 1 and 2).
+    """
+
+    warmup_steps: Annotated[int, SIZE] = 100
+    leave: bool = False
+    mandatory_rounds: Annotated[int, COUNT] = 10
+
+
+_LOSS = Rule(
+    lambda v: callable(v) or v in LOSSES or (isinstance(v, str) and ".py:" in v),
+    f"{' | '.join(LOSSES)} or FILE.py:FUNCTION",
+    LOSSES,
+)
+_METRICS = Rule(
+    lambda v: list_of(TEXT, "", empty=True).test(v) and _are_names(short_names(v)),
+    'a list of names, each once, such as "auc" or "FILE.py:FUNCTION"',
+)
+PATTERNS = list_of(TEXT, "a list of patterns", empty=True)
+_APPEAL = Rule(lambda v: isinstance(v, Appeal), "a table such as { leave = true }")
+
+
+def _follows(value: Any) -> bool:
+    return not isinstance(value, type) and (callable(value) or isinstance(value, CALLBACKS.base))
+
+
+_CALLBACKS = Rule(
+    lambda v: isinstance(v, tuple) and all(map(_follows, v)),
+    "a list of callbacks, or of functions of a round's number",
+)
+
+
+def _are_names(names: tuple[str, ...]) -> bool:
+    return all(map(str.isidentifier, names)) and len(set(names)) == len(names)
+
+
+@options
+class RunSettings:
+    """Settings of a run.
+
+    Attributes:
+        clients_per_round: clients drawn for each round; None: all.
+        evaluate: evaluate before the first round, after every so many rounds, and after the last; None: about twenty times.
+        metrics: names of metrics beside the loss; FILE.py:FUNCTION is one of your own.
+        loss: auto (from model and labels), binary, classes, classes-last or squared; FILE.py:FUNCTION, or in Python a function, of
+            (outputs, labels) that returns a loss per row, whose `kind` says how metrics read the outputs; or one of torch's, such as
+            nn.CrossEntropyLoss().
+        merge_validation: train on validation rows too where a method does not need them.
+        max_norm: an update or gradient is refused if its norm exceeds this many times the median of the round (3 clients or more).
+        appeal: how far the model appeals to clients, and whether those leave to whom it does not: a table of `warmup_steps`, `leave`
+            and `mandatory_rounds` (`Appeal`); None: not looked at.
+        strict_wire: encode and decode everything as if it were sent.
+        freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
+            In files it stands in [model].
+        callbacks: each a `Callback`, such as EarlyStopping(patience=3), or a function that is called with the number of each complete
+            round, and with 0 at the start.
+        label: what callbacks call the run; empty: its method's class.
+        resume: go on from the checkpoint, if there is one.
+    """
+
+    clients_per_round: Annotated[int | None, optional(SIZE, "all clients"), Flag(metavar="M")] = None
+    evaluate: Annotated[int | None, optional(SIZE, "about twenty evaluations")] = None
+    metrics: Annotated[tuple[str, ...], _METRICS, Flag(metavar="A,B")] = DEFAULT_METRICS
+    loss: Annotated[str | Callable[..., Any], _LOSS, Flag(metavar="NAME")] = "auto"
+    merge_validation: bool = True
+    max_norm: Annotated[float, POSITIVE] = 100.0
+    appeal: Annotated[Appeal | None, optional(_APPEAL)] = None
+    strict_wire: Annotated[bool, InFiles(said=False)] = False
+    freeze: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
+    callbacks: Annotated[tuple[Any, ...], _CALLBACKS, InFiles(said=False)] = ()
+    label: Annotated[str, InFiles(said=False)] = ""
+    resume: Annotated[bool, InFiles(said=False)] = False
+
+    def row_loss(self, clients: Clients) -> str | RowLoss:
+        """The loss on these clients: that of a file is loaded. Raises `InputError` for a file that lacks it."""
+        if isinstance(self.loss, str) and ".py:" in self.loss:
+            from coterie.base.modules import load_object
+
+            loaded: RowLoss = load_object(self.loss)
+            if not callable(loaded):
+                raise InputError(f"{self.loss} must be a function (outputs, labels); got {cut(loaded)}")
+            return loaded
+        return "binary" if self.loss == "auto" and clients.multi_hot else self.loss
+
+    def check(self, rounds: int, seed: int, count: int) -> None:
+        """Raise `InputError` for what cannot be run with `count` clients."""
+        if not COUNT.test(seed):
+            raise InputError(f"seed must be an int >= 0; got {cut(seed)}")
+        if not ROUNDS.test(rounds):
+            raise InputError(f"rounds must be {ROUNDS.allowed}; got {cut(rounds)}")
+        if self.per_round(count) > count:
+            raise InputError(
+                f"clients_per_round must be between 1 and {count} (clients); got {self.per_round(count)!r}"
+            )
+        for metric in self.metrics:
+            METRICS.find(metric)
+        for callback in self.callbacks:
+            if isinstance(callback, CALLBACKS.base):
+                check_object(callback, CALLBACKS.base)
+
+    def every(self, rounds: int) -> int:
+        """Rounds between evaluations, of `rounds`."""
+        return max(1, rounds // 20) if self.evaluate is None else self.evaluate
+
+    def per_round(self, count: int) -> int:
+        """Clients in a round, of `count`."""
+        return count if self.clients_per_round is None else self.clients_per_round
+
+
+MOST_SEEDS = 10_000
+
+
+def _are_seeds(value: Any) -> bool:
+    listed = isinstance(value, tuple) and bool(value) and all(map(COUNT.test, value))
+    return listed or (type(value) is int and 1 <= value <= MOST_SEEDS)
+
+
+SEEDS = Rule(_are_seeds, f"an int >= 1 or a list of ints >= 0, at most {MOST_SEEDS:,} seeds")
+
+
+_TUNE = Rule(lambda v: isinstance(v, bool | Mapping), "true, false or a grid such as {'local.lr': [0.03, 0.1]}")
+_LOCAL = Rule(lambda v: v is None or isinstance(v, LocalSGD), "None or LocalSGD(...)")
+START = Rule(
+    lambda v: v is None or isinstance(v, Mapping | str | os.PathLike), "None, a state dict or a safetensors file"
+)
+
+
+@options
+class StudySettings(RunSettings):
+    """Settings of a study, which runs several methods with several seeds.
+
+    Attributes:
+        jobs: runs at once, each in a process of its own; no result depends on it.
+        yardstick: trees: show gradient-boosted trees of each client alone and of all rows beside the methods; None: nothing.
+        local: local training of every method that has some, in place of its own.
+        init: a state dict or a safetensors file to start from.
+        tune: choose settings of each method on validation rows, as --tune does: true for the usual grid, or a grid such as
+            {"local.lr": [0.03, 0.1]}. The trials are in `tuning.csv` of the run directory.
+        progress: a function that is called with an `Event` after each round; None: none.
+    """
+
+    jobs: Annotated[int, SIZE, Flag(metavar="N")] = 1
+    yardstick: Annotated[str | None, optional(one_of("trees")), Flag(metavar="NAME")] = None
+    local: Annotated[LocalSGD | None, _LOCAL, InFiles(said=False)] = None
+    init: Annotated[Any, START, InFiles(said=False)] = None
+    tune: Annotated[Any, _TUNE, InFiles(said=False)] = False
+    progress: Annotated[
+        Any, Rule(lambda v: v is None or callable(v), "None or a function of an Event"), InFiles(said=False)
+    ] = None
+
+
+@options
+class RunTable(StudySettings):
+    """The [run] table.
+
+    Attributes:
+        rounds: number of rounds.
+        seeds: seeds of the runs; 5 means 0 to 4, and a list names them.
+        out: the run directory; None: runs/NAME.
+    """
+
+    rounds: Annotated[int, ROUNDS, Flag(metavar="N")] = 50
+    seeds: Annotated[tuple[int, ...], SEEDS, Flag(metavar="N")] = (0, 1, 2, 3, 4)
+    out: Annotated[str | None, Rule(lambda v: v is None or isinstance(v, str), "a folder"), Flag(metavar="FOLDER")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        given: Any = self.seeds
+        if _are_seeds(given) and isinstance(given, int):
+            object.__setattr__(self, "seeds", tuple(range(given)))
+        if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"run.seeds repeat: {list(self.seeds)}; name each once")
+
+
+PARTS = ("all", "last", "bias")
+"""What can be tuned."""
+_WITH_ZERO = Rule(lambda v: list_of(COUNT, "").test(v) and 0 in v, "a list of ints >= 0 with 0 among them")
+
+
+@wire_type
+@options
+class Tuning:
+    """Settings of personalisation: `personalise` of a [[methods]] entry.
+
+    Attributes:
+        part: `all` parameters, those of the `last` layer (the last one that the module registers), or its `bias` alone.
+        steps: numbers of steps to choose from; 0, the model as it is, is among them.
+        lr: learning rates to choose from, each > 0.
+        batch_size: rows of a step; default: all training rows.
+    """
+
+    part: Annotated[str, one_of(*PARTS)] = "bias"
+    steps: Annotated[tuple[int, ...], _WITH_ZERO] = (0, 10, 30, 100)
+    lr: Annotated[tuple[float, ...], list_of(POSITIVE, "a list of numbers > 0")] = (0.01, 0.1, 1.0)
+    batch_size: Annotated[int | None, optional(SIZE, "all rows")] = None
+
+
+_THRESHOLD = Rule(
+    lambda v: v == "validation" or (is_number(v) and 0 < v < 1),
+    'a number between 0 and 1, or "validation"',
+    ("validation",),
+)
+
+
+_SMALLEST = Rule(lambda v: is_number(v) and 0 < v < 1, "a number between 0 and 1")
+
+
+@options
+class ReportTable:
+    """The [report] table: how results are shown. No number of a run depends on it.
+
+    Attributes:
+        threshold: call a row positive from this predicted risk on; validation: from the one that suits each client's validation rows
+            best, where a method did not train on them.
+        smallest: the smallest effect of interest, of AUC, of log-loss, and as a share of the variance of a label that is a number.
+    """
+
+    threshold: Annotated[float | str, _THRESHOLD, Flag(metavar="P")] = 0.5
+    smallest: Annotated[float, _SMALLEST, Flag(metavar="D")] = 0.01
+
+
+@options
+class ModelTable:
+    """What the [model] table says beside the fields of a model.
+
+    Attributes:
+        init: a safetensors file to start from.
+        freeze: patterns of the modules and parameters that stay as they are, such as "0.*"; statistics of batch norm belong to them.
+    """
+
+    init: Annotated[str | None, Flag(metavar="FILE")] = None
+    freeze: Annotated[tuple[str, ...], PATTERNS, Flag(metavar="A,B")] = ()
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """One of [[methods]].
+
+    Attributes:
+        name: of the method.
+        label: what it is called here.
+        fields: of the method.
+        local: what differs from [local].
+        personalise: how each client tunes its model after training; None: it does not.
+    """
+
+    name: str
+    label: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    local: Mapping[str, Any] = field(default_factory=dict)
+    personalise: Tuning | None = None
+
+
+def _are_attackers(who: Any) -> bool:
+    named = isinstance(who, tuple) and all(isinstance(name, str) for name in who)
+    return named or (is_number(who) and 0 < who <= 1)
+
+
+@options
+class Attackers:
+    """What the [attack] table says beside the fields of an attack.
+
+    Attributes:
+        on: who attacks: names of clients, or a share of all (rounded), drawn by name from the seed.
+    """
+
+    on: Annotated[
+        tuple[str, ...] | float,
+        Rule(_are_attackers, "a list of names or a share in (0, 1]"),
+        Flag("--attack-on", "WHO"),
+    ] = field(default=(), kw_only=True)

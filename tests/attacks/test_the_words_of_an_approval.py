@@ -1,0 +1,87 @@
+"""What a person reads before a site approves a plan: all of it, in letters that cannot be forged; and what is refused as nonsense."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hospital import FEDAVG, Hospital, plan_file
+
+from coterie.base.errors import InputError
+from coterie.sites.approval import in_words
+from coterie.sites.plan import read_plan
+
+CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.1, "secret": True}
+FORGED = "budget    1 model\x1b[2K\nrefused   everything\u202eyllaer"
+
+
+def leaves(value):
+    """Every number and word of a table."""
+    if isinstance(value, dict):
+        for part in value.values():
+            yield from leaves(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def test_every_value_of_a_plan_is_in_the_words(tmp_path):
+    methods = [{**FEDAVG, "label": "the first of them"}, {"name": "fedprox", "mu": 0.123, "local": FEDAVG["local"]}]
+    hospital = Hospital(
+        tmp_path, methods=methods, data={"drop": ["thal"]}, filters=[CLIP, NOISE], model={"name": "mlp", "hidden": [7, 5]},
+        split={"parts": {"train": 0.6, "validation": 0.1, "test": 0.3}}, deploy={"runs": 2, "columns": ["age", "sex"]},
+    )  # fmt: skip
+    words = "\n".join(in_words(hospital.approved, hospital.settings))
+    plan = hospital.approved.plan
+    tables = {**plan.experiment.tables(), "deploy": vars(plan.deployment)}
+    missing = [
+        value for value in leaves(tables) if json.dumps(value).strip('"') not in words and str(value) not in words
+    ]
+    assert not missing
+    assert all(
+        f"[{table}" in words for table in ("data", "split", "model", "local", "run", "filters.1", "methods.1", "deploy")
+    )
+
+
+def test_no_text_of_a_plan_forges_or_erases_a_line(tmp_path, capsys):
+    from coterie.cli.main import main
+
+    hospital = Hospital(tmp_path, data={"drop": [FORGED]}, methods=[{**FEDAVG, "label": "mine"}])
+    lines = list(in_words(hospital.approved, hospital.settings))
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith("refused   everything") for line in lines)
+    assert any("\\x1b[2K" in line and "\\u202e" in line for line in lines)
+    assert main(["site", "approve", str(hospital.plan), "--settings", str(hospital.settings_file)]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said
+    assert "\nrefused   everything" not in said
+
+
+NONSENSE = {
+    "many runs": ({"deploy": {"runs": 101}}, "a number of runs from 1 to 100"),
+    "noise without a bound": ({"filters": [NOISE]}, "give the filter clip beside it"),
+    "noise that hides nothing": ({"filters": [CLIP, {**NOISE, "sigma": 1e-6}]}, "a sigma of at least 0.0001"),
+    "a model beside the filters": (
+        {"filters": [CLIP], "methods": [{"name": "perfedavg", "alpha": 0.1}]}, "sends 'model' of perfedavg:adapted",
+    ),
+    "models beside the filters": (
+        {"filters": [CLIP], "methods": [{"name": "isfl"}], "data": {"server_file": "s.csv"}}, "sends 'models' of isfl:local_models",
+    ),
+    "a reference beside the noise": ({"filters": [CLIP, NOISE], "methods": [FEDAVG, {"name": "local"}]}, "'local' sends 'delta'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", NONSENSE)
+def test_a_plan_that_hides_nothing_is_refused(tmp_path, plan):
+    tables, reason = NONSENSE[plan]
+    with pytest.raises(InputError, match=reason):
+        read_plan(plan_file(tmp_path, **tables))
+
+
+def test_what_no_filter_changes_is_named_as_it_is(tmp_path):
+    qffl = {"name": "qffl", "local": FEDAVG["local"]}
+    hospital = Hospital(tmp_path, methods=[qffl], filters=[CLIP, NOISE])
+    words = "\n".join(in_words(hospital.approved, hospital.settings))
+    assert "delta (a local model minus the one received), loss (as it is, through no filter)" in words
