@@ -78,14 +78,8 @@ class Judged:
     @property
     def weakest(self) -> Pair | None:
         """The measured setting that speaks least for the claim."""
-        measured = [pair for pair in self.pairs if pair.effect is not None]
-        return min(measured, key=_strength, default=None)
-
-
-def _strength(pair: Pair) -> float:
-    effect = pair.effect
-    assert effect is not None
-    return effect.mean / effect.half_width if effect.half_width else math.copysign(math.inf, effect.mean)
+        measured = {pair.effect.mean / (pair.effect.half_width or 1e-12): pair for pair in self.pairs if pair.effect}
+        return measured[min(measured)] if measured else None
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,13 @@ def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> t
 
 
 def _share(judged: Judged) -> str:
-    words = [pair.word for pair in judged.pairs]
-    return f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 and judged.word != "not run" else ""
+    """Return how many settings are confirmed, or what the missing ones would take."""
+    words, missing = [pair.word for pair in judged.pairs], {p.a.experiment for p in judged.pairs if p.effect is None}
+    if judged.word == "not run":
+        steps = read_toml(FILE.parent / "plan.toml")["steps"]
+        minutes = sum(step["minutes"] for step in steps if missing & set(step["experiments"]))
+        return f" ({judged.claim.get('not_run', f'{minutes} minutes of one core')})"
+    return f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else ""
 
 
 def shown(claim: Mapping[str, Any], pair: Pair | None, effect: Interval | None = None) -> str:
