@@ -23,14 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)  # FILE.py:NAME of a TOML file counts from the root
     if not arguments.page:
         from experiments import maxfl_landscape, maxfl_toy
-        from experiments.running import chosen, plan, run_missing
+        from experiments.running import plan, run_missing, select
 
         for toy in (maxfl_toy, maxfl_landscape):
             if not (RESULTS / f"{toy.NAME}.json").is_file():
                 toy.main()
         kinds, steps = plan()
         named = [name for name in arguments.only.split(",") if name]
-        for line in run_missing(kinds, chosen(steps, named), minutes=arguments.minutes, jobs=arguments.jobs):
+        for line in run_missing(kinds, select(steps, named), minutes=arguments.minutes, jobs=arguments.jobs):
             print(line, flush=True)
     from experiments.page import pages
 

@@ -98,10 +98,10 @@ class Evidence:
     judged: Mapping[str, Judged] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "judged", {claim["key"]: self._judged(claim) for claim in self.claims})
+        object.__setattr__(self, "judged", {claim["key"]: self._judge(claim) for claim in self.claims})
 
-    def _judged(self, claim: Mapping[str, Any]) -> Judged:
-        pairs = [self._measured(claim, pair) for pair in self._pairs(claim)]
+    def _judge(self, claim: Mapping[str, Any]) -> Judged:
+        pairs = [self._measure(claim, pair) for pair in self._pairs(claim)]
         blocked = "no_verdict" in claim
         settings = [
             pair.effect and Setting(pair.effect, claim["direction"], _margin(claim), pair.room, pair.early, blocked)
@@ -132,7 +132,7 @@ class Evidence:
             )
             yield Pair(", ".join(itertools.chain(*words)), a, other if bar is None else float(bar))
 
-    def _measured(self, claim: Mapping[str, Any], pair: Pair) -> Pair:
+    def _measure(self, claim: Mapping[str, Any], pair: Pair) -> Pair:
         one, two = self._both(pair, "")
         if not one or (len(one) == 1 and not claim.get("computed")):
             return pair
@@ -159,13 +159,13 @@ class Evidence:
     def values(self, place: Place, prefix: str = "") -> Values:
         """Return a quantity by seed: a name of the rows, "first of CURVE", or one of these minus another."""
         one, _, two = place.quantity.partition(" minus ")
-        values = self._named(place, one, prefix)
+        values = self._quantity(place, one, prefix)
         if two:
-            other = self._named(place, two, prefix)
+            other = self._quantity(place, two, prefix)
             values = {seed: value - other[seed] for seed, value in values.items() if seed in other}
         return {seed: place.times * value for seed, value in values.items()}
 
-    def _named(self, place: Place, quantity: str, prefix: str) -> Values:
+    def _quantity(self, place: Place, quantity: str, prefix: str) -> Values:
         document = self.documents.get(prefix + place.experiment)
         if document is None:
             return {}
@@ -213,7 +213,7 @@ class Evidence:
         run = self.runs[experiment]
         return run.get("labels", run["experiments"])[run["experiments"].index(experiment)]
 
-    def declared(self, experiment: str) -> int | None:
+    def seeds_of(self, experiment: str) -> int | None:
         """Return how many seeds its file declares; None where it has no file."""
         path = EXPERIMENTS / f"{experiment}.toml"
         if not path.is_file():
@@ -247,8 +247,8 @@ def load() -> Evidence:
         ("byzantine", "byzantine", lambda run: run["attack"]),
     ):
         documents[name] = _plateaus(name, read_json(BENCHMARKS / f"{file}.json"), condition)
-    known = {name: document for name, document in documents.items() if document is not None}
-    return Evidence(known, tables["papers"], runs, tables["claims"])
+    present = {name: document for name, document in documents.items() if document is not None}
+    return Evidence(present, tables["papers"], runs, tables["claims"])
 
 
 def _plateaus(name: str, result: Any, condition: Any) -> Document:

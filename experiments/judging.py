@@ -103,28 +103,28 @@ def judge(settings: Sequence[Setting | None], over: Literal["all", "most"]) -> t
     least half are. Where fewer than all settings suffice for a word, their p values are corrected for the number of settings
     (Holm). Where neither word follows and some settings could not decide, the word is theirs.
     """
-    early: list[Word | None] = [_before(setting) if setting else "not run" for setting in settings]
+    early: list[Word | None] = [_word_before(setting) if setting else "not run" for setting in settings]
     pairs = [_p_values(setting) for setting, word in zip(settings, early, strict=True) if setting and word is None]
     against = _holm([pair[1] for pair in pairs])
     in_favour = [pair[0] for pair in pairs] if over == "all" else _holm([pair[0] for pair in pairs])
     later = map(_by_p_values, in_favour, against)
-    known: list[Word] = [word or next(later) for word in early]
-    confirmed, opposite = known.count("confirmed"), known.count("opposite")
-    if not known:
-        return "not run", known
-    if opposite >= (1 if over == "all" else len(known) / 2):
-        return "opposite", known
-    if confirmed == len(known) or (over == "most" and confirmed > len(known) / 2):
-        return "confirmed", known
-    if "not run" in known:
-        return "not run", known
-    if "not clear" in known or opposite:
-        return "not clear", known
-    undecided = [word for word in known if word != "confirmed"]
-    return max(undecided, key=undecided.count), known
+    words: list[Word] = [word or next(later) for word in early]
+    confirmed, opposite = words.count("confirmed"), words.count("opposite")
+    if not words:
+        return "not run", words
+    if opposite >= (1 if over == "all" else len(words) / 2):
+        return "opposite", words
+    if confirmed == len(words) or (over == "most" and confirmed > len(words) / 2):
+        return "confirmed", words
+    if "not run" in words:
+        return "not run", words
+    if "not clear" in words or opposite:
+        return "not clear", words
+    undecided = [word for word in words if word != "confirmed"]
+    return max(undecided, key=undecided.count), words
 
 
-def _before(setting: Setting) -> Word | None:
+def _word_before(setting: Setting) -> Word | None:
     """Return the word that stands before any interval is looked at."""
     if setting.blocked:
         return "no verdict"

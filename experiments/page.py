@@ -44,14 +44,14 @@ runs one experiment. Code is committed before its results, and neither is rebase
 
 def pages(evidence: Evidence | None = None) -> dict[Path, str]:
     """Return all files of the documentation that are written here, with their text."""
-    known = evidence or load()
-    files = {DOCS / "results.md": first_page(known), DOCS / "results" / "claims.csv": table_of_settings(known)}
-    for paper in known.papers:
-        files[DOCS / "results" / f"{paper['key']}.md"] = paper_page(known, paper)
-        for kind, drawing in (("forest", forest(known, paper)), ("curves", curves(known, paper))):
+    evidence = evidence or load()
+    files = {DOCS / "results.md": first_page(evidence), DOCS / "results" / "claims.csv": table_of_settings(evidence)}
+    for paper in evidence.papers:
+        files[DOCS / "results" / f"{paper['key']}.md"] = paper_page(evidence, paper)
+        for kind, drawing in (("forest", forest(evidence, paper)), ("curves", curves(evidence, paper))):
             if drawing:
                 files[DOCS / "images" / "results" / f"{paper['key']}-{kind}.svg"] = drawing
-    return {**files, README: readme(README.read_text(encoding="utf-8"), advice(known))}
+    return {**files, README: readme(README.read_text(encoding="utf-8"), advice(evidence))}
 
 
 def readme(text: str, lines: str) -> str:
@@ -65,11 +65,11 @@ def readme(text: str, lines: str) -> str:
 
 def advice(evidence: Evidence) -> str:
     """Return what the results mean for a user, a line per paper."""
-    lines = [f"- **{paper['name']}.** {_advised(evidence, paper)}" for paper in evidence.papers]
+    lines = [f"- **{paper['name']}.** {_advice_for(evidence, paper)}" for paper in evidence.papers]
     return "\n".join(textwrap.fill(line, 100, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
 
-def _advised(evidence: Evidence, paper: Mapping[str, Any]) -> str:
+def _advice_for(evidence: Evidence, paper: Mapping[str, Any]) -> str:
     sentences = [
         line["text"]
         for line in paper["advice"]
@@ -82,10 +82,10 @@ def first_page(evidence: Evidence) -> str:
     """Return docs/results.md."""
     parts = [HEAD]
     for paper in evidence.papers:
-        parts += ["", f"## {paper['name']}", "", f"**For users.** {_advised(evidence, paper)}", ""]
+        parts += ["", f"## {paper['name']}", "", f"**For users.** {_advice_for(evidence, paper)}", ""]
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
         parts += _table(("figure", "the paper says, and what we see", "weakest effect", "verdicts"), rows)
-        parts += ["", f"![{_counted(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
+        parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
     costs = read_toml(FILE)["costs"]
     parts += ["", "## What was not run", "", "At the papers' scale, with what it would take (estimates).", ""]
     parts += _table(("what", "cost"), [(line["what"], line["cost"]) for line in costs])
@@ -106,7 +106,7 @@ def _figures(evidence: Evidence, paper: Mapping[str, Any]) -> dict[str, list[Jud
     return by_figure
 
 
-def _counted(claims: Sequence[Judged]) -> str:
+def _count_words(claims: Sequence[Judged]) -> str:
     counts = Counter(judged.word for judged in claims)
     return ", ".join(f"{counts[word]} {word}" for word in WORDS if counts[word])
 
@@ -115,8 +115,8 @@ def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> t
     anchor = figures.lower().replace(". ", "-").replace(" ", "-")
     seen = "; ".join(f"{judged.claim['says']}: **{judged.word}**{_share(judged)}" for judged in claims)
     measured = [judged for judged in claims if judged.weakest]
-    effect = shown(measured[0].claim, measured[0].weakest) if measured else "-"
-    return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, effect, _counted(claims)
+    effect = format_effect(measured[0].claim, measured[0].weakest) if measured else "-"
+    return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, effect, _count_words(claims)
 
 
 def _share(judged: Judged) -> str:
@@ -129,20 +129,20 @@ def _share(judged: Judged) -> str:
     return f" ({words.count('confirmed')} of {len(words)})" if len(words) > 1 else ""
 
 
-def shown(claim: Mapping[str, Any], pair: Pair | None, effect: Interval | None = None) -> str:
+def format_effect(claim: Mapping[str, Any], pair: Pair | None, effect: Interval | None = None) -> str:
     """Return an effect with its interval: the first minus the second of what is compared, or how many times as large it is."""
     effect = effect or (pair.effect if pair else None)
     if effect is None:
         return "-"
     sign = -1 if claim["direction"] in ("lower", "as low") else 1
     ends = [sign * value for value in (effect.mean, *sorted((effect.low, effect.high), key=lambda v: sign * v))]
-    texts = [f"{math.exp(v):.3g}" for v in ends] if claim.get("ratio") else [_signed(v) for v in ends]
+    texts = [f"{math.exp(v):.3g}" for v in ends] if claim.get("ratio") else [_with_sign(v) for v in ends]
     mean, low, high = texts
     unit = " times" if claim.get("ratio") else ""
     return f"{mean}{unit} (computed)" if claim.get("computed") else f"{mean}{unit} [{low}, {high}]"
 
 
-def _signed(value: float) -> str:
+def _with_sign(value: float) -> str:
     digits = f"{value:+.3g}" if abs(value) >= 5e-5 else "+0"
     return digits if "e" not in digits else f"{value:+.6f}"
 
@@ -189,32 +189,32 @@ def _upper(text: str) -> str:
 
 
 def _row(evidence: Evidence, claim: Mapping[str, Any], pair: Pair) -> tuple[str, ...]:
-    label, declared = pair.label or evidence.label(pair.a.experiment), evidence.declared(pair.a.experiment)
+    label, declared = pair.label or evidence.label(pair.a.experiment), evidence.seeds_of(pair.a.experiment)
     if pair.effect is None:
         return label, "-", "-", "-", f"0 of {declared or '?'}", "-", "-", pair.word
     count = pair.effect.seeds
     seeds = f"{count} of {declared}" if declared and declared != count else str(count)
-    second = f"{shown(claim, None, pair.second[0])}: {pair.second[1]}" if pair.second else "computed once"
-    room = "-" if pair.room is None else _signed(pair.room)
+    second = f"{format_effect(claim, None, pair.second[0])}: {pair.second[1]}" if pair.second else "computed once"
+    room = "-" if pair.room is None else _with_sign(pair.room)
     one, two = (f"{mean:.4g}" for mean in pair.means)
     worse = f", worse by {-pair.effect.mean:.3g}" if pair.word == "cannot show here" and pair.effect.high < 0 else ""
-    return label, one, two, shown(claim, pair), seeds, room, second, pair.word + worse
+    return label, one, two, format_effect(claim, pair), seeds, room, second, pair.word + worse
 
 
 def _settings_of(evidence: Evidence, claims: Sequence[Judged]) -> list[str]:
     """Return our setting, the paper's, what differs, and where the rows come from."""
     lines, names = [], dict.fromkeys(name for judged in claims for name in judged.claim["experiments"])
     for run in {id(evidence.runs[name]): evidence.runs[name] for name in names}.values():
-        known = [
+        documents = [
             evidence.documents[name] for name in run["experiments"] if name in names and name in evidence.documents
         ]
-        rows = [row for document in known for row in document.rows]
+        rows = [row for document in documents for row in document.rows]
         lines.append(f"- Here: {run['here']}. The paper: {run['paper']}. What differs: {run['differs']}. "
-                     f"Rates: {run['rates']}. {_made(rows)}")  # fmt: skip
+                     f"Rates: {run['rates']}. {_origin(rows)}")  # fmt: skip
     return lines
 
 
-def _made(rows: Sequence[Row]) -> str:
+def _origin(rows: Sequence[Row]) -> str:
     if not rows:
         return "No row yet."
     commits = ", ".join(sorted({row.commit for row in rows}))

@@ -149,7 +149,7 @@ def run_missing(
     for step in steps:
         files = [at.experiments / f"{name}.toml" for name in step]
         waiting = sorted((job for file in files for job in jobs_of(file, at.results)), key=lambda job: job.seed)
-        for job, outcome in _performed(waiting, kinds, at, jobs, end):
+        for job, outcome in _outcomes(waiting, kinds, at, jobs, end):
             if isinstance(outcome, Row):
                 keep(job, outcome, at.results)
                 shutil.rmtree(at.runs / job.file.stem / f"{job.method}-{job.seed}", ignore_errors=True)
@@ -157,25 +157,25 @@ def run_missing(
             yield f"{job.file.stem}: {job.method}, seed {job.seed}: {said}"
 
 
-def _performed(
+def _outcomes(
     waiting: Sequence[Job], kinds: Mapping[str, str], places: Places, jobs: int, end: float
 ) -> Iterator[tuple[Job, Row | InputError]]:
     if jobs == 1:
         for job in waiting:
             if time.monotonic() < end:
-                yield job, _tried(job, kinds[job.file.stem], places.runs)
+                yield job, _attempt(job, kinds[job.file.stem], places.runs)
         return
     left, running = list(waiting), dict[Future[Row | InputError], Job]()
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         while running or (left and time.monotonic() < end):
             while left and len(running) < jobs and time.monotonic() < end:
                 job = left.pop(0)
-                running[pool.submit(_tried, job, kinds[job.file.stem], places.runs)] = job
+                running[pool.submit(_attempt, job, kinds[job.file.stem], places.runs)] = job
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
 
 
-def _tried(job: Job, kind: str, runs: Path) -> Row | InputError:
+def _attempt(job: Job, kind: str, runs: Path) -> Row | InputError:
     try:
         return perform(job, kind, runs)
     except InputError as error:
@@ -186,12 +186,12 @@ def _tried(job: Job, kind: str, runs: Path) -> Row | InputError:
 
 
 def plan() -> tuple[dict[str, str], list[list[str]]]:
-    """Return what is measured of each experiment, and the experiments of each step, from experiments/plan.toml."""
-    steps = read_toml(ROOT / "experiments" / "plan.toml")["steps"]
+    """Return what is measured of each experiment, and the experiments of each step of experiments/plan.toml, cheapest first."""
+    steps = sorted(read_toml(ROOT / "experiments" / "plan.toml")["steps"], key=lambda step: float(step["minutes"]))
     kinds = {name: step["measure"] for step in steps for name in step["experiments"]}
     return kinds, [step["experiments"] for step in steps]
 
 
-def chosen(steps: Sequence[Sequence[str]], only: Sequence[str]) -> list[list[str]]:
+def select(steps: Sequence[Sequence[str]], only: Sequence[str]) -> list[list[str]]:
     """The steps with these experiments alone; all of them if none is named."""
     return [[name for name in step if not only or name in only] for step in steps]
