@@ -177,8 +177,11 @@ class Registry(Choice, MutableMapping[str, Any]):
             if isinstance(value, type):
                 self._files[value] = name
             return value
+        value = self._all().get(name)
+        if value is not None and not isinstance(value, str | EntryPoint):
+            return value
         with placed(where):
-            if name not in self:
+            if value is None:
                 own = f"FILE.py:NAME is {article(self.kind)} of your own"
                 raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {own}")
             return self[name]
