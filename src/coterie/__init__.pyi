@@ -6,13 +6,16 @@ from coterie import models as models
 from coterie import report as report
 from coterie import solvers as solvers
 from coterie.algorithms.centralised import Centralised as Centralised
+from coterie.algorithms.cfl import CFL as CFL
 from coterie.algorithms.ditto import Ditto as Ditto
 from coterie.algorithms.fedadp import FedAdp as FedAdp
+from coterie.algorithms.fedamp import FedAMP as FedAMP
 from coterie.algorithms.fedavg import FedAvg as FedAvg
 from coterie.algorithms.feddyn import FedDyn as FedDyn
 from coterie.algorithms.fedfomo import FedFomo as FedFomo
 from coterie.algorithms.fednova import FedNova as FedNova
 from coterie.algorithms.fedprox import FedProx as FedProx
+from coterie.algorithms.ifca import IFCA as IFCA
 from coterie.algorithms.local import Local as Local
 from coterie.algorithms.maxfl import MaxFL as MaxFL
 from coterie.algorithms.meritfed import MeritFed as MeritFed
@@ -20,6 +23,7 @@ from coterie.algorithms.moon import MOON as MOON
 from coterie.algorithms.mwfed import MWFed as MWFed
 from coterie.algorithms.ocs import OCS as OCS
 from coterie.algorithms.perfedavg import PerFedAvg as PerFedAvg
+from coterie.algorithms.pfedgraph import PFedGraph as PFedGraph
 from coterie.algorithms.qffl import QFFL as QFFL
 from coterie.algorithms.robust import GeometricMedian as GeometricMedian
 from coterie.algorithms.robust import Median as Median

@@ -209,7 +209,7 @@ def test_a_header_tells_everything_but_the_tensors():
 
 def test_an_ask_to_some_has_their_rows():
     ask = Ask(("a", "b", "c"), "module:task", {"own": PerClient(torch.arange(3.0)), "x": 1}, Context(1, 2, 3, 4))
-    assert ask.to(("c", "a")).arguments()["own"].tolist() == [2, 0]
+    assert ask.to(("c", "a")).arguments["own"].tolist() == [2, 0]
     assert ask.to(ask.names) is ask
 
 

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from coterie.base.clients import Client, Clients
 from coterie.base.rng import Rng, batches
+from coterie.base.rows import Part
 from coterie.cli.main import main
 from coterie.config.local import LocalSGD, Schedule, Steps
 from coterie.contract.task import Task
@@ -45,6 +47,13 @@ def uniform(problem, local, rounds=3, lr=1.0):
         mean = cohort_of(problem, round=number).train(x, local).mean(0) - x
         x = x + torch.cat([lr * mean[:dim], mean[dim:]])
     return x
+
+
+def opposed(problem):
+    """Clients without held-out rows, where two of five have the labels of the other class."""
+    parts = {c.name: c.train for c in problem.clients}
+    parts |= {n: Part(parts[n].inputs, 1 - parts[n].labels) for n in "de"}
+    return problem.with_clients(Clients([Client(n, part) for n, part in parts.items()]))
 
 
 # ---- what histories say

@@ -108,7 +108,7 @@ def test_generators_of_a_name_repeat():
 @quick
 @given(st.integers(1, 30), st.none() | st.integers(1, 35), st.integers(1, 4))
 def test_an_epoch_has_each_row_once_and_a_short_last_batch(count, size, epochs):
-    found = list(batches(Rng.named(0, count), count, size, epochs=epochs))
+    found = batches(Rng.named(0, count), count, size, epochs=epochs)
     per_epoch = -(-count // min(size or count, count))
     assert len(found) == epochs * per_epoch
     for e in range(epochs):

@@ -29,6 +29,8 @@ _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+_HASHES = 1 << 16
+"""Row numbers of several short epochs that are put in order at once."""
 
 
 @lru_cache(maxsize=65536)
@@ -48,11 +50,9 @@ _GOLDEN_64, _FIRST_64, _SECOND_64 = np.array([_GOLDEN, _FIRST, _SECOND], np.uint
 _30, _27, _31 = np.array([30, 27, 31], np.uint64)
 
 
-def _mix_first(key: int, count: int) -> NDArray[np.uint64]:
-    """`_mix` of the counters 0..count-1."""
-    z = np.arange(1, count + 1, dtype=np.uint64)
-    z *= _GOLDEN_64
-    z += np.uint64(key)
+def _mix_arrays(keys: NDArray[np.uint64], counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return `_mix` of arrays, broadcast."""
+    z: NDArray[np.uint64] = (counters + np.uint64(1)) * _GOLDEN_64 + keys
     shifted = z >> _30
     z ^= shifted
     z *= _FIRST_64
@@ -92,7 +92,7 @@ class Rng:
 
     def integers(self, count: int) -> NDArray[np.uint64]:
         """The first `count` 64-bit numbers of the stream; a longer draw begins with the shorter one."""
-        return _mix_first(self.key, count)
+        return _mix_arrays(np.array([self.key], np.uint64), np.arange(count, dtype=np.uint64))
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """The first `count` numbers in [0, 1), float64."""
@@ -105,6 +105,12 @@ class Rng:
             return hashes.argsort(kind="stable")
         chosen = hashes.argpartition(first)[:first]
         return chosen[hashes[chosen].argsort(kind="stable")]
+
+    def permutations(self, low: int, high: int, count: int) -> NDArray[np.int64]:
+        """Return what `child(k).permutation(count)` gives for each k from `low` to `high` - 1, int64 [high - low, count]."""
+        numbers = np.arange(max(high, count), dtype=np.uint64)
+        keys = _mix_arrays(np.array([self.key], np.uint64), numbers[low:high])
+        return _mix_arrays(keys[:, None], numbers[:count]).argsort(axis=1, kind="stable")
 
     def seed(self) -> int:
         """A seed for a library's own generator, in [0, 2^63)."""
@@ -123,8 +129,8 @@ def batches(
     steps: int | None = None,
     epochs: int | None = None,
     smallest: int = 1,
-) -> Iterator[NDArray[np.int64]]:
-    """Row numbers of the batches of one local training.
+) -> list[NDArray[np.int64]]:
+    """Return the row numbers of the batches of one local training.
 
     An epoch is an argsort of hashes of the row numbers. `steps` walks through as many epochs as it needs. A short last batch is kept
     unless it has fewer rows than `smallest`.
@@ -141,20 +147,23 @@ def batches(
     [[1, 4], [0, 2], [3], [1, 3]]
     """
     size = count if batch_size is None else min(batch_size, count)
-    left = steps if steps is not None else -1
-    epoch = 0
-    while left != 0 and (epochs is None or epoch < epochs):
-        wanted = left * size if left > 0 else count
-        order = rng.child(epoch).permutation(count, wanted)
-        for low in range(0, len(order), size):
-            batch = order[low : low + size]
-            if len(batch) < smallest:
-                continue
-            yield batch
-            left -= 1
-            if left == 0:
-                return
-        epoch += 1
+    each = -(-count // size) - (0 < count % size < smallest)
+    if epochs is None:
+        epochs = -(-(steps or 0) // each)
+    drawn: list[NDArray[np.int64]] = []
+    left = epochs * each if steps is None else steps
+    group = max(1, _HASHES // count)
+    for low in range(0, epochs, group):
+        high = min(epochs, low + group)
+        orders = (
+            rng.permutations(low, high, count) if high - low > 1 else [rng.child(low).permutation(count, left * size)]
+        )
+        for order in orders:
+            present = min(each, left)
+            for start in range(0, present * size, size):
+                drawn.append(order[start : start + size])
+            left -= present
+    return drawn
 
 
 def normal(like: Tensor, rngs: Sequence[Rng]) -> Tensor:

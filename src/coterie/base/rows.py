@@ -182,10 +182,11 @@ def check_plain(value: object, where: str) -> None:
         f"{value.dtype}": value.is_floating_point() and value.dtype.itemsize == 1,
         "without rows": not value.is_nested and value.ndim == 0,
     }
-    for kind in (k for k, holds in kinds.items() if holds):
-        raise InputError(
-            f"{where} is a tensor that is {kind}; give a dense one [rows, ...] of real numbers, e.g. float32"
-        )
+    for kind, holds in kinds.items():
+        if holds:
+            raise InputError(
+                f"{where} is a tensor that is {kind}; give a dense one [rows, ...] of real numbers, e.g. float32"
+            )
 
 
 class LabelScale(NamedTuple):
@@ -235,7 +236,7 @@ class Part(NamedTuple):
 
     def chunks(self) -> Iterator[Part]:
         """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
-        of_row = max(1, sum(v.shape[1:].numel() for v in named(sample(self.inputs)).values()))
+        of_row = max(1, sum([v.shape[1:].numel() for v in named(sample(self.inputs)).values()]))
         many = max(1, min(CHUNK, ELEMENTS // of_row))
         count = len(self)
         for low in range(0, count, many):

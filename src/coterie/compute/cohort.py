@@ -245,8 +245,11 @@ class Cohort(CohortRows):
     def outputs(self, x: Tensor, *, part: str = "test") -> Iterator[tuple[Tensor, Tensor]]:
         """Outputs and labels of all rows of each client in turn, [rows, ...]; every client must have some."""
         for _, chunks in groupby(self.chunks(x, part, None, "round", "eval"), itemgetter(0)):
-            pairs = [(self.workspace.model(inputs), labels) for _, inputs, labels in chunks]
-            outputs, labels = (torch.cat(several) for several in zip(*pairs, strict=True))
+            # A model whose output is its parameter would give that parameter.
+            pairs = [(self.workspace.model(inputs).detach(), labels) for _, inputs, labels in chunks]
+            outputs, labels = pairs[0]
+            if len(pairs) > 1:
+                outputs, labels = torch.cat([pair[0] for pair in pairs]), torch.cat([pair[1] for pair in pairs])
             self.spent["row_losses"] += len(labels)
             yield outputs, labels
 
@@ -265,9 +268,10 @@ class Cohort(CohortRows):
         Returns:
             `n` [n], `loss` [n] and one entry per metric, float64 [n]; NaN where undefined.
         """
-        has = [i for i in range(len(self.names)) if self.size(i, part)]
+        sizes = [self.size(i, part) for i in range(len(self.names))]
+        has = [i for i, size in enumerate(sizes) if size]
         columns = {k: [nan] * len(self.names) for k in ("loss", *metrics)}
-        columns["n"] = [float(self.size(i, part)) for i in range(len(self.names))]
+        columns["n"] = [float(size) for size in sizes]
         loss, scale = self.workspace.loss, self.clients.label_scale
         # Per client: the vector units of a CPU round a row otherwise than the few left over at the end, so that a loss of all rows
         # at once would depend on who shares the cohort; and no memory grows with the rows of all.
@@ -288,7 +292,7 @@ class Cohort(CohortRows):
 
     def only(self, positions: Sequence[int]) -> Cohort:
         """The clients at `positions` as a cohort of their own; it reads their memory and writes none."""
-        names = tuple(self.names[i] for i in positions)
-        index = tuple(self.index[i] for i in positions)
+        names = tuple([self.names[i] for i in positions])
+        index = tuple([self.index[i] for i in positions])
         memory = self.memory.only(names)
         return Cohort(names, self.workspace, self.clients, index, memory, self.seed, self.round, self.spent)

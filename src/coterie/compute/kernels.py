@@ -235,7 +235,8 @@ class Batched:
         if chunk.steps[0] == 1:
             batch = next(self._feed(chunk, slots, source))
             return self._train_once(start, models, space, batch, rule, shift, chunk, result, relative)
-        active, wide, sides = len(chunk.members), 0, []
+        alive = [*np.count_nonzero(chunk.counts, axis=1).tolist(), 0]
+        wide, sides = 0, []
         for step, batch in enumerate(self._feed(chunk, slots, source)):
             if step < 2 or len(batch[1]) < wide:  # the second step is the first that begins where it ends
                 wide = len(batch[1])
@@ -244,10 +245,9 @@ class Batched:
                 added = [v.expand(wide, -1, -1) if len(v) == 1 else v[:wide] for v in shift]
                 sides = self._sides(old, new, [v[:wide] for v in space], added)
             self._step(sides, *batch, rule)
-            before, active = active, sum(steps > step + 1 for steps in chunk.steps)
-            if active < before:
+            if alive[step + 1] < alive[step]:
                 for place, model, begun in zip(self._split(result), models, start, strict=True):
-                    for slot in range(active, before):  # by an index it takes many times as long
+                    for slot in range(alive[step + 1], alive[step]):  # by an index it takes many times as long
                         to = place[chunk.members[slot]]
                         torch.sub(model[slot], begun[slot % len(begun)], out=to) if relative else to.copy_(model[slot])
 
@@ -309,7 +309,7 @@ class Batched:
             for group in groups
         )
 
-    @property
+    @cached_property
     def _shapes(self) -> list[tuple[int, int]]:
         """[outputs, inputs] of weights and [1, outputs] of biases, in the order of the model vector."""
         of = [((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in self.layers]
@@ -364,9 +364,8 @@ class Batched:
         rows = np.concatenate([rows, rows[..., :spare]], axis=2) if spare else rows
         weights = (np.arange(batch)[:, None] < counts) * (self._factor / np.maximum(counts, 1))
         # With a least width above 2 all steps have the width of the chunk, else only as many as still train.
-        wide = [
-            slots if self._least > 2 else max(self._least, sum(n > step for n in chunk.steps)) for step in range(total)
-        ]
+        alive = np.count_nonzero(chunk.counts, axis=1)
+        wide = [slots] * total if self._least > 2 else np.maximum(self._least, alive).tolist()
         numbers = torch.from_numpy(rows).to(self.device)
         scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
 

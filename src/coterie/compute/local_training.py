@@ -92,7 +92,7 @@ class StepBatches:
             numbers = list(_checked_numbers(self.sampler.rows(cohort, client, rng, steps, size), self.sampler, count))
         else:
             length = {"steps": steps} if in_steps else {"epochs": steps}
-            numbers = list(batches(rng, count, local.batch_size, smallest=self._smallest(size), **length))
+            numbers = batches(rng, count, local.batch_size, smallest=self._smallest(size), **length)
         if cohort.workspace.fewest_rows > 1:
             for batch in numbers:
                 cohort.require_enough(client, batch)

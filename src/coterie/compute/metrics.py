@@ -168,9 +168,13 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | No
     """
     if kind not in ("binary", "classes"):
         return None
-    right, known = _hits(outputs, labels, kind)
-    shares = [right[known == c].mean() for c in known.unique()]
-    return float(torch.stack(shares).mean()) if shares else None
+    right, labels = _hits(outputs, labels, kind)
+    if not len(labels):
+        return None
+    classes = labels.long()
+    counts = torch.bincount(classes)
+    shares = torch.bincount(classes, weights=right) / counts
+    return float(shares[counts > 0].mean())
 
 
 def auc(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:

@@ -107,19 +107,17 @@ class Shard:
 
     def _reply(self, ask: Ask, view: MemoryView, spent: dict[str, int]) -> Block:
         clients, names, task = self._rows_of(ask.names), ask.names, ask.function
-        index = tuple(clients.number(n) for n in names)
+        index = tuple(map(clients.number, names))
         cohort = Cohort(names, self.workspace, clients, index, view, ask.context.seed, ask.context.round, spent)
-        reply: tuple[Any, ...] = task(cohort, **ask.arguments())
+        reply: tuple[Any, ...] = task(cohort, **ask.arguments)
         fields = task.reply._fields
         if not isinstance(reply, tuple) or len(reply) != len(fields):
             raise TypeError(f"the task returned a {type(reply).__name__}, not a {task.reply.__name__}")
         block, layout = Block(names, dict(zip(fields, reply, strict=True))), self.workspace.layout
         for key, value in block.values.items():
             _check_travels(key, value)
-        if len(names) > 1 and not all(
-            well_formed(v, task.kinds[k], len(names), layout) for k, v in block.values.items()
-        ):
-            raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
+            if len(names) > 1 and not well_formed(value, task.kinds[key], len(names), layout):
+                raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
         return filtered(block, ask, task, layout, view)
 
 

@@ -177,8 +177,11 @@ class Registry(Choice, MutableMapping[str, Any]):
             if isinstance(value, type):
                 self._files[value] = name
             return value
+        value = self._all().get(name)
+        if value is not None and not isinstance(value, str | EntryPoint):
+            return value
         with placed(where):
-            if name not in self:
+            if value is None:
                 own = f"FILE.py:NAME is {article(self.kind)} of your own"
                 raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {own}")
             return self[name]
@@ -289,6 +292,10 @@ METHODS = Registry(
         "perfedavg": "coterie.algorithms.perfedavg:PerFedAvg",
         "fedfomo": "coterie.algorithms.fedfomo:FedFomo",
         "ditto": "coterie.algorithms.ditto:Ditto",
+        "ifca": "coterie.algorithms.ifca:IFCA",
+        "cfl": "coterie.algorithms.cfl:CFL",
+        "fedamp": "coterie.algorithms.fedamp:FedAMP",
+        "pfedgraph": "coterie.algorithms.pfedgraph:PFedGraph",
         "fedadp": "coterie.algorithms.fedadp:FedAdp",
         "tawt": "coterie.algorithms.tawt:TAWT",
         "skew": "coterie.algorithms.skew:Skew",

@@ -158,7 +158,7 @@ class Federation:
         if need != "all" and not (is_number(need) and 0 <= need <= 1):
             raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
         order = sorted(range(len(given)), key=given.__getitem__)
-        names = tuple(given[i] for i in order)
+        names = tuple([given[i] for i in order])
         self._check_names(names)
         asked = self.session.standing(self.round, self.attempt)
         context = Context(

@@ -166,7 +166,7 @@ _BUFFERS = "buffers"
 
 def unpacked(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answer:
     """The answer with every field in its own form; whose reply cannot be unpacked has failed."""
-    if not any(isinstance(value, Packed) for block in answer.blocks for value in block.values.values()):
+    if Packed not in {type(value) for block in answer.blocks for value in block.values.values()}:
         return answer
     packing = next((one for one in ask.filters if one.packs), None)
     done: list[Block] = []

@@ -124,9 +124,11 @@ class Memory:
 
     def kept(self, client: str) -> dict[str, Tensor]:
         """What `client` has remembered in the present round so far, by key, for `undo`."""
-        now = self.round
-        by_key = {key: by_client.get(client, {}) for key, by_client in self._values.items()}
-        return {key: rounds[now] for key, rounds in by_key.items() if now in rounds}
+        now, kept = self._round[0], {}
+        for key, by_client in self._values.items():
+            if now in by_client.get(client, ()):
+                kept[key] = by_client[client][now]
+        return kept
 
     def undo(self, client: str, kept: Mapping[str, Tensor]) -> None:
         """Let `client` have remembered in the present round what `kept` gave, and nothing else."""

@@ -80,12 +80,12 @@ def _check_clients(names: Iterable[str], where: str, clients: Collection[str]) -
 def as_models(models: Any, called: str, size: int, clients: Collection[str]) -> dict[str, Tensor]:
     """The models [size] that the hook `called` returned, by client; `*` is the one for everybody. Raises `InputError` for others."""
     by_client = {"*": models} if isinstance(models, Tensor) else models
-    good = isinstance(by_client, Mapping) and all(
-        isinstance(x, Tensor) and x.shape == (size,) for x in by_client.values()
-    )
-    if not good:
+    fits = isinstance(by_client, Mapping)
+    for x in by_client.values() if fits else ():
+        fits = fits and isinstance(x, Tensor) and x.shape == (size,)
+    if not fits:
         raise InputError(f"{called} must return a model of {size} numbers, or such models by client; got {cut(models)}")
-    _check_clients((name for name in by_client if name != "*"), f"{called} has a model of", clients)
+    _check_clients(by_client.keys() - {"*"}, f"{called} has a model of", clients)
     return dict(by_client)
 
 

@@ -94,6 +94,8 @@ class Average(Replies[R]):
 
 def stack(asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, str]) -> Replies[Any]:
     """The replies of all blocks in one, sorted by name."""
+    if len(blocks) == 1 and list(blocks[0].names) == sorted(blocks[0].names):
+        return Replies(blocks[0].names, asked, blocks[0].values, {n: failed[n] for n in asked if n in failed})
     replied = [n for block in blocks for n in block.names]
     order = sorted(range(len(replied)), key=replied.__getitem__)
     rank = iter(sorted(range(len(order)), key=order.__getitem__))
@@ -182,7 +184,7 @@ def _expected(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layo
     """
     form = task.forms.get(key)
     if form is not None:
-        return torch.Size(form.shape(ask.arguments(), layout)), form.dtype or layout.dtype
+        return torch.Size(form.shape(ask.arguments, layout)), form.dtype or layout.dtype
     votes: Counter[tuple[Any, ...]] = Counter()
     for block in blocks:
         value = block.values.get(key)
@@ -230,7 +232,7 @@ def _out_of_range(
         }
     if form.within == (-math.inf, math.inf):
         return {}
-    low, high = form.within(ask.arguments()) if callable(form.within) else form.within
+    low, high = form.within(ask.arguments) if callable(form.within) else form.within
     outside = ((value < low) | (value > high)).flatten(1).any(1) if value.ndim > 1 else (value < low) | (value > high)
     return {
         n: f"field {key!r} has a value out of its range"
@@ -253,7 +255,7 @@ def not_finite(kinds: Mapping[str, str], replies: Replies[Any], dim: int) -> tup
             heads = value[..., :dim].flatten(1)
             norms[key] = torch.linalg.vector_norm(heads, dim=1)
             sums = [norms[key], value[..., dim:]] if value.shape[-1] > dim else [norms[key]]
-        if math.isfinite(sum(some.sum().item() for some in sums)):
+        if math.isfinite(sum([terms.sum().item() for terms in sums])):
             continue
         finite = torch.isfinite(value.reshape(len(replies), -1)).all(dim=1)
         for name, fine in zip(replies.clients, finite.tolist(), strict=True):

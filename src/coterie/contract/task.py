@@ -166,8 +166,6 @@ class Task(Generic[R]):
         self.function = function
         self.name = f"{function.__module__}:{function.__qualname__}"
         self.__doc__ = function.__doc__
-        self._reply: type[R] | None = None
-        self._kinds: Mapping[str, str] | None = None
         parameters = list(inspect.signature(function).parameters.values())
         if not parameters or any(p.kind is not p.KEYWORD_ONLY for p in parameters[1:]):
             raise InputError(
@@ -184,25 +182,21 @@ class Task(Generic[R]):
     def __reduce__(self) -> tuple[Callable[[str], Task[Any]], tuple[str]]:
         return find_task, (self.name,)
 
-    @property
+    @cached_property
     def reply(self) -> type[R]:
         """The NamedTuple in the task's return annotation."""
-        if self._reply is None:
-            reply = get_type_hints(self.function).get("return")
-            if not (isinstance(reply, type) and issubclass(reply, tuple) and hasattr(reply, "_fields")):
-                raise InputError(
-                    f"task {self.name} must declare the NamedTuple that it returns: def f(cohort, *, x) -> Reply"
-                )
-            self._reply = cast("type[R]", reply)
-        return self._reply
+        reply = get_type_hints(self.function).get("return")
+        if not (isinstance(reply, type) and issubclass(reply, tuple) and hasattr(reply, "_fields")):
+            raise InputError(
+                f"task {self.name} must declare the NamedTuple that it returns: def f(cohort, *, x) -> Reply"
+            )
+        return cast("type[R]", reply)
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, str]:
         """`update`, `gradient`, `gap`, `stay`, `count` or `other` for each field of the reply."""
-        if self._kinds is None:
-            hints = get_type_hints(self.reply, include_extras=True)
-            self._kinds = {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
-        return self._kinds
+        hints = get_type_hints(self.reply, include_extras=True)
+        return {k: get_args(v)[1] if get_origin(v) is Annotated else "other" for k, v in hints.items()}
 
     @cached_property
     def forms(self) -> Mapping[str, Form]:
@@ -246,7 +240,7 @@ def task(function: Callable[..., R]) -> Task[R]:
 def adopt_task(function: Callable[..., R], reply: type[R], kinds: Mapping[str, str]) -> None:
     """Register a task of another process whose annotations cannot be looked up here."""
     adopted = task(function)
-    adopted._reply, adopted._kinds = reply, kinds
+    adopted.reply, adopted.kinds = reply, kinds
 
 
 def find_task(name: str) -> Task[Any]:

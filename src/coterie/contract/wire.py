@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -46,6 +46,9 @@ DEEPEST = 100
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[][{}]', re.DOTALL)
 """A string, which may be without end, or a bracket. Whatever begins with a quote fits, so that no text is looked at twice."""
 
+_PLAIN = (bool, int, float, str, type(None))
+"""Values that are JSON as they are."""
+
 T = TypeVar("T")
 _ENVELOPES: dict[str, type] = {}
 
@@ -71,13 +74,14 @@ def envelope(cls: type[T]) -> type[T]:
 
 def to_json(value: Any) -> Any:
     """A payload value as plain JSON; tensors are not allowed here."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, _PLAIN):
         return value
     if isinstance(value, tuple | list):
-        return [to_json(v) for v in value]
+        return [v if isinstance(v, _PLAIN) else to_json(v) for v in value]
     if dataclasses.is_dataclass(value) and wire_types().get(type(value).__name__) is type(value):
-        fields = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"type": type(value).__name__, "fields": fields}
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        plain = {name: v if isinstance(v, _PLAIN) else to_json(v) for name, v in fields.items()}
+        return {"type": type(value).__name__, "fields": plain}
     raise InputError(
         f"a {type(value).__name__} cannot travel; a payload holds tensors, numbers, strings, None, PerClient(tensor) and dataclasses "
         "registered with @wire_type"
@@ -300,8 +304,9 @@ class Ask:
         """`counted` by key and client."""
         return {key: dict(zip(self.names, rounds, strict=True)) for key, rounds in self.counted.items()}
 
-    def arguments(self) -> dict[str, Any]:
-        """The payload as the task takes it: an `PerClient` is its tensor [n, ...]."""
+    @cached_property
+    def arguments(self) -> Mapping[str, Any]:
+        """The payload as the task takes it: a `PerClient` is its tensor [n, ...]."""
         return {k: v.tensor if isinstance(v, PerClient) else v for k, v in self.payload.items()}
 
 
@@ -327,7 +332,7 @@ class Block:
 
     def bytes_of_one(self) -> int:
         """Bytes of the first client's reply."""
-        return sum(_bytes_of_one(value) for value in self.values.values())
+        return sum(map(_bytes_of_one, self.values.values()))
 
     def without(self, gone: Iterable[str]) -> Block:
         """The replies of the clients that are not `gone`."""
@@ -352,7 +357,7 @@ def pick(value: Any, kept: list[int]) -> Any:
 
 def _bytes_of_one(value: Any) -> int:
     if isinstance(value, Packed):
-        return sum(_bytes_of_one(part) for part in value.parts.values())
+        return sum(map(_bytes_of_one, value.parts.values()))
     if isinstance(value, Tensor):
         return value[:1].numel() * value.element_size()
     return len(str(value[0])) if isinstance(value, tuple) and value else 0
@@ -392,15 +397,17 @@ class Answer:
     remembered: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        good = (
-            isinstance(self.blocks, tuple)
-            and all(isinstance(b, Block) and isinstance(b.values, Mapping) and _names(b.names) for b in self.blocks)
-            and all(isinstance(part, Mapping) for part in (self.failed, self.spent, self.forgot, self.remembered))
-            and _names(tuple(self.failed.values()))
-            and all(type(count) is int for count in self.spent.values())
-            and all(_names(names) for names in self.forgot.values())
-            and all(_is_round(pair) for pairs in self.remembered.values() for pair in pairs)
-        )
+        good = _are(Block, self.blocks) and _are(ClientCost, self.costs)
+        for block in self.blocks if good else ():
+            good = good and isinstance(block.values, Mapping) and _are(str, block.names)
+        for part in (self.failed, self.spent, self.forgot, self.remembered):
+            good = good and isinstance(part, Mapping)
+        good = good and _are(str, tuple(self.failed.values())) and _are(int, tuple(self.spent.values()))
+        for names in self.forgot.values() if good else ():
+            good = good and _are(str, names)
+        for pairs in self.remembered.values() if good else ():
+            for pair in pairs:
+                good = good and _are(tuple, (pair,)) and [*map(type, pair)] == [str, int]
         if not good:
             raise InputError("an answer must hold replies, reasons of failures and counts of rows")
 
@@ -429,12 +436,9 @@ class Answer:
         return cls(tuple(blocks), failed, spent, tuple(costs), forgot, remembered)
 
 
-def _names(given: Any) -> bool:
-    return isinstance(given, tuple) and all(isinstance(n, str) for n in given)
-
-
-def _is_round(pair: Any) -> bool:
-    return isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str) and type(pair[1]) is int
+def _are(kind: type, values: Any) -> bool:
+    """Return True if `values` is a tuple of nothing but this kind."""
+    return isinstance(values, tuple) and {*map(type, values)} <= {kind}
 
 
 @envelope

@@ -82,13 +82,13 @@ class Evaluator:
         self.seen = _Look(number, models, {split: self._measure(models, split, number) for split in self._splits})
         return [
             gradients,
-            *(
+            *[
                 Row(number, client, split, k, v)
                 for split, by_client in self.seen.values.items()
                 for client, values in by_client.items()
                 for k, v in values.items()
                 if v is not None and k != "n"
-            ),
+            ],
         ]
 
     def _measure(
@@ -109,7 +109,7 @@ class Evaluator:
         measured: dict[str, dict[str, float | None]] = dict(known)
         # As lists: one number after the other out of a tensor takes longer than the metrics of a small client.
         columns = (replies.rows, replies.loss, replies.values, replies.defined)
-        for name, n, loss, values, defined in zip(replies.clients, *(c.tolist() for c in columns), strict=True):
+        for name, n, loss, values, defined in zip(replies.clients, *[c.tolist() for c in columns], strict=True):
             values = [value if known else None for value, known in zip(values, defined, strict=True)]
             measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
         return {n: measured[n] for n in everybody if n in measured}
@@ -159,7 +159,7 @@ class Evaluator:
 
 def served(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerClient:
     """The model [d + b] that all of these clients use, or one for each where any has a model of its own; `*` is everybody else's."""
-    if not any(n in models for n in names):
+    if models.keys().isdisjoint(names):
         return models["*"]
     return PerClient(torch.stack([models[n if n in models else "*"] for n in names]))
 

@@ -40,7 +40,7 @@ _COLUMN_KINDS = ("number", "boolean", "text", "date", "empty")
 
 def most_bytes(ask: Ask, layout: Layout) -> int:
     """How long a client's reply may be, by what the task declares."""
-    task, payload = ask.function, ask.to(ask.names[:1]).arguments()
+    task, payload = ask.function, ask.to(ask.names[:1]).arguments
     vector, total = layout.size * layout.dtype.itemsize, FRAME
     for field, kind in task.kinds.items():
         form = task.forms.get(field)

@@ -254,7 +254,7 @@ class SiteRows:
 
     def _statistics(self, ask: Ask) -> Answer:
         """The answer of a task about the table, which may name the columns that the plan uses and no other."""
-        table, given = self._opened(), ask.arguments()
+        table, given = self._opened(), ask.arguments
         if ask.function is describe:
             if given != described_as(self.options):
                 raise RefusedError("the approved plan has another label or other categories")
@@ -268,7 +268,7 @@ class SiteRows:
 
     def _compared(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
         """The errors of a comparison that the plan makes, over all of its seeds."""
-        given = ask.arguments()
+        given = ask.arguments
         if (given.get("method"), given.get("other")) not in self.approved.comparisons or len(given) > 2:
             raise RefusedError("the approved plan does not compare these methods")
         requests = (self._hash(ask, ask.payload, ""),)
@@ -276,7 +276,7 @@ class SiteRows:
         return self._of_test_rows(ask, self._noted(message))
 
     def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
-        return Answer((Block((self.name,), ask.function(noted, **ask.arguments())._asdict()),))
+        return Answer((Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),))
 
     def _noted(self, message: Mapping[str, Any]) -> Noted:
         now = None if self.shard is None else (self.pair, self.shard.clients, self.shard.workspace)
