@@ -17,7 +17,6 @@ labels).
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, is_number, nearest, require
-from coterie.base.identity import identity
 from coterie.base.rng import Rng, normal
 from coterie.base.rows import Rows
 from coterie.config.hooks import check_object, overrides
@@ -400,11 +398,6 @@ class Attacked(Engine):
     def sizes(self, part: str) -> Mapping[str, int]:
         """Rows of each client."""
         return self._engine.sizes(part)
-
-    def fingerprint(self) -> str:
-        """A hash of the rows, the attack and the attackers: a checkpoint refuses to go on under another attack."""
-        said = identity((self.attack, self.attackers))
-        return hashlib.blake2b(f"{self._engine.fingerprint()} {said}".encode(), digest_size=16).hexdigest()
 
     def save_memory(self) -> dict[str, Tensor]:
         """What clients remember."""

@@ -69,6 +69,7 @@ def child(job: Mapping[str, Any]) -> None:
         os.dup2(os.open(f"{job['log']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.chdir(job["cwd"])
+    sys.path.insert(0, job["cwd"])  # as of `python -m coterie`
     if job["arm"]:
         arm(**job["arm"])
     from coterie.cli.main import main

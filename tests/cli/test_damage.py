@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import resource
 import shutil
@@ -18,6 +17,7 @@ from coterie.base.files import write_atomically, write_checkpoint
 from coterie.contract.exchange import Session
 from coterie.run.checkpoint import RoundFiles
 from coterie.run.history import Record
+from coterie.run.provenance import Provenance
 
 TABLE = "age,smokes,ill\n" + "\n".join(f"{20 + i},{'xy'[i % 2]},{(i // 2) % 2}" for i in range(16)) + "\n"
 COMPARE = (
@@ -157,18 +157,6 @@ def test_a_damaged_experiment_is_not_resumed_as_another_one(coterie, copied):
     assert coterie(*RESUME).status == 0
 
 
-def test_resume_on_a_machine_of_another_kind_says_that_bits_may_differ(coterie, copied):
-    path = copied / "run" / "environment.json"
-    record = json.loads(path.read_text())
-    record["machine"]["instructions"] = "ABACUS"
-    path.write_text(json.dumps(record))
-    ended = coterie(*RESUME)
-    assert ended.status == 0
-    assert "ABACUS and goes on with" in ended.err
-    assert "the last bits may differ" in ended.err
-    assert "may differ" not in coterie(*RESUME).err
-
-
 class Some(NamedTuple):
     x: torch.Tensor
 
@@ -177,7 +165,7 @@ def test_a_full_disk_names_the_file(tmp_path):
     files = {
         "table.csv": lambda path: write_atomically(path, lambda p: p.write_bytes(bytes(5000))),
         "model.safetensors": lambda path: write_checkpoint(path, Some(torch.zeros(5000)), {}, {}),
-        "history.jsonl": lambda path: RoundFiles(tmp_path, "")._append(
+        "history.jsonl": lambda path: RoundFiles(tmp_path, Provenance(tmp_path, {}))._append(
             Record(weight_rows=[(1, "x" * 5000, "a", 1.0)]), Session()
         ),
     }

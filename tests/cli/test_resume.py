@@ -339,12 +339,25 @@ def test_other_data_and_other_files_are_refused(driver, tmp_path):
     assert driver(tmp_path, *command).status == 0
     assert driver(tmp_path, *command, "--resume").status == 0
     before = everything(tmp_path / "run")
-    for file, old, new in (("hospitals/cleveland.csv", "63", "64"), ("mine.py", "0.5", "0.6")):
+    for file, old, new, words in (
+        (
+            "hospitals/cleveland.csv",
+            "63",
+            "64",
+            "momentum-0: the data of clients has changed since it was complete (cleveland); ",
+        ),
+        (
+            "mine.py",
+            "0.5",
+            "0.6",
+            "momentum-0: mine.py has changed since it was complete (function update); go back, or",
+        ),
+    ):
         text = (tmp_path / file).read_text()
         (tmp_path / file).write_text(text.replace(old, new, 1))
         refused = driver(tmp_path, *command, "--resume")
         assert refused.status == 2
-        assert "was written with other data or files" in refused.err
+        assert words in refused.err
         (tmp_path / file).write_text(text)
         now = everything(tmp_path / "run")
         assert [name for name in before if name not in TIMES and now[name] != before[name]] == []

@@ -135,9 +135,9 @@ def test_resume_restores_memory_and_drops_what_the_broken_round_wrote(tmp_path, 
     options = {"clients_per_round": 3, "workers": workers}
     with pytest.raises(RuntimeError, match="power cut"):
         run(ClientMomentum(break_in=stop + 1), checkpoint=tmp_path, **options)
-    # The settings are part of what a checkpoint refuses, so the method that goes on must look the same.
     undisturbed = run(Unbroken(break_in=stop + 1), clients_per_round=3)
-    assert_same_bits(run(Unbroken(break_in=stop + 1), checkpoint=tmp_path, resume=True, **options), undisturbed)
+    resumed = {"checkpoint": tmp_path, "resume": True, "accept_change": ("test_memory_and_own_methods.py",), **options}
+    assert_same_bits(run(Unbroken(break_in=stop + 1), **resumed), undisturbed)
 
 
 class Unbroken(ClientMomentum):
@@ -387,14 +387,21 @@ def test_a_run_that_dies_between_history_and_checkpoint_repeats_the_round_once(t
 def test_a_checkpoint_of_other_settings_or_rows_is_refused(tmp_path):
     run(ClientMomentum(), checkpoint=tmp_path)
     for method, options, differing in (
-        (ServerMomentum(), {}, "another method"),
-        (ClientMomentum(LocalSGD(lr=0.3)), {}, "another method"),
-        (ClientMomentum(), {"seed": 1}, "other settings"),
-        (ClientMomentum(), {"clients_per_round": 2}, "other settings"),
-        (ClientMomentum(), {"merge_validation": False}, "other data or another attack"),
-        (ServerMomentum(), {"clients_per_round": 2}, "another method and other settings"),
+        (ServerMomentum(), {}, "the method's break_in has changed .*the method's class has changed .*"),
+        (ClientMomentum(LocalSGD(lr=0.3)), {}, "the method's local has changed since round 6"),
+        (ClientMomentum(), {"seed": 1}, r"the setting seed has changed since round 6 \(0, now 1\)"),
+        (
+            ClientMomentum(),
+            {"clients_per_round": 2},
+            r"the setting clients_per_round has changed since round 6 \(null, now 2\)",
+        ),
+        (
+            ClientMomentum(),
+            {"merge_validation": False},
+            r"the setting merge_validation has changed .* \(true, now false\)",
+        ),
     ):
-        with pytest.raises(InputError, match=f"was written with {differing}; resume with the same"):
+        with pytest.raises(InputError, match=f"{differing}; resume with the same, or choose another folder"):
             run(method, checkpoint=tmp_path, resume=True, **options)
     run(ClientMomentum(LocalSGD(lr=0.3)), checkpoint=tmp_path)  # without resume it starts again
 
@@ -406,7 +413,7 @@ def test_another_loss_and_another_bound_are_other_settings(tmp_path):
     run_once(settings=usual)
     run_once(settings=replace(usual, resume=True))
     for other in ({"loss": "auto"}, {"max_norm": 10.0}):
-        with pytest.raises(InputError, match="was written with other settings"):
+        with pytest.raises(InputError, match=f"the setting {next(iter(other))} has changed since round 2"):
             run_once(settings=replace(usual, resume=True, **other))
 
 
@@ -419,7 +426,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(about, words
     saved = read_checkpoint(path)
     meta = {k: v for k, v in saved.meta.items() if k not in ("counted", "format", "coterie")} | about
     write_checkpoint(path, State(**saved.values), saved.memory, meta)
-    with pytest.raises(InputError, match=f"was written by coterie {words}, but this version reads format 2"):
+    with pytest.raises(InputError, match=f"was written by coterie {words}, but this version reads format 3"):
         run(ClientMomentum(), checkpoint=tmp_path, resume=True)
 
 

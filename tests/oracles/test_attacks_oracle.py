@@ -345,8 +345,5 @@ def test_the_engine_beneath_is_untouched():
     with federation_of(logistic()) as federation:
         attacked = Attacked(federation.engine, IPM(), BAD)
         assert attacked.sizes("train") == federation.engine.sizes("train")
-        assert attacked.fingerprint() != federation.engine.fingerprint()
-        assert attacked.fingerprint() != Attacked(federation.engine, IPM(), ("b",)).fingerprint()
-        assert attacked.fingerprint() != Attacked(federation.engine, IPM(eps=0.2), BAD).fingerprint()
         plain = Federation(federation.engine, federation.clients, round=1).ask(federation.clients, say, scale=1.0)
     assert np.array_equal(of(plain, 0, BAD), rows(BAD, 0, 4))

@@ -106,6 +106,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
                 experiment,
                 folder,
                 resume=args.resume,
+                accept_change=args.accept_change,
                 command=shlex.join(args.typed),
                 notify=progress.event,
                 say=progress.say,
@@ -326,9 +327,11 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from coterie.study.tables import verify
+    from coterie.study.tables import explain_run, verify
 
     checked = verify(Path(args.folder))
+    for line in explain_run(Path(args.folder)) if args.explain else ():
+        _say(line)
     for problem in checked.problems:
         _say(problem)
     _say(
@@ -353,7 +356,7 @@ def _finalise(args: argparse.Namespace) -> int:
     method = args.method or best
     threshold = _threshold(args, results, method)
     out = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
-    final = finalise(run, out, client=args.client, method=method, threshold=threshold)
+    final = finalise(run, out, client=args.client, method=method, threshold=threshold, accept_change=args.accept_change)
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
     write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
     kept = " but those that choose how it is tuned" if results.tuned(method) else ""

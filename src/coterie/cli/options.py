@@ -87,6 +87,7 @@ def _add_experiments(commands: Any) -> None:
         )
         _add_set(parser, "any key: meritfed.md_step=.3, run.evaluate=5")
         _add_resume(parser)
+        _add_accept_change(parser)
         _add_printing(parser)
         add_flags(parser)
 
@@ -105,6 +106,16 @@ def _add_set(parser: argparse.ArgumentParser, about: str) -> None:
 
 def _add_resume(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="resume where this run stopped")
+
+
+def _add_accept_change(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--accept-change",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="go on although this has changed since: a file such as own.py, data, or a name of the machine such as torch",
+    )
 
 
 def _add_printing(parser: argparse.ArgumentParser) -> None:
@@ -181,6 +192,9 @@ def _add_results(commands: Any) -> None:
         commands, "verify", "compare every file of a run directory with the hash that the run recorded"
     )
     verify.add_argument("folder", help="the run directory")
+    verify.add_argument(
+        "--explain", action="store_true", help="print what the numbers of each method and seed depend on"
+    )
 
     finalise = add_command(
         commands, "finalise", "train a finished run's method again on all rows, and write a model with its card"
@@ -191,6 +205,7 @@ def _add_results(commands: Any) -> None:
         "--method", help="label of the method; default: the one that the run recommends to this client"
     )
     finalise.add_argument("--out", metavar="FOLDER", help="default: final/RUN-CLIENT")
+    _add_accept_change(finalise)
     _add_threshold(finalise)
 
     predict = add_command(

@@ -110,6 +110,8 @@ class RunSettings:
             round, and with 0 at the start.
         label: what callbacks call the run; empty: its method's class.
         resume: go on from the checkpoint, if there is one.
+        accept_change: what may have changed since the checkpoint was written: a file of your own such as "own.py", "data", or a name of
+            the machine such as "torch". The run's record then says so.
     """
 
     clients_per_round: Annotated[int | None, optional(SIZE, "all clients"), Flag(metavar="M")] = None
@@ -124,6 +126,7 @@ class RunSettings:
     callbacks: Annotated[tuple[Any, ...], _CALLBACKS, InFiles(said=False)] = ()
     label: Annotated[str, InFiles(said=False)] = ""
     resume: Annotated[bool, InFiles(said=False)] = False
+    accept_change: Annotated[tuple[str, ...], PATTERNS, InFiles(said=False)] = ()
 
     def row_loss(self, clients: Clients) -> str | RowLoss:
         """The loss on these clients: that of a file is loaded. Raises `InputError` for a file that lacks it."""

@@ -62,10 +62,6 @@ class Engine(Protocol):
         """Rows of each client in `train`, `validation` or `test`, unseen ones behind the others."""
         ...
 
-    def fingerprint(self) -> str:
-        """A short hash of every row and name (`Clients.fingerprint`), equal on all engines."""
-        ...
-
     def ask(self, ask: Ask) -> Answer:
         """Run the task of `ask` where its clients are."""
         ...

@@ -63,10 +63,6 @@ class InProcessEngine(Engine):
         """Rows of each client, unseen ones behind the others."""
         return self._rows.sizes(part)
 
-    def fingerprint(self) -> str:
-        """A short hash of every row and name."""
-        return self._rows.fingerprint()
-
     def save_memory(self) -> dict[str, Tensor]:
         """What all clients remember."""
         return self._shard.memory.save()

@@ -210,10 +210,6 @@ class RayEngine(Engine):
         """Rows of each client, unseen ones behind the others."""
         return self._rows.sizes(part)
 
-    def fingerprint(self) -> str:
-        """A short hash of every row and name."""
-        return self._rows.fingerprint()
-
     def save_memory(self) -> dict[str, Tensor]:
         """What all clients remember; of an actor that is still busy with an ask that timed out, what was saved last."""
         import ray

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: every complete round is saved with fingerprints of what was asked for; a resumed run continues from it."""
+"""Checkpoints of a run: every complete round is saved; a run is resumed from it, in a world that is as its record says."""
 
 from __future__ import annotations
 
@@ -15,39 +15,13 @@ import torch
 
 from coterie.base.errors import InputError, plain, require
 from coterie.base.files import Checkpoint, naming, read_checkpoint, write_checkpoint
-from coterie.base.identity import identity
-from coterie.base.vector import add_tensors, still
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Session
 from coterie.run.files import WRITER, require_format
 from coterie.run.history import Record, Row, Timing
+from coterie.run.provenance import Provenance
 
-__all__ = ["RoundFiles", "fingerprints", "history_lines"]
-
-
-PARTS = {
-    "method": "another method",
-    "settings": "other settings",
-    "model": "another initial model",
-    "data": "other data or another attack",
-}
-"""What must be equal where a run is resumed, and how a refusal says that it is not."""
-
-
-def fingerprints(method: Any, engine: Engine, *settings: Any) -> dict[str, str]:
-    """A short hash of each of `PARTS`: of every row, and of every number of the initial model."""
-    model = _hash_of(engine.layout)
-    add_tensors(model, {"": engine.x, **still(engine.model, engine.layout)})
-    return {
-        "method": _hash_of(method).hexdigest(),
-        "settings": _hash_of(settings).hexdigest(),
-        "model": model.hexdigest(),
-        "data": engine.fingerprint(),
-    }
-
-
-def _hash_of(value: Any) -> hashlib.blake2b:
-    return hashlib.blake2b(json.dumps(identity(value), sort_keys=True).encode(), digest_size=16)
+__all__ = ["RoundFiles", "history_lines"]
 
 
 PATIENCE = 1.0
@@ -74,14 +48,14 @@ def history_lines(path: Path, meta: Mapping[str, Any]) -> list[bytes]:
 
 
 class RoundFiles:
-    """The folder of one run: `checkpoint.safetensors` of the last complete round, and `history.jsonl` with a line per round.
+    """The folder of one run: its record, `checkpoint.safetensors` of the last complete round, and `history.jsonl`.
 
     Rows go to a file of their own and are named by its length and a hash, so that a checkpoint does not grow with the history. A
     checkpoint waits for the disk at most once in `PATIENCE` seconds.
     """
 
-    def __init__(self, folder: Path, fingerprints: Mapping[str, str]) -> None:
-        self._fingerprints = fingerprints
+    def __init__(self, folder: Path, provenance: Provenance) -> None:
+        self._provenance, self._record_hash = provenance, ""
         self._path, self._history = folder / "checkpoint.safetensors", folder / "history.jsonl"
         self._bytes, self._chain = 0, b""
         self._durable_until = 0.0
@@ -103,6 +77,7 @@ class RoundFiles:
             ) from error
         self._history.unlink(missing_ok=True)
         self._path.unlink(missing_ok=True)
+        self._record_hash = self._provenance.write()
 
     def save(self, state: Any, number: int, record: Record, session: Session, engine: Engine) -> None:
         """Save round `number`: it counts from the moment when its checkpoint is renamed into place."""
@@ -110,7 +85,7 @@ class RoundFiles:
         meta = {
             **WRITER,
             "round": number,
-            "fingerprints": self._fingerprints,
+            "provenance": self._record_hash,
             "history_bytes": length,
             "history_hash": self._chain.hex(),
             "spent": session.spent,
@@ -149,14 +124,15 @@ class RoundFiles:
         """The last complete round, on `device`. Raises `InputError` if it is of another run or version, or beyond `rounds`."""
         saved = read_checkpoint(self._path, device)
         require_format(saved.meta, self._path)
-        before = saved.meta.get("fingerprints", {})
-        other = [PARTS[part] for part, hashed in self._fingerprints.items() if before.get(part) != hashed]
-        require(
-            not other,
-            f"{self._path} was written with {' and '.join(other)}; resume with the same, or choose another folder",
-        )
         number = saved.meta["round"]
-        require(number <= rounds, f"{self._path} is at round {number}, beyond the {rounds} rounds asked for")
+        self._record_hash = self._provenance.compare(f"round {number}")
+        if saved.meta["provenance"] != self._record_hash:
+            raise InputError(
+                f"{self._path} belongs to another run than {self._provenance.path.name} beside it; restore the folder from a copy, or "
+                "delete it: this method and seed start again"
+            )
+        if number > rounds:
+            raise InputError(f"{self._path} is at round {number}, beyond the {rounds} rounds asked for")
         return saved
 
     def restore(self, saved: Checkpoint, record: Record, session: Session, engine: Engine) -> None:

@@ -33,12 +33,14 @@ from coterie.data.registry import clients_of, load
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.callbacks import keeps_validation
+from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import find_method, method_table, model_of
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import finetune
+from coterie.run.provenance import Provenance, describe_run
 
 __all__ = ["fit", "one_thread", "personalise", "start_from"]
 
@@ -134,6 +136,13 @@ def fit(
     if attack is not None:
         check_object(attack, Attack)
         wrong = choose_attackers(attack.on, rows.names, seed)
+    files = None
+    if checkpoint is not None:
+        world = describe_run(
+            chosen, rows, module, rounds, seed, settings, engine=engine, attack=attack, attackers=wrong, filters=filters
+        )
+        files = RoundFiles(Path(checkpoint), Provenance(Path(checkpoint), world, settings.accept_change))
+    if attack is not None:
         rows = with_lies(rows, attack, wrong)
     prepared = _prepare(chosen, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
     with one_thread(), heeded():
@@ -143,7 +152,7 @@ def fit(
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
-            run = run_method(opened, chosen, rounds, seed, settings, filters=filters, checkpoint=checkpoint)
+            run = run_method(opened, chosen, rounds, seed, settings, filters=filters, files=files)
         finally:
             opened.close()
     return replace(run, meaning=Meaning.of(opened.loss, rows))

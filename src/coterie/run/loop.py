@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.filters import Filter
 from coterie.contract.method import Log, Method, Sampler, as_log, as_models, filters_of
 from coterie.run.callbacks import Followers
-from coterie.run.checkpoint import RoundFiles, fingerprints
+from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import Divergence, Evaluator
 from coterie.run.history import Record, Run, Timing
 
@@ -45,11 +43,11 @@ def run_method(
     settings: RunSettings,
     *,
     filters: Sequence[Filter] = (),
-    checkpoint: str | os.PathLike[str] | None = None,
+    files: RoundFiles | None = None,
 ) -> Run:
-    """Run a method on the clients of an engine, which stays open. Arguments and errors as for `fit`."""
+    """Run a method on the clients of an engine, which stays open; `files` save every round. Other arguments and errors as for `fit`."""
     settings.check(rounds, seed, len(engine.clients))
-    return _Loop(method, engine, rounds, seed, settings, filters).run(None if checkpoint is None else Path(checkpoint))
+    return _Loop(method, engine, rounds, seed, settings, filters).run(files)
 
 
 class _Loop:
@@ -101,8 +99,8 @@ class _Loop:
         if sentence:
             logger.info("%s", sentence)
 
-    def run(self, folder: Path | None) -> Run:
-        rounds, session, files = self.rounds, self.federation.session, self._files(folder)
+    def run(self, files: RoundFiles | None) -> Run:
+        rounds, session = self.rounds, self.federation.session
         resumed = files is not None and self.settings.resume and files.exist()
         followers = Followers(self.settings.callbacks, (self.settings.label or self.training.label, self.seed, rounds))
         try:
@@ -132,14 +130,6 @@ class _Loop:
             asks=session.asks,
             failures=session.failures,
         )
-
-    def _files(self, folder: Path | None) -> RoundFiles | None:
-        if folder is None:
-            return None
-        settings = self.settings
-        given = (self.seed, self.per_round, self.every, settings.metrics, settings.loss, settings.max_norm)
-        looked_at = () if settings.appeal is None else (settings.appeal,)
-        return RoundFiles(folder, fingerprints(self.method, self.engine, *given, *looked_at, self.training.filters))
 
     def _ends(self, followers: Followers, number: int) -> bool:
         """Tell callbacks that a round is complete; whether one of them ends the run."""

@@ -12,16 +12,18 @@ from torch import nn
 
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
+from coterie.run.checkpoint import RoundFiles
 from coterie.run.evaluation import served
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
 from coterie.run.history import Meaning, Run
 from coterie.run.loop import run_method
+from coterie.run.provenance import Provenance
 from coterie.sites.paired import DECIDING, comparisons, note_outcomes, paired_errors
 from coterie.sites.server import Remote
 from coterie.sites.tables import RemoteClients
 from coterie.study.layout import Pair
-from coterie.study.preflight import initial, run_settings
+from coterie.study.preflight import initial, pair_world, run_settings
 
 __all__ = ["Sites"]
 
@@ -44,6 +46,7 @@ class Sites:
         module: nn.Module,
         *,
         resume: bool,
+        accept_change: tuple[str, ...],
         progress: Callable[[int], None],
     ) -> Run:
         """Run one method on the sites."""
@@ -61,8 +64,15 @@ class Sites:
             loss=run.loss,
         )
         settings = run_settings(experiment, resume=resume, callbacks=(progress,))
+        record = Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change)
         finished = run_method(
-            self.engine, method, run.rounds, pair.seed, settings, filters=experiment.filters, checkpoint=pair.folder
+            self.engine,
+            method,
+            run.rounds,
+            pair.seed,
+            settings,
+            filters=experiment.filters,
+            files=RoundFiles(pair.folder, record),
         )
         self._let_note(finished)
         return replace(finished, meaning=Meaning.of(self.engine.loss, clients))

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from coterie.base.clients import joint_fingerprint
 from coterie.base.errors import InputError, RunError, plain, require
 from coterie.base.loss import Loss, RowLoss
 from coterie.base.vector import Layout
@@ -254,10 +253,6 @@ class Remote(Engine):
     def sizes(self, part: str) -> dict[str, int]:
         """Rows of each client."""
         return {name: self._facts[name].sizes.get(part, 0) for name in self.clients}
-
-    def fingerprint(self) -> str:
-        """As each site computes it of the rows it trains on."""
-        return joint_fingerprint({name: self._facts[name].fingerprint for name in self.clients})
 
     def ask(self, ask: Ask) -> Answer:
         """Run the task at its sites, all at once."""

@@ -105,7 +105,14 @@ def compare(
 
     def run(place: Path) -> None:
         chosen = tuned(experiment, place, resume=study.resume)[0] if study.tune else experiment
-        run_experiment(chosen, place, resume=study.resume, command="ct.compare", notify=study.progress)
+        run_experiment(
+            chosen,
+            place,
+            resume=study.resume,
+            accept_change=study.accept_change,
+            command="ct.compare",
+            notify=study.progress,
+        )
 
     if folder is not None:
         run(Path(folder))

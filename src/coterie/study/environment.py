@@ -6,15 +6,11 @@ import os
 import platform
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from coterie.base.errors import InputError, plain
-from coterie.base.files import read_json
-
-__all__ = ["environment", "said_of_other_machine"]
+__all__ = ["environment"]
 
 
 def _arithmetic() -> dict[str, Any]:
@@ -25,25 +21,6 @@ def _arithmetic() -> dict[str, Any]:
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
         "MKL_NUM_THREADS": os.environ.get("MKL_NUM_THREADS", ""),
     }
-
-
-def said_of_other_machine(folder: Path) -> str:
-    """A sentence if what is there was computed on a machine of another kind; else empty."""
-    path = folder / "environment.json"
-    try:
-        before = read_json(path, dict)["machine"]
-        then = {key: before[key] for key in ("processor", "instructions")}
-    except (InputError, LookupError, TypeError):
-        return ""
-    now = {"processor": platform.machine(), "instructions": _arithmetic()["instructions"]}
-    words = [" ".join(map(str, kind.values())) for kind in (then, now)]
-    return (
-        ""
-        if then == now
-        else (
-            f"note: {folder} was begun on {plain(words[0], 60)} and goes on with {words[1]}; the last bits may differ"
-        )
-    )
 
 
 def environment(command: str, started: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -25,9 +25,11 @@ from coterie.run.fit import fit, personalise
 from coterie.run.history import Run
 from coterie.run.model_files import about_models, save_model
 from coterie.run.predictions import Answers
+from coterie.run.provenance import Provenance
 from coterie.run.tables import read_experiment
+from coterie.study.layout import Pair
 from coterie.study.predict import MODEL, load_answers
-from coterie.study.preflight import initial, model_to_train, run_settings
+from coterie.study.preflight import initial, model_to_train, pair_world, run_settings
 
 __all__ = ["Final", "finalise"]
 
@@ -40,7 +42,15 @@ class Final(NamedTuple):
     notes: tuple[str, ...]
 
 
-def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float | None = None) -> Final:
+def finalise(
+    run: Path,
+    out: Path,
+    *,
+    client: str,
+    method: str,
+    threshold: float | None = None,
+    accept_change: Sequence[str] = (),
+) -> Final:
     """Fit `method` again on all rows of all clients, and write the model of `client` to the new folder `out`.
 
     Settings are those of the run, the seed is its first, and rounds are those after which the method ended with it. Rows that were
@@ -53,6 +63,7 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
         client: whose model is written.
         method: the label of a method of the run.
         threshold: kept with the model, for `predict`.
+        accept_change: what may have changed since the run, as `RunSettings` names it.
 
     Raises:
         InputError: a run that was not made from tables on this machine, or under attack; an unknown name; `out` holds something.
@@ -68,6 +79,10 @@ def finalise(run: Path, out: Path, *, client: str, method: str, threshold: float
     add_metrics(experiment.run.metrics)
     whole = _on_all_rows(experiment)
     seed = experiment.run.seeds[0]
+    pair = Pair(known[method], seed, run, ALL if experiment.folds else "")
+    if pair.done.exists():
+        clients = experiment.of_fold(experiment.load_data(seed), seed, pair.fold)
+        Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change).compare("the run")
     clients = whole.of_fold(whole.load_data(seed), seed, ALL if whole.folds else "")
     require(client in clients.names, f"the run has no client {client!r}; {nearest(client, clients.names)}")
     fitted = _fit(whole, known[method], clients, seed, _rounds(run, experiment, method, seed))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_links, turn
 from coterie.run.hashes import damaged, sealed
+from coterie.run.provenance import PROVENANCE
 from coterie.run.tables import read_saved
 
 __all__ = [
@@ -24,11 +22,9 @@ __all__ = [
     "choose_folder",
     "is_run",
     "is_whole",
-    "mark_of",
     "median_rounds",
     "opened",
     "pairs_of",
-    "refuse_other_data",
     "refuse_other_settings",
     "refuse_others",
 ]
@@ -136,6 +132,14 @@ class Pair:
         """What `done` holds; None if the pair is not complete, or the file is damaged."""
         return sealed(self.done)
 
+    def refuse_copy(self) -> None:
+        """Raise `InputError` if the folder is a copy of that of another method or seed."""
+        record = sealed(self.folder / PROVENANCE)
+        if record is not None and record["run"] != self.folder.name:
+            raise InputError(
+                f"{self.folder} is a copy of {record['run']}; delete it and continue with --resume: this method and seed start again"
+            )
+
     def refuse_lost_history(self) -> None:
         """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
         saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
@@ -167,8 +171,8 @@ def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
     return not damage
 
 
-def refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) -> None:
-    """Raise `InputError` if what was saved is of other data or settings. Methods and seeds may be added."""
+def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
+    """Raise `InputError` if what was saved is of other settings. Methods and seeds may be added."""
     saved = read_saved(folder, experiment)
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
@@ -189,34 +193,6 @@ def refuse_other_settings(experiment: Experiment, folder: Path, first: Clients) 
         require(not differ, f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
     gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
     require(not gone, f"{folder} has seed {gone[0] if gone else ''}, which is not among the seeds now; {cure}")
-    for entry in experiment.methods:
-        pair = Pair(entry, experiment.run.seeds[0], folder, "0" if experiment.folds else "")
-        refuse_other_data(experiment, pair, first)
-
-
-def refuse_other_data(experiment: Experiment, pair: Pair, clients: Clients) -> None:
-    """Raise `InputError` if a pair was saved with other rows, settings or files."""
-    saved = pair.saved()
-    require(
-        saved is None or saved["mark"] == mark_of(experiment, pair, clients),
-        f"{pair.done} was written with other data or files; resume with the same ones, or choose another --out",
-    )
-
-
-def mark_of(experiment: Experiment, pair: Pair, clients: Clients) -> str:
-    """A hash of all that the numbers of a pair depend on: settings, rows, and files of the user's own."""
-    settings = experiment.tables()
-    settings["methods"] = [m for m in settings["methods"] if m["label"] == pair.entry.label]
-    settings["run"] = {k: v for k, v in settings["run"].items() if k not in FREE}
-    settings["engine"] = experiment.engine.results()
-    settings["callbacks"] = experiment.deciding()
-    for free in ("report", "tune"):
-        settings.pop(free, None)
-    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=16)
-    digest.update(clients.fingerprint().encode())
-    for path in experiment.files(pair.entry):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def pairs_of(folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int], folds: int) -> list[Pair]:

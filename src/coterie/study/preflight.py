@@ -20,9 +20,12 @@ from coterie.compute.workspace import Workspace
 from coterie.config.run import MethodEntry, RunSettings
 from coterie.models import build_model
 from coterie.run.experiment import Experiment
+from coterie.run.files import ALL, YARDSTICKS
 from coterie.run.fit import start_from
 from coterie.run.model_files import load_model_file
 from coterie.run.personalisation import tunable
+from coterie.run.provenance import Tree, describe_run
+from coterie.study.layout import Pair, median_rounds
 
 __all__ = [
     "check_everything",
@@ -30,6 +33,9 @@ __all__ = [
     "initial",
     "metric_names",
     "model_to_train",
+    "pair_length",
+    "pair_settings",
+    "pair_world",
     "run_settings",
 ]
 
@@ -96,3 +102,46 @@ def metric_names(experiment: Experiment) -> tuple[str, ...]:
 def run_settings(experiment: Experiment, **differing: Any) -> RunSettings:
     """The settings of each run of an experiment, but for those that differ."""
     return replace(experiment.run, **{"metrics": metric_names(experiment), **differing})
+
+
+def pair_settings(experiment: Experiment, entry: MethodEntry, **differing: Any) -> RunSettings:
+    """The settings with which a method of an experiment is run: its validation rows stay apart where they tune models afterwards."""
+    callbacks = (*experiment.callbacks, *experiment.run.callbacks)
+    merged = experiment.run.merge_validation and entry.personalise is None
+    return run_settings(
+        experiment, **{"callbacks": callbacks, "label": entry.label, "merge_validation": merged, **differing}
+    )
+
+
+def pair_length(experiment: Experiment, pair: Pair) -> tuple[int, tuple[Any, ...]]:
+    """Return the rounds of a pair and the callbacks that may end it: on all rows it takes as many as its folds did."""
+    callbacks = (*experiment.callbacks, *experiment.run.callbacks)
+    if pair.fold == ALL and callbacks:
+        return median_rounds(pair, experiment), ()
+    return experiment.run.rounds, callbacks
+
+
+def pair_world(experiment: Experiment, pair: Pair, clients: Clients) -> Tree:
+    """Describe what the numbers of a pair depend on, as its run wrote it down before round 0."""
+    rounds, callbacks = pair_length(experiment, pair)
+    settings = pair_settings(experiment, pair.entry, callbacks=callbacks)
+    if pair.entry.name in YARDSTICKS:
+        return describe_run(pair.entry.name, clients, None, rounds, pair.seed, settings)
+    module, init = model_to_train(experiment, clients, pair.seed), initial(experiment)
+    if init is not None:
+        start_from(module, init)
+    attack = experiment.attack
+    attackers = () if attack is None else choose_attackers(attack.on, clients.names, pair.seed)
+    method = experiment.build_method(pair.entry)
+    return describe_run(
+        method,
+        clients,
+        module,
+        rounds,
+        pair.seed,
+        settings,
+        engine=experiment.engine,
+        attack=attack,
+        attackers=attackers,
+        filters=experiment.filters,
+    )

@@ -28,25 +28,31 @@ from coterie.run.files import (
     write_json,
 )
 from coterie.run.fit import fit, one_thread, personalise
-from coterie.run.hashes import TABLES, hashes, write_sealed
+from coterie.run.hashes import TABLES, hashes, read_sealed, write_sealed
 from coterie.run.history import Run
 from coterie.run.model_files import save_models
+from coterie.run.provenance import PROVENANCE, Provenance, accepted_changes, hash_of_tree
 from coterie.run.tables import write_experiment
-from coterie.study.environment import environment, said_of_other_machine
+from coterie.study.environment import environment
 from coterie.study.jobs import Jobs
 from coterie.study.layout import (
     Pair,
     is_run,
     is_whole,
-    mark_of,
-    median_rounds,
     opened,
     pairs_of,
-    refuse_other_data,
     refuse_other_settings,
     refuse_others,
 )
-from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
+from coterie.study.preflight import (
+    check_everything,
+    initial,
+    model_to_train,
+    pair_length,
+    pair_settings,
+    pair_world,
+    run_settings,
+)
 from coterie.study.progress import Event, Status
 from coterie.study.row_outcomes import write_outcomes
 from coterie.study.tables import seal_tables, write_tables
@@ -70,6 +76,7 @@ class Backend(Protocol):
         module: torch.nn.Module,
         *,
         resume: bool,
+        accept_change: tuple[str, ...],
         progress: Callable[[int], None],
     ) -> Run:
         """Run one method on the clients that `load` gave last."""
@@ -94,13 +101,11 @@ class _Here:
         module: torch.nn.Module,
         *,
         resume: bool,
+        accept_change: tuple[str, ...],
         progress: Callable[[int], None],
     ) -> Run:
-        run, entry = experiment.run, pair.entry
-        stopping = (*experiment.callbacks, *run.callbacks)
-        rounds = run.rounds
-        if pair.fold == ALL and stopping:
-            rounds, stopping = median_rounds(pair, experiment), ()
+        entry = pair.entry
+        rounds, stopping = pair_length(experiment, pair)
         return fit(
             experiment.build_method(entry),
             clients,
@@ -112,12 +117,13 @@ class _Here:
             filters=experiment.filters,
             init=initial(experiment),
             checkpoint=pair.folder,
-            settings=run_settings(
+            settings=pair_settings(
                 experiment,
+                entry,
                 resume=resume,
+                accept_change=accept_change,
                 callbacks=(*stopping, progress),
                 label=f"{entry.label}-k{pair.fold}" if pair.fold else entry.label,
-                merge_validation=run.merge_validation and entry.personalise is None,
             ),
         )
 
@@ -130,6 +136,7 @@ def run_experiment(
     folder: Path,
     *,
     resume: bool = False,
+    accept_change: Sequence[str] = (),
     command: str = "",
     notify: Callable[[Event], None] | None = None,
     backend: Backend | None = None,
@@ -138,7 +145,7 @@ def run_experiment(
     """Run every method and seed, and write the run directory; on this machine, or where `backend` says.
 
     Bad input is found before any training. With `resume` what is complete is not done again; what was damaged since is made again
-    from the checkpoint, and `say` is told.
+    from the checkpoint, and `say` is told. What numbers depend on must be as it was, but for what `accept_change` names.
 
     Raises:
         InputError: bad settings or data, or a run directory of another experiment.
@@ -156,11 +163,18 @@ def run_experiment(
     refuse_others(folder, resume)
     if is_run(folder):
         require_readable(folder)
-        refuse_other_settings(experiment, folder, first)
+        refuse_other_settings(experiment, folder)
     entries = (*experiment.methods, *entries_of(experiment))
     pairs = pairs_of(folder, entries, seeds, experiment.folds)
     if resume:
-        _refuse_lost(pairs, folder, say)
+        for pair in pairs:
+            pair.refuse_copy()
+            pair.refuse_lost_history()
+            if (pair.seed, pair.fold) == (
+                seeds[0],
+                pairs[0].fold,
+            ) and pair.saved() is not None:  # before anything is written
+                _compare_worlds(experiment, pair, first, accept_change)
     status = Status([p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs)
     with experiment.engine.kept_open(), opened(folder):
         _write_beginning(experiment, folder, first)
@@ -171,13 +185,17 @@ def run_experiment(
                 with Jobs(experiment.run.jobs) as running, one_thread():
                     for clients, pair in _with_clients(experiment, stage, folder, loaded, load):
                         if resume and is_whole(pair, say):
-                            refuse_other_data(experiment, pair, clients)
+                            _compare_worlds(experiment, pair, clients, accept_change)
                             status.skip(*pair.key)
                         else:
-                            work = functools.partial(_run_pair, experiment, pair, clients, resume, where)
+                            work = functools.partial(
+                                _run_pair, experiment, pair, clients, where, resume, tuple(accept_change)
+                            )
                             running.run(work, functools.partial(status.of, *pair.key))
         finally:
             write_tables(folder, pairs)
+            accepted = [sentence for pair in pairs for sentence in accepted_changes(pair.folder)]
+            write_json(folder / "notes.json", [*first.notes, *experiment.notes, *accepted])
             write_json(folder / "environment.json", environment(command, started))
         paired = where.paired_errors(experiment)
         if paired:
@@ -210,13 +228,9 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
     )
 
 
-def _refuse_lost(pairs: Iterable[Pair], folder: Path, say: Callable[[str], None] | None) -> None:
-    """Raise `InputError` where a run cannot be resumed; `say` is told where it goes on with other arithmetic."""
-    for pair in pairs:
-        pair.refuse_lost_history()
-    other = said_of_other_machine(folder)
-    if other and say:
-        say(other)
+def _compare_worlds(experiment: Experiment, pair: Pair, clients: Clients, accept_change: Sequence[str]) -> None:
+    """Raise `InputError` if the world in which a pair was computed has changed, but for what is accepted."""
+    Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change).compare("it was complete")
 
 
 def _write_beginning(experiment: Experiment, folder: Path, first: Clients) -> None:
@@ -247,13 +261,20 @@ def _with_clients(
 
 
 def _run_pair(
-    experiment: Experiment, pair: Pair, clients: Clients, resume: bool, where: Backend, progress: Callable[[int], None]
+    experiment: Experiment,
+    pair: Pair,
+    clients: Clients,
+    where: Backend,
+    resume: bool,
+    accept_change: tuple[str, ...],
+    progress: Callable[[int], None],
 ) -> None:
     if pair.entry.name in YARDSTICKS:
         pair.folder.mkdir(parents=True, exist_ok=True)
         pair.history.touch()
+        Provenance(pair.folder, pair_world(experiment, pair, clients)).write()
         rows = [{**row, "fold": pair.fold} for row in measured(experiment, pair.entry, clients, pair.seed)]
-        _seal_pair(experiment, pair, clients, [pair.history], {"summary": rows, "failures": {}, "history": []})
+        _seal_pair(pair, [pair.history], {"summary": rows, "failures": {}, "history": []})
         return
     module = model_to_train(experiment, clients, pair.seed)
     try:
@@ -263,6 +284,7 @@ def _run_pair(
             clients,
             module,
             resume=resume,
+            accept_change=accept_change,
             progress=progress,
         )
     except RunError as error:
@@ -279,11 +301,10 @@ def _run_pair(
     rows = [{"method": label, "algorithm": pair.entry.name, "fold": pair.fold, **row} for row in result.summary]
     # What was measured before tuning is of other models.
     history = None if tuning is None else result.history
-    _seal_pair(experiment, pair, clients, files, {"summary": rows, "failures": result.failures, "history": history})
+    _seal_pair(pair, files, {"summary": rows, "failures": result.failures, "history": history})
 
 
-def _seal_pair(
-    experiment: Experiment, pair: Pair, clients: Clients, files: Iterable[Path], results: Mapping[str, Any]
-) -> None:
-    mark, written = mark_of(experiment, pair, clients), hashes(pair.run, (f for f in files if f.exists()))
-    write_sealed(pair.done, {"mark": mark, **results, "files": written})
+def _seal_pair(pair: Pair, files: Iterable[Path], results: Mapping[str, Any]) -> None:
+    provenance = hash_of_tree(read_sealed(pair.folder / PROVENANCE)["record"])
+    written = hashes(pair.run, (f for f in files if f.exists()))
+    write_sealed(pair.done, {"provenance": provenance, **results, "files": written})

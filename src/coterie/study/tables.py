@@ -15,9 +15,10 @@ from coterie.run.checkpoint import history_lines
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
 from coterie.run.hashes import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
 from coterie.run.history import Timing
+from coterie.run.provenance import PROVENANCE, explain, hash_of_tree
 from coterie.study.layout import CHECKPOINTS, Pair, is_run, pairs_of
 
-__all__ = ["Verified", "mend_tables", "seal_tables", "verify", "write_tables"]
+__all__ = ["Verified", "explain_run", "mend_tables", "seal_tables", "verify", "write_tables"]
 
 
 def write_tables(folder: Path, pairs: Iterable[Pair]) -> None:
@@ -116,6 +117,16 @@ def verify(folder: Path) -> Verified:
         broken = damaged(folder, recorded)
         whole += 1 + len(recorded) - len(broken)
         problems += [f"{folder / name} {what}; {_cure(folder, name)}" for name, what in broken.items()]
+    for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
+        try:
+            record, done = read_sealed(path), sealed(path.with_name("done.json"))
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        if record["run"] != path.parent.name or (done and done["provenance"] != hash_of_tree(record["record"])):
+            problems.append(f"{path} belongs to another run; restore it from a copy")
+        else:
+            whole += 1
     for path in sorted((folder / CHECKPOINTS).glob("*/checkpoint.safetensors")):
         try:
             history_lines(path.with_name("history.jsonl"), read_checkpoint(path).meta)
@@ -123,6 +134,16 @@ def verify(folder: Path) -> Verified:
         except InputError as error:
             problems.append(str(error))
     return Verified(whole, list(dict.fromkeys(problems)))
+
+
+def explain_run(folder: Path) -> list[str]:
+    """Lines that show what the numbers of each method and seed of a run depend on, as it was recorded before round 0."""
+    lines: list[str] = []
+    for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
+        record = read_sealed(path)
+        lines += [f"{record['run']}  {hash_of_tree(record['record'])}", *explain(record["record"], 1)]
+        lines += [f"  accepted  {accepted['changes']}" for accepted in record["accepted"]]
+    return lines
 
 
 def _cure(folder: Path, name: str) -> str:

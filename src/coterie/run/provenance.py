@@ -1,0 +1,300 @@
+"""Provenance: a tree of hashes of all that the numbers of a run depend on, written before round 0 and compared when it is resumed.
+
+In it: code of the user's own (of a file its statements, of objects of a program their bytecode with constants, defaults, closures and
+the globals that they name), the method, the initial model, the rows of every client and of the server, settings, and the arithmetic of
+this machine. Not in it, so free to change: workers, jobs, threads, folders, times of files, line ends and comments.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from coterie.base.clients import Clients
+from coterie.base.errors import InputError, plain
+from coterie.base.identity import identity
+from coterie.compute.metrics import find_metrics
+from coterie.config.run import RunSettings
+from coterie.run.callbacks import Callback
+from coterie.run.code_hashes import hash_code, hash_tensors, hash_texts
+from coterie.run.hashes import sealed, write_sealed
+
+__all__ = [
+    "PROVENANCE",
+    "Provenance",
+    "Tree",
+    "accepted_changes",
+    "describe_run",
+    "explain",
+    "hash_of_tree",
+]
+
+PROVENANCE = "provenance.json"
+"""The file of a record, in the folder of one method and seed."""
+ACCEPTABLE = ("code", "data", "machine")
+"""Parts of which a change may be accepted; with another method, model or setting a run is another one."""
+MOST_NAMED = 3
+"""Changes that a refusal names."""
+COUNTED = ("clients_per_round", "metrics", "merge_validation", "max_norm", "appeal")
+"""Settings of a run on which its numbers depend."""
+SHORT = 60
+"""Characters of a value that stands in the record as it is; of a longer one its hash does."""
+
+Tree = Mapping[str, Any]
+"""Nested mappings whose leaves are texts: short values as they are, others by their hash."""
+
+
+# ---- what a run depends on
+
+
+def describe_run(
+    method: Any,
+    clients: Clients,
+    module: nn.Module | None,
+    rounds: int,
+    seed: int,
+    settings: RunSettings,
+    *,
+    engine: Any = None,
+    attack: Any = None,
+    attackers: Sequence[str] = (),
+    filters: Sequence[Any] = (),
+) -> Tree:
+    """Describe what the numbers of a run depend on.
+
+    Args:
+        method: The method with its settings.
+        clients: Rows of all clients and of the server, before validation rows are merged.
+        module: The initial model; None for what trains no module.
+        rounds: Number of rounds, which alone may grow.
+        seed: Seed of the run.
+        settings: Settings of the run; callbacks that decide nothing are free.
+        engine: Settings of the engine, of which those count on which numbers depend.
+        attack: What attackers do.
+        attackers: Names of the clients that attack.
+        filters: What replies pass through.
+    """
+    deciding = [one for one in settings.callbacks if isinstance(one, Callback) and one.decides]
+    loss = settings.row_loss(clients)
+    values: dict[str, Any] = {name: getattr(settings, name) for name in COUNTED}
+    values |= {"seed": seed, "evaluate": settings.every(rounds), "loss": settings.loss, "filters": list(filters)}
+    values |= {"engine": {} if engine is None else engine.results(), "callbacks": deciding}
+    values |= {"attack": attack, "attackers": list(attackers)}
+    metrics = find_metrics(settings.metrics).values()
+    code = hash_code((method, module, loss, attack, *filters, *deciding, clients.transform, *metrics))
+    return {
+        "method": {"class": type(method).__qualname__, **_leaves(identity(method))},
+        "model": {} if module is None else _describe_model(module),
+        "settings": {name: _leaf(identity(value)) for name, value in sorted(values.items())},
+        "data": _describe_rows(clients),
+        "code": code,
+        "machine": _describe_machine(),
+    }
+
+
+def _leaves(described: Any) -> dict[str, str]:
+    """The settings of an object by name, from its `identity`."""
+    fields = described[1] if isinstance(described, list) and len(described) == 2 else described
+    if not isinstance(fields, Mapping):
+        return {"value": _leaf(described)}
+    return {name: _leaf(value) for name, value in fields.items()}
+
+
+def _leaf(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=repr)
+    return text if len(text) <= SHORT else hash_texts(text)
+
+
+def _describe_model(module: nn.Module) -> dict[str, str]:
+    parts = []
+    for name, part in module.named_modules():
+        plain = {k: v for k, v in vars(part).items() if isinstance(v, bool | int | float | str | tuple | None)}
+        trained = [k for k, parameter in part.named_parameters(recurse=False) if parameter.requires_grad]
+        parts.append([name, type(part).__qualname__, identity(plain), trained])
+    initial = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+    return {
+        "initial numbers": hash_tensors(initial),
+        "layers": hash_texts(json.dumps(parts, sort_keys=True, default=repr)),
+    }
+
+
+def _describe_rows(clients: Clients) -> dict[str, Any]:
+    meaning = [clients.classes, identity(clients.label_scale), clients.recipe]
+    tree: dict[str, Any] = {
+        "clients": dict(clients.fingerprints()),
+        "labels and recipe": hash_texts(json.dumps(meaning, sort_keys=True, default=repr)),
+    }
+    if clients.server is not None:
+        tree["server"] = Clients.of_server(clients.server).fingerprints()["server"]
+    return tree
+
+
+def _describe_machine() -> dict[str, str]:
+    """What decides how numbers are rounded: versions, the instruction set that torch uses, and its switches."""
+    from coterie import __version__
+
+    return {
+        "coterie": __version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "processor": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "default dtype": str(torch.get_default_dtype()),
+        "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "cudnn benchmark": str(torch.backends.cudnn.benchmark),
+    }
+
+
+# ---- trees
+
+
+def hash_of_tree(tree: Any) -> str:
+    """The hash of a tree: that of its leaves and of the hashes of its branches."""
+    if not isinstance(tree, Mapping):
+        return hash_texts(str(tree))
+    return hash_texts(*(f"{name} {hash_of_tree(branch)}" for name, branch in sorted(tree.items())))
+
+
+def explain(tree: Tree, indent: int = 0) -> Iterator[str]:
+    """Lines that show a tree: each branch with its hash, each leaf with its value."""
+    for name, branch in tree.items():
+        value = hash_of_tree(branch) if isinstance(branch, Mapping) else branch
+        yield f"{'  ' * indent}{name}  {value}"
+        if isinstance(branch, Mapping):
+            yield from explain(branch, indent + 1)
+
+
+class Change(NamedTuple):
+    """A leaf that differs: where it stands, and its values; None where one of the trees lacks it."""
+
+    path: tuple[str, ...]
+    before: str | None
+    now: str | None
+
+    @property
+    def subject(self) -> str:
+        """What has changed: a file, the data of clients, the initial model, or a setting by its name."""
+        part, name, *leaf = self.path
+        if part == "data":
+            return "the data of clients" if leaf else "the data of the server" if name == "server" else f"the {name}"
+        if part in ("code", "machine"):
+            return name
+        return (
+            "the initial model"
+            if part == "model"
+            else f"the method's {name}"
+            if part == "method"
+            else f"the setting {name}"
+        )
+
+    @property
+    def detail(self) -> str:
+        """What of it: the class or function, the client, or the two values if they are short."""
+        if self.path[0] in ("code", "model", "data"):
+            return self.path[2] if len(self.path) > 2 else ""
+        shown = f"{self.before}, now {self.now}"
+        return shown if len(shown) <= SHORT else ""
+
+    def is_accepted(self, words: Collection[str]) -> bool:
+        """Return True if one of the words names the file, the part or the leaf that changed."""
+        return self.path[0] in ACCEPTABLE and not {*self.path}.isdisjoint(words)
+
+
+def changes(before: Tree, now: Tree, path: tuple[str, ...] = ()) -> Iterator[Change]:
+    """The leaves in which two trees differ."""
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) or isinstance(new, Mapping):
+            yield from changes(
+                old if isinstance(old, Mapping) else {}, new if isinstance(new, Mapping) else {}, (*path, name)
+            )
+        elif old != new:
+            yield Change((*path, name), old, new)
+
+
+def name_changes(differing: Sequence[Change], since: str) -> str:
+    """A clause that says what has changed: `own.py has changed since round 3 (class Mine)`."""
+    details: dict[str, list[str]] = {}
+    for change in differing:
+        details.setdefault(change.subject, []).extend(filter(None, [change.detail]))
+    clauses = [f"{subject} has changed since {since}{_in_brackets(names)}" for subject, names in details.items()]
+    return "; ".join(_first(clauses))
+
+
+def _in_brackets(names: Sequence[str]) -> str:
+    return f" ({', '.join(_first([plain(name, 40) for name in names]))})" if names else ""
+
+
+def _first(texts: Sequence[str]) -> list[str]:
+    more = [f"{len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
+    return [*texts[:MOST_NAMED], *more]
+
+
+# ---- the record of a run
+
+
+class Provenance:
+    """The record of one run, in the folder of its checkpoint.
+
+    Args:
+        folder: Folder of the run.
+        world: What its numbers depend on now.
+        accept: Changes that the user accepts: a file, `data`, or a name of this machine such as `torch`.
+    """
+
+    def __init__(self, folder: Path, world: Tree, accept: Collection[str] = ()) -> None:
+        self.path, self._world, self._accept = folder / PROVENANCE, world, accept
+
+    def write(self) -> str:
+        """Write the record of a run that begins; returns its hash."""
+        write_sealed(self.path, {"run": self.path.parent.name, "record": self._world, "accepted": []})
+        return hash_of_tree(self._world)
+
+    def compare(self, since: str) -> str:
+        """Compare the record with the world, and write down what the user accepts; returns the hash of the record.
+
+        Raises:
+            InputError: Something has changed that was not accepted.
+        """
+        record = sealed(self.path)
+        if record is None:
+            raise InputError(
+                f"{self.path} is missing or damaged; restore it from a copy, or delete {self.path.parent} and resume: this method and "
+                "seed start again"
+            )
+        known = record["accepted"][-1]["record"] if record["accepted"] else record["record"]
+        differing = list(changes(known, self._world))
+        refused = [change for change in differing if not change.is_accepted(self._accept)]
+        if refused:
+            others = [change for change in refused if change.path[0] not in ACCEPTABLE]
+            raise InputError(f"{self.path.parent}: {name_changes(others or refused, since)}; {_ways_on(refused)}")
+        if differing:
+            accepted = {"changes": name_changes(differing, since), "record": self._world}
+            write_sealed(self.path, {**record, "accepted": [*record["accepted"], accepted]})
+        return hash_of_tree(record["record"])
+
+
+def _ways_on(refused: Sequence[Change]) -> str:
+    if any(change.path[0] not in ACCEPTABLE for change in refused):
+        return "resume with the same, or choose another folder"
+    words = list(dict.fromkeys(c.path[1] if c.path[0] != "data" else "data" for c in refused))
+    flags = " ".join(f"--accept-change {shlex.quote(word)}" for word in words)
+    return f"go back, or continue with {flags}, in Python RunSettings(accept_change={tuple(words)!r})"
+
+
+def accepted_changes(folder: Path) -> list[str]:
+    """Sentences about changes that the user of a run accepted, from its folder."""
+    record = sealed(folder / PROVENANCE)
+    return (
+        []
+        if record is None
+        else [f"{record['run']}: {a['changes']}; its user accepted that" for a in record["accepted"]]
+    )

@@ -1,0 +1,270 @@
+"""A run goes on only in the world in which it was begun: code, rows, arithmetic; what has changed is named, and may be accepted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import types
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import coterie as ct
+from coterie.compute.tasks import own_update
+from coterie.config.run import RunSettings
+from coterie.contract.method import Method
+from coterie.run.provenance import describe_run
+from federations import logistic
+
+OWN = """
+import helper
+import torch
+from dataclasses import dataclass
+from typing import NamedTuple
+import coterie as ct
+from coterie.compute.tasks import own_update
+from coterie.contract.method import Method
+
+SPEED = 0.5
+
+class State(NamedTuple):
+    x: torch.Tensor
+
+@dataclass(frozen=True)
+class Mine(Method):
+    local: ct.LocalSGD = ct.LocalSGD()
+    def init(self, x, federation):
+        return State(x)
+    def round(self, state, federation, rng):
+        replies = federation.ask(federation.clients, own_update, x=state.x, local=self.local)
+        return State(state.x + helper.scaled(SPEED) * replies.delta.mean(dim=0)), {}
+    def models(self, state):
+        return state.x
+
+class Net(torch.nn.Module):
+    def __init__(self, shape, outputs):
+        super().__init__()
+        self.layer = torch.nn.Linear(shape[0], outputs)
+    def forward(self, rows):
+        return self.layer(rows) * 1.0
+
+def loss(outputs, labels):
+    return torch.nn.functional.softplus(outputs[:, 0] * (1 - 2.0 * labels))
+loss.kind = "binary"
+
+def margin(outputs, labels, kind):
+    return float(outputs.mean())
+"""
+COMMAND = (
+    "compare", "heart-disease", "--methods", "own.py:Mine,local", "--rounds", "4", "--seeds", "1", "--no-report", "--out", "run",
+    "--model", "own.py:Net", "--loss", "own.py:loss", "--metrics", "accuracy,own.py:margin",
+)  # fmt: skip
+KILL = {"target": "coterie.contract.federation.Federation.ask", "when": "after", "match": "round 3 ", "at": 1}
+CHANGES = {
+    "the method": ("own.py", "replies.delta.mean(dim=0)", "replies.delta.sum(dim=0)", "class Mine"),
+    "a constant": ("own.py", "SPEED = 0.5", "SPEED = 0.6", "SPEED"),
+    "the model's forward": ("own.py", "* 1.0", "* 2.0", "class Net"),
+    "the loss": ("own.py", "2.0 * labels", "3.0 * labels", "function loss"),
+    "a metric": ("own.py", "outputs.mean()", "outputs.sum()", "function margin"),
+    "what the file imports": ("helper.py", "return speed", "return speed / 2", "function scaled"),
+}
+
+
+@pytest.fixture(scope="module")
+def killed_once(driver, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own.py").write_text(OWN)
+    (folder / "helper.py").write_text("def scaled(speed):\n    return speed\n")
+    assert driver(folder, *COMMAND, arm=KILL).status == -9
+    return folder
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    """A folder with a run that was killed in its first pair, and the files that it imports."""
+    return shutil.copytree(killed_once, tmp_path / "killed")
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_changed_code_is_refused_by_name_or_accepted(driver, killed, what):
+    file, old, new, part = CHANGES[what]
+    text = (killed / file).read_text()
+    (killed / file).write_text(text.replace(old, new))
+    refused = driver(killed, *COMMAND, "--resume")
+    assert refused.status == 2
+    assert refused.err == (
+        f"coterie: run/checkpoint/mine-0: {file} has changed since round 2 ({part}); go back, or continue with --accept-change {file}, "
+        f"in Python RunSettings(accept_change=('{file}',))\n"
+    )
+    accepted = driver(killed, *COMMAND, "--resume", "--accept-change", file)
+    assert accepted.status == 0, accepted.err
+    note = f"mine-0: {file} has changed since round 2 ({part}); its user accepted that"
+    assert note in json.loads((killed / "run" / "notes.json").read_text())
+    assert note.split(": ")[1].split(";")[0] in driver(killed, "verify", "run", "--explain").out
+    assert driver(killed, *COMMAND, "--resume").status == 0  # the record knows what was accepted
+    (killed / file).write_text(text)
+    back = driver(killed, *COMMAND, "--resume")
+    assert back.status == 2
+    assert f"{file} has changed since it was complete ({part})" in back.err
+
+
+def test_comments_line_ends_and_the_folder_may_change(driver, killed):
+    text = (killed / "own.py").read_text()
+    (killed / "own.py").write_bytes(("# a comment\n" + text).replace("\n", "\r\n").encode())
+    moved = killed.rename(killed.parent / "moved")
+    resumed = driver(moved, *COMMAND, "--resume")
+    assert resumed.status == 0, resumed.err
+    shown = driver(moved, "verify", "run", "--explain")
+    assert shown.status == 0
+    assert "class Mine" in shown.out
+    assert "instructions" in shown.out
+
+
+def test_finalise_compares_its_world_with_that_of_the_run(driver, killed, tmp_path):
+    assert driver(killed, *COMMAND, "--resume").status == 0
+    (killed / "helper.py").write_text("def scaled(speed):\n    return speed / 2\n")
+    command = ("finalise", "run", "--client", "hungary", "--method", "mine", "--out", "final")
+    refused = driver(killed, *command)
+    assert refused.status == 2
+    assert "helper.py has changed since the run (function scaled)" in refused.err
+    assert not (killed / "final").exists()
+    assert driver(killed, *command, "--accept-change", "helper.py").status == 0
+
+
+def test_a_pair_that_is_a_copy_of_another_is_refused_by_its_name(driver, killed):
+    assert driver(killed, *COMMAND, "--resume").status == 0
+    checkpoint = killed / "run" / "checkpoint"
+    shutil.copytree(checkpoint / "mine-0", checkpoint / "mine-1")
+    refused = driver(killed, *COMMAND, "--resume", "--seeds", "2")
+    assert refused.status == 2
+    assert "run/checkpoint/mine-1 is a copy of mine-0; delete it" in refused.err
+    assert "belongs to another run" in driver(killed, "verify", "run").out
+
+
+def test_other_arithmetic_is_refused_by_name_or_accepted(tmp_path):
+    def fitted(**settings):
+        return ct.fit(
+            "fedavg",
+            logistic(torch.float32).clients,
+            ct.models.Logistic(),
+            2,
+            checkpoint=tmp_path,
+            settings=RunSettings(**settings),
+        )
+
+    fitted()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with pytest.raises(
+            ct.InputError, match=r"float32 matmul precision has changed since round 2 \(highest, now high\)"
+        ):
+            fitted(resume=True)
+        fitted(resume=True, accept_change=("float32 matmul precision",))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+# ---- from Python
+
+
+LOCAL = ct.LocalSGD()
+
+
+class State(NamedTuple):
+    x: torch.Tensor
+
+
+def method_of(factor, helper=lambda value: value):
+    """A method that is no file's, whose code and closure may differ."""
+
+    @dataclass(frozen=True)
+    class Mine(Method):
+        local: ct.LocalSGD = LOCAL
+
+        def init(self, x, federation):
+            return State(x)
+
+        def round(self, state, federation, rng):
+            replies = federation.ask(federation.clients, own_update, x=state.x, local=self.local)
+            return State(state.x + helper(factor) * replies.delta.mean(dim=0)), {}
+
+        def models(self, state):
+            return state.x
+
+    return Mine()
+
+
+def net(factor):
+    class Net(nn.Module):
+        def __init__(self, shape, outputs):
+            super().__init__()
+            self.layer = nn.Linear(shape[0], outputs)
+
+        def forward(self, rows):
+            return self.layer(rows) * factor
+
+    return Net
+
+
+def loss(factor):
+    def of_rows(outputs, labels):
+        return nn.functional.softplus(outputs[:, 0] * (1 - factor * labels))
+
+    of_rows.kind = "binary"
+    return of_rows
+
+
+PARTS = {
+    "method": lambda: {"method": method_of(0.7)},
+    "what the method calls": lambda: {"method": method_of(0.5, lambda value: value + 1)},
+    "model": lambda: {"model": net(2.0)},
+    "loss": lambda: {"loss": loss(3.0)},
+}
+
+
+def fit(folder, *, method=None, model=None, loss_of_rows=None, resume=False, rounds=2, clients=None):
+    return ct.fit(
+        method or method_of(0.5), clients or logistic(torch.float32).clients, model or net(1.0), rounds, checkpoint=folder,
+        settings=RunSettings(loss=loss_of_rows or loss(2.0), resume=resume),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_changed_objects_of_a_program_are_refused(tmp_path, part):
+    fit(tmp_path)
+    fit(tmp_path, resume=True, rounds=3)
+    other = PARTS[part]()
+    other["loss_of_rows"] = other.pop("loss", None)
+    with pytest.raises(
+        ct.InputError, match=r"test_provenance\.py has changed since round 3 \((class|function) .*; go back, or"
+    ):
+        fit(tmp_path, resume=True, rounds=4, **other)
+
+
+def test_other_rows_of_a_client_or_of_the_server_are_refused(tmp_path):
+    def clients(first=0.0, server=0.0):
+        rows = {name: (torch.randn(30, 3, generator=torch.Generator().manual_seed(i)), torch.arange(30) % 2)
+                for i, name in enumerate(("north", "south"))}  # fmt: skip
+        rows["north"][0][0, 0] += first
+        return ct.data.from_tensors(rows, seed=0, server=(torch.ones(8, 3) + server, torch.arange(8) % 2))
+
+    method = ct.MeritFed(validation="server")
+    fit(tmp_path, method=method, clients=clients())
+    with pytest.raises(ct.InputError, match="the data of the server has changed since round 2; go back"):
+        fit(tmp_path, method=method, clients=clients(server=1.0), resume=True, rounds=4)
+    with pytest.raises(
+        ct.InputError,
+        match=r"the data of clients has changed since round 2 \(north\); go back, .* --accept-change data",
+    ):
+        fit(tmp_path, method=method, clients=clients(first=1.0), resume=True, rounds=4)
+    fit(tmp_path, method=method, clients=clients(), resume=True, rounds=4)
+
+
+def test_what_cannot_be_read_is_named_in_the_record():
+    problem = logistic()
+    lock = types.SimpleNamespace(generator=iter([1.0]))
+    tree = describe_run(method_of(0.5, lambda value: next(lock.generator)), problem.clients, None, 1, 0, RunSettings())
+    assert "SimpleNamespace" in tree["code"]["not covered"].values()
