@@ -88,7 +88,7 @@ def test_own_method(out, capsys):
     # The preset of this data set has its own settings of local training; they reach a method of one's own.
     local = ct.LocalSGD(lr=0.1, steps=ct.Steps(10), batch_size=16, weight_decay=1e-3)
     run = ct.fit(median(local), ct.data.load("heart-disease"), model=ct.models.Logistic(), rounds=8)
-    heads = ("method", "algorithm")
+    heads = ("method", "algorithm", "fold")
     assert [{k: v for k, v in row.items() if k not in heads} for row in rows_of(out)] == run.summary
 
 
@@ -120,7 +120,7 @@ def test_own_metric(out, capsys):
     both = torch.cat([torch.zeros_like(logits), logits], dim=1)
     assert costly_error(both, labels, "classes") == pytest.approx((1 + 0 + 5) / 3)
     assert costly_error(logits, labels.float(), "regression") is None
-    ct.metrics.register("costly_error", costly_error)
+    ct.register("metrics", "costly_error")(costly_error)
     metrics = ["accuracy", "costly_error"]
     run = ct.fit(
         ct.Local(LOCAL),

@@ -5,6 +5,7 @@ from coterie import data as data
 from coterie import models as models
 from coterie import report as report
 from coterie import solvers as solvers
+from coterie.algorithms.apfl import APFL as APFL
 from coterie.algorithms.centralised import Centralised as Centralised
 from coterie.algorithms.cfl import CFL as CFL
 from coterie.algorithms.ditto import Ditto as Ditto
@@ -24,6 +25,7 @@ from coterie.algorithms.mwfed import MWFed as MWFed
 from coterie.algorithms.ocs import OCS as OCS
 from coterie.algorithms.perfedavg import PerFedAvg as PerFedAvg
 from coterie.algorithms.pfedgraph import PFedGraph as PFedGraph
+from coterie.algorithms.pfedme import PFedMe as PFedMe
 from coterie.algorithms.qffl import QFFL as QFFL
 from coterie.algorithms.robust import GeometricMedian as GeometricMedian
 from coterie.algorithms.robust import Median as Median

@@ -27,7 +27,7 @@ from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
 from coterie.config.registry import MODELS
 from coterie.config.run import RunSettings
-from coterie.data.tensors import names_as_texts, plain_array
+from coterie.data.values import names_as_texts, plain_array
 from coterie.engines.specs import InProcess
 from coterie.models import build_shape
 from coterie.run.fit import fit

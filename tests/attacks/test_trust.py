@@ -12,7 +12,7 @@ PARTIES = ("server", "site", "another site", "outsider")
 
 def table():
     rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in row] for row in rows[2:]]
+    return [[cell.strip() for cell in row] for row in rows[2:] if len(row) == 5]
 
 
 def test_the_table_has_every_party_and_honesty_once():
@@ -34,6 +34,6 @@ def test_every_promise_names_tests_that_exist():
 
 
 def test_the_page_is_one_page_and_part_of_the_documentation():
-    assert len(re.sub(r"`tests/[^`]+`", "", PAGE).split()) <= 1700
+    assert len(re.sub(r"`tests/[^`]+`|^\|.*$", "", PAGE, flags=re.M).split()) <= 1500
     assert "\ntrust\n" in (ROOT / "docs" / "index.md").read_text()
     assert "trust.md" in (ROOT / "docs" / "deploy.md").read_text()

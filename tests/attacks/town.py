@@ -40,7 +40,7 @@ class Town:
         for name in names:
             own = folder / name
             own.mkdir(parents=True)
-            least = dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1)
+            least = {**dict.fromkeys(("minimum_rows", "minimum_cell", "minimum_batch"), 1), "largest_layer": 100}
             settings = settings_file(own, data=str(FOLDER / f"{name}.csv"), **least)
             plan = plan_file(
                 own, methods=methods, rounds=rounds, seeds=seeds, local=local, deploy={"sites": list(names)}, **more

@@ -76,9 +76,11 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "perfedavg": [{"alpha": 0.1}, {"alpha": 0.1, "variant": "hf"}],
     "qffl": [{}, {"q": 0.0}],
     "multi-krum": [{}, {"byzantine": 0}],
+    "apfl": [{}, {"alpha": 0.3, "adaptive": False}],
     "cfl": [{}, {"eps1": 10.0, "eps2": 0.0}],
     "fednova": [{}, {"mu": 0.5}],
     "ifca": [{}, {"clusters": 3, "weighting": "size"}],
+    "pfedme": [{"lam": 2.0, "inner_steps": 2, "inner_lr": 0.3}],
     "pj-is": [{}, {"sample_ratio": 0.5}],
     "selective": [{"internal": ("a", "b")}, {"internal": "d"}],
     "sgd-full": [{}, {"server_optimiser": "adam", "lr": 0.1}],
@@ -140,7 +142,7 @@ EVERY_REASON = ("centralised", *ON_WORKERS, "varsel")
 """Methods whose client fails in every way: one client, anybody, and who cannot be done without. The engine judges the replies."""
 
 
-GRADIENTS = {"ditto": 2}
+GRADIENTS = {"ditto": 2, "apfl": 2, "pfedme": 2}
 """Gradients in each local step of methods that train a second model."""
 
 

@@ -47,7 +47,7 @@ def test_parts_are_taken_as_they_are():
 def test_arrays_dicts_and_types():
     clients = from_tensors([(np.zeros((9, 2)), np.array([0, 1, 1] * 3, dtype=np.int32))])
     assert (clients.train.inputs.dtype, clients.train.labels.dtype) == (torch.float32, torch.int64)
-    doubles = from_tensors([(torch.zeros(9, 2, dtype=torch.float64), torch.zeros(9, dtype=torch.float64))])
+    doubles = from_tensors([(torch.zeros(9, 2, dtype=torch.float64), torch.arange(9, dtype=torch.float64))])
     assert (doubles.train.inputs.dtype, doubles.train.labels.dtype) == (torch.float64, torch.float64)
     tokens = {"input_ids": torch.zeros(9, 4, dtype=torch.int64), "mask": torch.ones(9, 4, dtype=torch.int64)}
     several = from_tensors([(tokens, [0, 1, 0] * 3)], server=(tokens, [0, 1, 0] * 3))

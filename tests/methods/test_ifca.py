@@ -125,4 +125,8 @@ def test_ifca_written_in_numpy():
         for j in set(best.values()):
             xs[j] = np.mean([trained_models[n] for n in chosen if best[n] == j], axis=0)
     assert groups == {0, 1}
+    last = {n: int(np.argmin([loss(x, *rows(problem, n)) for x in xs])) for n in SIZES}
+    assert set(last.values()) == {0, 1}
+    for name, j in last.items():
+        np.testing.assert_allclose(found.models[name].numpy(), xs[j], rtol=1e-10)
     np.testing.assert_allclose(found.state.xs.numpy(), np.stack(xs), rtol=1e-10)

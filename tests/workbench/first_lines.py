@@ -154,8 +154,12 @@ MODELS = (
     Line("numpy_seed", 'ct.fit("fedavg", clients, rounds=2, seed=np.int64(1))'),
 )
 LABELS = (
-    Line("float_classes", 'ct.fit("fedavg", ct.data.from_tensors(floats), rounds=2)', 'task = "classes".*"regression"'),
-    Line("float_classes_named", 'ct.fit("fedavg", ct.data.from_tensors(floats, task="classes"), rounds=2)'),
+    Line(
+        "float_classes",
+        'ct.fit("fedavg", ct.data.from_tensors(floats), rounds=2)',
+        'task = "classification".*"regression"',
+    ),
+    Line("float_classes_named", 'ct.fit("fedavg", ct.data.from_tensors(floats, task="classification"), rounds=2)'),
     Line("float_regression_named", 'ct.fit("fedavg", ct.data.from_tensors(floats, task="regression"), rounds=2)'),
 )
 DATA = (

@@ -10,11 +10,8 @@ from first_lines import FRAMES, LINES, Line, frames, names
 import coterie as ct
 
 PENDING = """
-sigmoid_with_a_loss_named numpy_rounds numpy_seed float_classes float_classes_named float_regression_named
-tensors_by_client tensors_in_a_list arrays_in_a_list tensor_datasets tensor_datasets_by_client datasets
-dirichlet dirichlet_in_place dirichlet_of_tensors loaders one_loader bare_dataset x_and_y frames_in_a_list
-frames_without_label frames_misspelt_keyword mse metric_by_name american_optimizer lr epochs num_rounds device
-workers metrics batch_size optimizer strategy compare_lr method_lower_case method_upper_case classifier
+sigmoid_with_a_loss_named frames_misspelt_keyword metric_by_name american_optimizer lr epochs num_rounds
+device workers metrics batch_size optimizer strategy compare_lr method_lower_case method_upper_case classifier
 table_by_its_printed_name table_in_capitals verdict_in_capitals history_by_its_printed_name
 """
 """Lines that do not do so yet; a line that does is taken off."""

@@ -85,7 +85,7 @@ WRONG = {
     "a data set": (("fedavg", "haert-disease"), {}, "did you mean 'heart-disease'"),
     "a model": (("fedavg", "heart-disease", "logistc"), {}, "there is no model 'logistc'; did you mean 'logistic'"),
     "a method that needs more": (("varsel", "heart-disease"), {}, "method 'varsel': VaRSeL.internal must be"),
-    "clients": (("fedavg", [1, 2]), {}, "clients must be Clients, as data.from_tensors makes them"),
+    "clients": (("fedavg", [1, 2]), {}, "client 'client-0' is int; give (inputs, labels)"),
     "an engine": (
         (),
         {"engine": "ray"},

@@ -103,7 +103,7 @@ def test_a_run_predicts_numbers_in_their_unit_and_classes_without_names():
     }
     for frame in frames.values():
         frame["y"] = 500 + 100 * frame["a"] + frame["y"]
-    run = ct.fit("fedavg", ct.data.from_frames(frames, label="y", task="regression"), rounds=20)
+    run = ct.fit("fedavg", ct.data.from_frames(frames, label="y", tables=ct.data.Tables(task="regression")), rounds=20)
     prediction = run.predict(frames["one"])
     assert prediction.values.dtype == torch.float64
     assert float((prediction.values[:, 0] - torch.tensor(frames["one"]["y"].to_numpy())).abs().mean()) < 30

@@ -47,8 +47,14 @@ def dealt_by(column):
 NO_TENSOR = "'weight' of the initial model is not a dense tensor of finite real numbers"
 WRONG = {
     "load": (lambda: data.load(None), r"data is named by a text, a data set or a folder; got None"),
-    "split": (lambda: data.load("digits", split="dirichlet"), r'split must be a table such as \{"kind": "iid"\}; got'),
-    "split of tensors": (lambda: data.from_tensors(TWO, split="x"), r"split must be a table such as .*; got 'x'"),
+    "split": (
+        lambda: data.load("digits", split="dirichlet"),
+        r'split must be a Split or a table such as \{"kind": "iid"\}; got',
+    ),
+    "split of tensors": (
+        lambda: data.from_tensors(TWO, split="x"),
+        r"split must be a Split or a table such as .*; got 'x'",
+    ),
     "label": (lambda: data.load("tests", label=["num"]), r"label = \['num'\] must be the name of a column"),
     "classes": (lambda: data.from_tensors(TWO, classes="no"), "classes must be a list of names; got 'no'"),
     "resume": (
@@ -72,7 +78,7 @@ WRONG = {
     "tensors": (lambda: data.from_tensors(None), "clients must be a dict or a list of what each has; got None"),
     "rounds": (
         lambda: ct.fit("fedavg", PROBLEM.clients, rounds=torch.eye(9)),
-        "rounds must be an int >= 0, at most 1,000,000; got tensor",
+        "rounds must be an int >= 0, at most 1,000,000; got a Tensor of shape",
     ),
     "rounds without end": (
         lambda: ct.fit("fedavg", PROBLEM.clients, rounds=10**30),
@@ -80,14 +86,14 @@ WRONG = {
     ),
     "sampler": (
         lambda: ct.fit("fedavg", PROBLEM.clients, local=ct.LocalSGD(lr=0.1, sampler=torch.eye(2))),
-        "LocalSGD.sampler must be None or a sampler, which has a method rows; got tensor",
+        "LocalSGD.sampler must be None or a sampler, which has a method rows; got a Tensor of shape",
     ),
     "seed": (
         lambda: data.from_tensors([(torch.eye(4), torch.arange(4) % 2)], seed="x"),
         "seed must be an int >= 0; got 'x'",
     ),
     "name": (lambda: data.from_tensors({"a" * 5000: (torch.eye(4), torch.arange(4) % 2)}), "name of 5000 characters"),
-    "clients": (lambda: ct.fit("fedavg", {"a": torch.eye(2)}), r"clients must be Clients, .*; got {'a': tensor"),
+    "clients": (lambda: ct.fit("fedavg", {"a": torch.eye(2)}), "client 'a' is Tensor; give .inputs, labels."),
     "device": (
         lambda: ct.fit("fedavg", PROBLEM.clients, engine=ct.InProcess(device="meta")),
         "device meta computes nothing",

@@ -67,8 +67,7 @@ def attention(x: Tensor, alpha: float, sigma: float) -> Tensor:
     x = x.double().cpu()
     squares = torch.stack([(x - one).square().sum(1) for one in x])
     weights = alpha / sigma * torch.exp(-squares / sigma)
-    weights.fill_diagonal_(0.0)
-    return weights + torch.diag(1 - weights.sum(1))
+    return weights + torch.diag(1 - weights.sum(1))  # what is left is the own model's
 
 
 class State(NamedTuple):

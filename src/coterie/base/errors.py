@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,9 +82,25 @@ def shortened(text: str, most: int = 300) -> str:
 
 
 def cut(value: Any) -> str:
-    """`value` as the text of an error, in at most 100 characters."""
+    """Return `value` as the text of an error, in at most 100 characters; of tensors, arrays and frames their type and shape.
+
+    >>> cut(range(3)), cut({"a": ["x"]})
+    ('range(0, 3)', "{'a': ['x']}")
+    """
+    if _holds_numbers(value):
+        shape = getattr(value, "shape", None)
+        size = f"{len(value)} entries" if shape is None else f"shape {list(shape)}"
+        return f"a {type(value).__name__} of {size}"
     text = " ".join(repr(value).split())
     return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _holds_numbers(value: Any, depth: int = 2) -> bool:
+    """Return True for a tensor, an array or a frame, and for a container of such."""
+    if getattr(value, "shape", ()):
+        return isinstance(value.shape, tuple)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return depth > 0 and any(_holds_numbers(part, depth - 1) for part in inner)
 
 
 def require(condition: bool, sentence: str) -> None:

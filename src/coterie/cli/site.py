@@ -27,6 +27,7 @@ def add_site_commands(jobs: Any) -> None:
     approve.add_argument("plan", help="the plan, or the kit that holds it")
     approve.add_argument("--kit", metavar="FOLDER", help="whose site approves; default: the kit that holds the plan")
     approve.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
+    approve.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
     approve.add_argument("--yes", action="store_true", help="approve: the site answers this plan, and no other")
 
     log = add_command(jobs, "log", "show what the site was asked, by whom, and what became of it", "site log")
@@ -59,7 +60,7 @@ def add_wheels(parser: Any) -> None:
 
 
 def add_operator_commands(commands: Any) -> None:
-    """Add `coterie sign` and `coterie status` to the parser."""
+    """Add `coterie sign`, `coterie attack` and `coterie status` to the parser."""
     sign = add_command(commands, "sign", "sign the request of a site that has made its own key")
     sign.add_argument("plan", help="the TOML file with the [deploy] table")
     sign.add_argument("request", help="the file NAME.request.zip")
@@ -67,6 +68,19 @@ def add_operator_commands(commands: Any) -> None:
         "--fingerprint", required=True, help="SHA-256 of the site's key, as a person there says it over another channel"
     )
     sign.add_argument("--kits", metavar="FOLDER", help="the folder of the kits; default: kits of [deploy]")
+
+    attack = add_command(
+        commands,
+        "attack",
+        "try how many rows of a site's table a dishonest server could find under a plan; nothing is sent",
+    )
+    attack.add_argument("plan", help="the plan, or the kit that holds it")
+    attack.add_argument("--kit", metavar="FOLDER", help="whose table; default: the kit that holds the plan")
+    attack.add_argument("--settings", metavar="FILE", help="the site's coterie.toml; default: the kit's")
+    attack.add_argument("--site", metavar="NAME", help="which site of the plan; default: the kit's")
+    attack.add_argument(
+        "--seconds", type=float, default=120.0, metavar="S", help="after which no attack begins (default: 120)"
+    )
 
     status = add_command(
         commands, "status", "show which sites are connected, what runs, and when each site last answered"
@@ -107,6 +121,7 @@ def _approve(args: argparse.Namespace) -> int:
     for line in in_words(asked, settings):
         _say(line)
     fits(asked, settings)
+    _say(_danger(args, asked, settings, settings_file, 120.0)[-1])
     if not args.yes:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
         return 0
@@ -117,6 +132,36 @@ def _approve(args: argparse.Namespace) -> int:
     Log(Path(settings.log)).write(what="approved", plan=asked.hash)
     _say("approved: the site answers this plan, and refuses whatever else it is asked")
     return 0
+
+
+def _attack(args: argparse.Namespace) -> int:
+    from coterie.sites.approval import Approved
+    from coterie.sites.settings import read_settings
+
+    _register()
+    plan, settings_file = _plan_and_settings(args)
+    for line in _danger(args, Approved.read(plan), read_settings(settings_file), settings_file, args.seconds):
+        _say(line)
+    return 0
+
+
+def _danger(args: argparse.Namespace, plan: Any, settings: Any, settings_file: Path, seconds: float) -> list[str]:
+    """What a dishonest server finds in this site's table, attack by attack, and the worst of it at the end."""
+    from coterie.base.errors import InputError
+    from coterie.sites.attack import attack
+
+    sites, kit = plan.plan.deployment.sites, settings_file.resolve().parent.parent.name
+    name = args.site or (kit if kit in sites else sites[0] if len(sites) == 1 else None)
+    if name is None:
+        return ["danger    not tried, since nobody says which site this is; give --site NAME"]
+    try:
+        every = list(attack(plan, settings, name, seconds))
+    except InputError as error:
+        return [f"danger    not tried: {error}"]
+    worst = max(every, key=lambda one: one.rows)
+    asked = f"{worst.requests} requests" if worst.rows else f"{sum(one.requests for one in every)} requests"
+    last = f"danger    a dishonest server could find {worst.rows} of {worst.of} rows in {asked} (others may know better attacks)"
+    return [*map(str, every), last]
 
 
 def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
@@ -244,6 +289,7 @@ SITE_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "site request": _request,
     "site join": _join,
     "sign": _sign,
+    "attack": _attack,
     "status": _status,
     "purge": _purge,
 }

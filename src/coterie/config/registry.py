@@ -292,6 +292,8 @@ METHODS = Registry(
         "perfedavg": "coterie.algorithms.perfedavg:PerFedAvg",
         "fedfomo": "coterie.algorithms.fedfomo:FedFomo",
         "ditto": "coterie.algorithms.ditto:Ditto",
+        "apfl": "coterie.algorithms.apfl:APFL",
+        "pfedme": "coterie.algorithms.pfedme:PFedMe",
         "ifca": "coterie.algorithms.ifca:IFCA",
         "cfl": "coterie.algorithms.cfl:CFL",
         "fedamp": "coterie.algorithms.fedamp:FedAMP",

@@ -14,20 +14,22 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.rows import CHUNK, Held, Inputs, rows
+from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mapped, mark_of
 from coterie.data.splits import numbered
-from coterie.data.tensors import (
-    PARTS,
+from coterie.data.tensors import PARTS, deal_rows, indexed, over_clients, with_task
+from coterie.data.values import (
+    Read,
     as_inputs,
     as_labels,
-    from_array,
-    indexed,
+    item_of,
     names_as_texts,
-    over_clients,
     plain_array,
+    read_items,
+    refuse_others,
+    stack,
 )
 
 __all__ = ["by_group", "from_arrays", "from_dataset", "names_of_columns", "read_columns"]
@@ -35,12 +37,10 @@ __all__ = ["by_group", "from_arrays", "from_dataset", "names_of_columns", "read_
 LABELS = ("label", "labels", "target", "y", "fine_label")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
-Read = tuple[Inputs, Tensor, Sequence[str]]
-
 
 def from_dataset(
     dataset: Any,
-    index_lists: Mapping[str, Any] | Sequence[Any],
+    index_lists: Mapping[str, Any] | Sequence[Any] | str | None = None,
     *,
     input: str | Sequence[str] | None = None,
     label: str | None = None,
@@ -51,14 +51,16 @@ def from_dataset(
     split: Split | Mapping[str, Any] | None = None,
     name: str = "dataset",
     classes: Sequence[str] = (),
+    task: str | None = None,
 ) -> Clients:
-    """Clients with the rows `index_lists` of `dataset`, which is read once and shared, or lazily.
+    """Make clients of the rows of one data set, which is read once and shared, or lazily.
 
     Args:
         dataset: a torch data set with items (x, y), or a Hugging Face one with named columns; or a function () -> data set. Only rows
             that a client has are read, once each: a random transform is frozen.
         index_lists: row numbers per client, a list (client-0, ...) or {name: rows}. A client's rows are a list, which
-            is split here, or {"train": ..., "validation": ..., "test": ...}. Clients may share rows.
+            is split here, or {"train": ..., "validation": ..., "test": ...}. Clients may share rows. Or the column of a Hugging
+            Face data set that names the client of each row. None: `split` deals the rows.
         input: column or columns of a Hugging Face data set; None takes input_ids (with attention_mask and
             token_type_ids), else the only image, else the only column of numbers. Several become a dict of tensors.
         label: its column of labels; None takes label, labels, target or y.
@@ -69,29 +71,34 @@ def from_dataset(
         files: whose sizes and modification times tell these data from others when a lazy run is resumed. The fingerprint has them, the
             row numbers, all labels and 64 rows; the files of a Hugging Face data set belong to it by themselves.
         seed: of the split of clients that come unsplit.
-        split: of the same; keys `seed` and `parts`.
+        split: Keys `seed` and `parts`; without index lists also who gets which row, such as {"kind": "dirichlet", "alpha": 0.3,
+            "clients": 20}.
         name: of the data set.
         classes: names of the classes; those of a Hugging Face ClassLabel or of torchvision are found.
+        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0.
 
     Grey images become uint8 [rows, height, width], colour ones [rows, 3, height, width], token ids int64.
 
     Raises:
         InputError: that names the column or the row that cannot become a tensor.
     """
-    rule = Split.parse(split, natural="data with index lists")
+    refuse_others(dataset, "the data set")
+    if isinstance(index_lists, Mapping) and "kind" in index_lists:
+        raise InputError("that is a split and no row numbers: from_dataset(dataset, split={...})")
     given = dataset
     dataset = _opened(given)
     require(
         hasattr(dataset, "__len__") and not isinstance(dataset, Mapping),
         f"{type(dataset).__name__} is not a data set with numbered rows; choose one of its splits, and no streaming",
     )
+    if isinstance(index_lists, str):
+        if index_lists not in getattr(dataset, "column_names", ()):
+            columns = getattr(dataset, "column_names", ())
+            raise InputError(
+                f"the data set has no column {index_lists!r} that names clients; {nearest(index_lists, columns)}"
+            )
+        index_lists = by_group(dataset[index_lists])
     require(lazy or not (len(files) or labels is not None), "labels and files belong to lazy data; give lazy=True")
-    lists = _named_lists(index_lists, len(dataset))
-    used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
-    require(len(used) > 0, "no index list names a row; give each client row numbers")
-    place = np.zeros(len(dataset), dtype=np.int64)
-    place[used] = np.arange(len(used))
-    lists = {key: {part: place[at] for part, at in parts.items()} for key, parts in lists.items()}
     columned = hasattr(dataset, "column_names") and hasattr(dataset, "features")
     require(
         columned or (input is None and label is None),
@@ -99,11 +106,26 @@ def from_dataset(
     )
 
     def read(dataset: Any, at: NDArray[np.int64]) -> Read:
-        return _from_columns(dataset, at, input, label) if columned else _from_items(dataset, at)
+        return _from_columns(dataset, at, input, label) if columned else read_items(dataset, at)
+
+    lists = None if index_lists is None else _named_lists(index_lists, len(dataset))
+    used = np.arange(len(dataset))
+    if lists is not None:
+        used = np.unique(np.concatenate([at for parts in lists.values() for at in parts.values()]))
+        require(len(used) > 0, "no index list names a row; give each client row numbers")
+        place = np.zeros(len(dataset), dtype=np.int64)
+        place[used] = np.arange(len(used))
+        lists = {key: {part: place[at] for part, at in parts.items()} for key, parts in lists.items()}
+
+    def dealt(inputs: Held, targets: Tensor, own_classes: Sequence[str]) -> Clients:
+        about: Any = {"name": name, "classes": classes or own_classes}
+        if lists is None:
+            return with_task(deal_rows(Part(inputs, targets), split, seed=seed, **about), task)
+        rule = Split.parse(split, natural="data with index lists")
+        return with_task(_clients(inputs, targets, lists, rule, seed, **about), task)
 
     if not lazy:
-        inputs, targets, own_classes = read(dataset, used)
-        return _clients(inputs, targets, lists, rule, seed, name=name, classes=classes or own_classes)
+        return dealt(*read(dataset, used))
 
     def reader() -> Callable[[NDArray[np.int64]], Inputs]:
         opened = _opened(given)
@@ -112,7 +134,7 @@ def from_dataset(
     unread = lazily(len(dataset), reader, mark_of(dataset, [*np.atleast_1d(input or "").astype(str)], files), used)
     own_classes = read(dataset, used[:1])[2]
     targets = _labels(dataset, labels, used, names_of_columns(dataset, input, label)[0] if columned else None)
-    return _clients(unread, targets, lists, rule, seed, name=name, classes=classes or own_classes)
+    return dealt(unread, targets, own_classes)
 
 
 def by_group(groups: Any) -> dict[str, NDArray[np.int64]]:
@@ -150,8 +172,8 @@ def _labels(dataset: Any, given: Any, used: NDArray[np.int64], column: str | Non
     blocks = [used[low : low + CHUNK] for low in range(0, len(used), CHUNK)]
     if column is not None:
         return as_labels(torch.cat([_column(dataset, at, column) for at in blocks]), f"column {column!r}")
-    items = (_item(dataset, int(i))[1] for i in used)
-    return as_labels(torch.cat([_stack([*islice(items, len(at))], at, "labels") for at in blocks]), "the data set")
+    items = (item_of(dataset, int(i))[1] for i in used)
+    return as_labels(torch.cat([stack([*islice(items, len(at))], at, "labels") for at in blocks]), "the data set")
 
 
 def from_arrays(
@@ -233,69 +255,6 @@ def _lists(name: str, value: Any, total: int) -> dict[str, NDArray[np.int64]]:
     return out
 
 
-def _from_items(dataset: Any, used: NDArray[np.int64]) -> Read:
-    """Rows of a torch data set with items (x, y)."""
-    tensors = getattr(dataset, "tensors", None)
-    if isinstance(tensors, tuple) and len(tensors) == 2:  # TensorDataset: no loop over rows
-        at = torch.from_numpy(used)
-        return as_inputs(tensors[0][at], "the data set"), as_labels(tensors[1][at], "the data set"), _names(dataset)
-    items = [_item(dataset, int(i)) for i in used]
-    xs = [item[0] for item in items]
-    inputs: Inputs
-    if isinstance(xs[0], Mapping):
-        inputs = {str(k): _stack([x[k] for x in xs], used, f"inputs {k!r}") for k in xs[0]}
-    else:
-        inputs = _stack(xs, used, "inputs")
-    return inputs, as_labels(_stack([item[1] for item in items], used, "labels"), "the data set"), _names(dataset)
-
-
-def _item(dataset: Any, i: int) -> Any:
-    item = dataset[i]
-    if not (isinstance(item, tuple | list) and len(item) == 2):
-        raise InputError(f"row {i} of the data set is {type(item).__name__}; items must be (inputs, label)")
-    return item
-
-
-def _names(dataset: Any) -> Sequence[str]:
-    """Class names in the convention of torchvision."""
-    return tuple(str(c) for c in getattr(dataset, "classes", ()) or ())
-
-
-def _stack(values: Sequence[Any], used: NDArray[np.int64], what: str) -> Tensor:
-    """One tensor [rows, ...] of values that are tensors, arrays, images, numbers or lists of numbers."""
-    tensors: list[Tensor] = []
-    for i, value in zip(used, values, strict=True):
-        try:
-            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value, f"row {i}: {what}"))
-        except InputError:
-            raise
-        except (TypeError, ValueError) as error:
-            kind = type(value).__name__
-            cure = "tokenise it first" if isinstance(value, str) else "give numbers, an image or a tensor"
-            raise InputError(f"row {i}: {what} are {kind}, which cannot become a tensor; {cure}") from error
-        if tensors[-1].shape != tensors[0].shape:
-            raise InputError(
-                f"row {i}: {what} have shape {list(tensors[-1].shape)} but row {used[0]} has {list(tensors[0].shape)}; pad or "
-                "crop them to one shape first"
-            )
-    return torch.stack(tensors)
-
-
-def _value(value: Any, what: str) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, str):
-        raise TypeError("text")
-    return from_array(value, what)
-
-
-def _image(value: Any) -> Tensor:
-    """A PIL image as uint8: [height, width] if grey, else [3, height, width]."""
-    grey = value.mode in ("1", "L", "I;16", "I", "F")
-    array = np.array(value.convert("L" if grey else "RGB"))
-    return torch.from_numpy(array if grey else array.transpose(2, 0, 1).copy())
-
-
 def _from_columns(dataset: Any, used: NDArray[np.int64], input_: str | Sequence[str] | None, label: str | None) -> Read:
     """Rows of a Hugging Face data set."""
     target, chosen = names_of_columns(dataset, input_, label)
@@ -325,7 +284,7 @@ def read_columns(dataset: Any, used: NDArray[np.int64], chosen: Sequence[str]) -
 
 def _column(dataset: Any, used: NDArray[np.int64], column: str) -> Tensor:
     values = dataset.with_format(None, columns=[column])[used.tolist()][column]
-    return _stack(values, used, f"column {column!r}")
+    return stack(values, used, f"column {column!r}")
 
 
 def _inputs(dataset: Any, columns: Sequence[str], target: str) -> list[str]:

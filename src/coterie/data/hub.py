@@ -21,7 +21,8 @@ from coterie.data.dealing import ReadColumn
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mark_of
 from coterie.data.splits import subset
-from coterie.data.tensors import as_labels, split_over
+from coterie.data.tensors import split_over
+from coterie.data.values import as_labels
 
 __all__ = ["DEFAULT_SPLIT", "Columns", "columns", "from_hub", "installed", "open_hub"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coterie.base.errors import InputError, require
 from coterie.base.rng import Generators, forked
 from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, named
-from coterie.data.tensors import from_array
+from coterie.data.values import from_array
 
 __all__ = ["lazy", "mapped", "mark", "mark_of"]
 

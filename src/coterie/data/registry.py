@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from coterie.base.clients import Clients
@@ -17,8 +17,10 @@ from coterie.config.schema import build, options_of
 from coterie.data import hub
 from coterie.data.sets import Dataset
 from coterie.data.tables.folder import from_folder
+from coterie.data.tensors import from_tensors
+from coterie.data.values import is_dataset, refuse_others
 
-__all__ = ["clients_of", "load"]
+__all__ = ["clients_of", "load", "ready_or_made"]
 
 
 _ON_THE_HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -89,6 +91,31 @@ def _check(options: Mapping[str, Any], allowed: Any, name: str) -> None:
     for option in options:
         hint = nearest(option, allowed) if allowed else "it has none"
         require(option in allowed, f"{name} has no option {option!r}; {hint}")
+
+
+def ready_or_made(clients: Any) -> Clients | Callable[..., Clients]:
+    """What a user has in hand as clients that are ready, or as a function that makes those of a seed.
+
+    Tensors, arrays or data sets by client are split by the seed. Raises `InputError` with the line to write for anything else.
+    """
+    if isinstance(clients, Clients) or (callable(clients) and not is_dataset(clients)):
+        return clients
+    refuse_others(clients, "clients")
+    if isinstance(clients, Mapping | list | tuple):
+
+        def made(*, seed: int, split: Any = None) -> Clients:
+            return from_tensors(clients, seed=seed, split=split)
+
+        return made
+    if is_dataset(clients):
+        raise InputError(
+            'one data set is dealt to clients first: ct.data.from_dataset(dataset, split={"kind": "dirichlet", "alpha": 0.3, '
+            '"clients": 10})'
+        )
+    raise InputError(
+        f"clients must be Clients, as ct.data.from_tensors makes them, a dict or list of what each has, a function of seed, or the "
+        f"name of a data set; got {cut(clients)}"
+    )
 
 
 def clients_of(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,30 +12,26 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest, require
-from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, check_plain, named, rows, take
-from coterie.config.data import Split
+from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, named, rows, take
+from coterie.config.data import Split, table_of
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.splits import numbered, stratified
+from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
 
 __all__ = [
-    "as_inputs",
-    "as_labels",
-    "from_array",
+    "deal_rows",
     "from_tensors",
-    "names_as_texts",
     "over_clients",
-    "plain_array",
     "split_over",
     "standardise",
+    "with_task",
 ]
-
-T = TypeVar("T")
 
 PARTS = ("train", "validation", "test")
 
 
 def from_tensors(
-    clients: Mapping[str, Any] | Sequence[Any],
+    clients: Mapping[str, Any] | Sequence[Any] | Any,
     *,
     seed: int = 0,
     split: Split | Mapping[str, Any] | None = None,
@@ -45,13 +40,16 @@ def from_tensors(
     notes: Sequence[str] = (),
     server: Any = None,
     unseen: Mapping[str, Any] | None = None,
+    task: str | None = None,
 ) -> Clients:
-    """Clients from tensors or arrays: a list (named client-0, ...) or {name: client}.
+    """Make clients of tensors, arrays or data sets: a list (named client-0, ...) or {name: client}.
 
-    A client is (inputs, labels), which is split here (default: a third for test, a fifth of the rest for validation,
-    stratified by label), or its parts as they are: (train, validation, test) or {"train": ..., "test": ...}, each a
-    pair or None. Inputs are a tensor [rows, ...] or a dict of such; labels [rows, ...], whole numbers for classes.
-    Arrays of float64 become float32; tensors keep their type.
+    A client is (inputs, labels) or a `torch.utils.data.Dataset` with such items, which is split here (default: a third for test, a
+    fifth of the rest for validation, stratified by label), or its parts as they are: (train, validation, test) or
+    {"train": ..., "test": ...}, each a pair, a data set or None. Inputs are a tensor [rows, ...] or a dict of such; labels
+    [rows, ...], whole numbers for classes. Arrays of float64 become float32; tensors keep their type.
+
+    One pair (inputs, labels) of tensors is dealt to clients by a split with a kind.
 
     Nothing is scaled. Inputs of different units train badly with one learning rate, and with labels that are quantities the losses, and
     so the weights of MeritFed and the requirements of MaxFL, depend on the label's unit: use `standardise`, or scale both yourself
@@ -59,28 +57,85 @@ def from_tensors(
 
     Args:
         clients: as above.
-        seed: of the split of clients that come unsplit.
-        split: of the same; keys `seed` and `parts`.
+        seed: Seed of the split of clients that come unsplit.
+        split: Keys `seed` and `parts`; for one pair also who gets which row, as in [split] of a file.
         name: of the data set.
         classes: names of the classes.
         notes: sentences for the report.
         server: (inputs, labels) that the server holds.
         unseen: clients that never train, {name: client}.
+        task: "classification" or "regression", for labels that may be either: floats that are 0.0 and 1.0.
 
     Raises:
         InputError: that names the client and what is wrong with it.
+
+    >>> inputs, labels = torch.randn(60, 2), torch.arange(60) % 3
+    >>> from_tensors((inputs, labels), split={"kind": "iid", "clients": 4})
+    <4 clients of 'tensors', 32 training rows>
     """
+    if _is_pair(clients):
+        about = {"name": name, "classes": classes, "notes": notes}
+        return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **about), task)
     rule = Split.parse(split, natural="a list of clients")
     named = _named(clients)
     members = [_client(key, value, rule, seed) for key, value in named.items()]
-    return Clients(
+    clients = Clients(
         members,
         name=name,
         classes=classes,
         notes=notes,
         server=None if server is None else _part(server, "the server"),
-        unseen=None if unseen is None else from_tensors(unseen, seed=seed, split=split, name=name, classes=classes),
+        unseen=None
+        if unseen is None
+        else from_tensors(unseen, seed=seed, split=split, name=name, classes=classes, task=task),
     )
+    return with_task(clients, task)
+
+
+def _is_pair(value: Any) -> bool:
+    """Return True for one (inputs, labels) in place of one per client."""
+    return isinstance(value, tuple | list) and len(value) == 2 and all(hasattr(part, "shape") for part in value)
+
+
+def deal_rows(rows: Part, split: Split | Mapping[str, Any] | None, *, seed: int, **about: Any) -> Clients:
+    """Deal the rows of one data set to clients. Raises `InputError` with the line to write if no split says how."""
+    if "kind" not in table_of(split):
+        raise InputError(
+            f"{len(rows)} rows of nobody in particular: say who gets which by "
+            'split={"kind": "dirichlet", "alpha": 0.3, "clients": 10}, or give each client its own'
+        )
+    if rows.labels.ndim != 1 or rows.labels.is_floating_point():
+        raise InputError("rows are dealt by their classes; give labels as whole numbers, one per row")
+    return split_over(rows.inputs, rows.labels.numpy(), Split.parse(split), seed=seed, **about)
+
+
+def with_task(clients: Clients, task: str | None) -> Clients:
+    """Make labels classes or quantities, as the task says.
+
+    Args:
+        clients: Clients with any labels.
+        task: "classification", "regression" or None: as the labels are, whole numbers or floats.
+
+    Raises:
+        InputError: No task says what floats that are only 0.0 and 1.0 mean, or classes that are not whole numbers.
+    """
+    if task not in (None, "classification", "regression"):
+        raise InputError(f'task must be "classification" or "regression"; got {cut(task)}')
+    labels = clients.train.labels
+    floats = labels.is_floating_point()
+    if floats and task is None and labels.ndim == 1 and bool(((labels == 0) | (labels == 1)).all()):
+        raise InputError(
+            f'the labels of {clients.name!r} are 0.0 and 1.0: say task = "classification" if these are classes, or '
+            'task = "regression" if they are quantities'
+        )
+    if floats == (task == "classification") and task is not None:
+        if floats and not bool((labels == labels.round()).all()):
+            raise InputError(
+                f"the labels of {clients.name!r} are not whole numbers, as classes are; number the classes 0, 1, 2, ..."
+            )
+        kind = torch.int64 if floats else torch.get_default_dtype()
+        return clients.changed(lambda tensor, name: tensor.to(kind) if name is None else tensor)
+    return clients
 
 
 def standardise(clients: Clients) -> Clients:
@@ -144,22 +199,6 @@ def _named(clients: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     return dict(zip(numbered(len(clients)), clients, strict=True))
 
 
-def names_as_texts(named: Mapping[Any, T], what: str) -> dict[str, T]:
-    """Return the mapping with texts for keys. Raises `InputError` for two keys that are the same text, such as 1 and "1".
-
-    >>> names_as_texts({1: "a", "b": "c"}, "clients")
-    {'1': 'a', 'b': 'c'}
-    """
-    texts: dict[str, Any] = {}
-    for key in named:
-        if str(key) in texts:
-            raise InputError(
-                f"{what}: {cut(texts[str(key)])} and {cut(key)} are both called {cut(str(key))}; rename one"
-            )
-        texts[str(key)] = key
-    return {text: named[key] for text, key in texts.items()}
-
-
 def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
     if isinstance(value, Client):
         return value
@@ -181,6 +220,10 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
 
 
 def _part(value: Any, who: str) -> Part:
+    refuse_others(value, who)
+    if is_dataset(value):
+        inputs, labels, _ = read_items(value, np.arange(len(value)))
+        return Part(inputs, labels)
     if not (isinstance(value, Sequence) and len(value) == 2):
         raise InputError(
             f"{who} is {type(value).__name__}; give (inputs, labels), (train, validation, test) or a dict of parts"
@@ -188,77 +231,6 @@ def _part(value: Any, who: str) -> Part:
     part = Part(as_inputs(value[0], who), as_labels(value[1], who))
     require(rows(part.inputs) == len(part), f"{who} has {rows(part.inputs)} rows of inputs but {len(part)} labels")
     return part
-
-
-def as_inputs(value: Any, who: str) -> Inputs:
-    """A tensor, or a dict of tensors, of what `value` holds; lists and arrays of float64 become float32."""
-    if isinstance(value, Mapping):
-        require(len(value) > 0, f"{who} has an empty dict of inputs; name at least one tensor")
-        named = names_as_texts(value, f"{who}, inputs")
-        tensors = {key: _tensor(v, f"{who}, inputs {key!r}") for key, v in named.items()}
-        counts = {key: v.shape[0] for key, v in tensors.items()}
-        require(len(set(counts.values())) == 1, f"{who} has inputs of different length: {counts}")
-        return tensors
-    return _tensor(value, f"{who}, inputs")
-
-
-def as_labels(value: Any, who: str) -> Tensor:
-    """Labels as int64 (classes) or floats. Refuses negative classes: -1 and 1 are no class numbers."""
-    labels = _tensor(value, f"{who}, labels")
-    if labels.is_floating_point():
-        return labels
-    labels = labels.to(torch.int64)
-    if labels.ndim == 1 and len(labels) and int(labels.min()) < 0:
-        raise InputError(f"{who} has the label {int(labels.min())}; number the classes 0, 1, 2, ...")
-    return labels
-
-
-def _tensor(value: Any, who: str) -> Tensor:
-    try:
-        tensor = value.detach() if isinstance(value, Tensor) else from_array(value, who)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{who} cannot become a tensor; give numbers, every row of the same shape") from error
-    require(tensor.is_nested or tensor.ndim >= 1, f"{who} has no rows; give a tensor [rows, ...]")
-    check_plain(tensor, who)
-    return tensor
-
-
-def plain_array(value: Any, who: str) -> NDArray[Any]:
-    """Return an array, or lists of numbers or of arrays, as numpy's plain array. Raises `InputError` for masked values."""
-    parts = value if isinstance(value, list | tuple) else (value,)
-    for part in parts:
-        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
-            raise InputError(
-                f"{who} have {np.ma.count_masked(part)} masked values, which would be read as what lies beneath; put a number in "
-                "their place, say by .filled(...), or leave those rows out"
-            )
-    return np.asarray(value)
-
-
-def from_array(value: Any, who: str = "inputs") -> Tensor:
-    """Return a tensor of an array or lists of numbers; float64 becomes float32, which models are made of."""
-    array = plain_array(value, who)
-    if (
-        array.dtype.kind in "fc"
-        and array.dtype.itemsize > np.dtype("complex128" if array.dtype.kind == "c" else "f8").itemsize
-    ):
-        raise InputError(f"{who} are {array.dtype}, which torch does not have; make them double by .astype('float64')")
-    if array.dtype == np.float64:
-        array = array.astype(np.float32)
-    # Torch takes neither another machine's order of bytes nor steps backwards through memory.
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
-    if any(step < 0 for step in array.strides):
-        array = np.ascontiguousarray(array)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # no rows are written to
-        return torch.as_tensor(array)
-
-
-def strata(labels: Tensor) -> NDArray[np.int64] | None:
-    """What a split keeps in proportion: one class per row, else nothing."""
-    return labels.numpy() if labels.ndim == 1 and not labels.is_floating_point() else None
 
 
 def over_clients(

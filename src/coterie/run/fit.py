@@ -29,7 +29,7 @@ from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
 from coterie.contract.method import Attack, Method, MethodLike, filters_of, validation_kept
-from coterie.data.registry import clients_of, load
+from coterie.data.registry import clients_of, load, ready_or_made
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
 from coterie.run.callbacks import keeps_validation
@@ -180,10 +180,7 @@ def _check(**arguments: Any) -> None:
 def _clients(given: Any, seed: int) -> Clients:
     if isinstance(given, str | os.PathLike):
         return load(given, seed=seed)
-    require(
-        isinstance(given, Clients) or callable(given),
-        f"clients must be Clients, as data.from_tensors makes them, a function of seed, or the name of a data set; got {cut(given)}",
-    )
+    given = ready_or_made(given)
     return clients_of(given, getattr(given, "__name__", "clients"), seed=seed)
 
 

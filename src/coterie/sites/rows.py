@@ -32,6 +32,7 @@ from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode
 from coterie.data.tables.cells import Table
 from coterie.data.tables.folder import encode_client
 from coterie.data.tables.recipe import TableCohort, describe
+from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, freeze
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
@@ -167,6 +168,7 @@ class SiteRows:
             clients = clients.folded(validation_kept(allowed.method, sites))
         clients = parts_withheld(clients, self.settings.minimum_cell)
         module = self._module(clients)
+        self._check_width(module, allowed)
         state = {k.removeprefix("state/"): v for k, v in message.items() if k.startswith("state/")}
         _check_state(state, module.state_dict())
         module.load_state_dict(state)
@@ -186,6 +188,17 @@ class SiteRows:
             self.shard.memory.load(decode(self._memory_file.read_bytes()), (self.name,))
         self.about = {"pair": self.pair, "method": type(allowed.method).__name__}
         return {"facts": json.dumps(asdict(self._facts(clients)))}
+
+    def _check_width(self, module: torch.nn.Module, allowed: Allowed) -> None:
+        """Raise `RefusedError` for a hidden layer in whose updates rows can be read, unless noise under this site's key hides them."""
+        widths = [len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1][:-1]
+        hidden = any(isinstance(one, GaussianNoise) and one.secret for one in allowed.filters)
+        most = self.settings.largest_layer
+        if widths and max(widths) > most and not hidden:
+            raise RefusedError(
+                f"the plan's model has a hidden layer of {max(widths)} units, in whose updates rows can be read; this site "
+                f"takes {most} (largest_layer). Give the plan the filters clip and gaussian-noise with secret = true"
+            )
 
     def _module(self, clients: Clients) -> torch.nn.Module:
         """The model of the plan, before the server's numbers are in it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from coterie.base.rows import Part
 from coterie.base.spelling import alike, quoted, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.data.dealing import deal
-from coterie.data.splits import stratified
+from coterie.data.splits import numbered, stratified
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
 from coterie.data.tables.cells import Column, Reading, Table, complaint, number
 from coterie.data.tables.read import (
@@ -32,7 +32,8 @@ from coterie.data.tables.read import (
 )
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode
 from coterie.data.tables.suspicions import suspicions
-from coterie.data.tensors import from_tensors, names_as_texts
+from coterie.data.tensors import from_tensors
+from coterie.data.values import names_as_texts
 
 __all__ = [
     "apply_recipe",
@@ -109,7 +110,7 @@ def from_folder(
 
 
 def from_frames(
-    frames: Mapping[str, Any],
+    frames: Mapping[str, Any] | Sequence[Any],
     *,
     label: str | None = None,
     tables: Tables = _USUAL,
@@ -120,7 +121,7 @@ def from_frames(
     """Make one client of each data frame (pandas, or polars by its `to_pandas`).
 
     Args:
-        frames: Data frames by the name of the client.
+        frames: Data frames by the name of the client, or a list of them (client-0, ...).
         label: Column to predict, as for `from_folder`.
         tables: How the frames are read.
         split: How each client's rows become train, validation and test.
@@ -130,6 +131,8 @@ def from_frames(
     Raises:
         InputError: One sentence with frame, column and cure.
     """
+    if isinstance(frames, list | tuple):
+        frames = dict(zip(numbered(len(frames)), frames, strict=True))
     if not isinstance(frames, Mapping) or not frames:
         raise InputError("there are no data frames; give at least one as {client: frame}")
     settings = tables if label is None else replace(tables, label=label)

@@ -184,6 +184,7 @@ label = "{label}"            # the column that may be predicted
 minimum_rows = 20            # with fewer training rows this site refuses every request
 minimum_cell = 10            # what fewer rows stand behind stays here: metrics, categories, classes, sums
 minimum_batch = 8            # a gradient of fewer rows is refused
+largest_layer = 1            # units of a hidden layer without secret noise; a dishonest server finds rows in updates of wider ones
 largest_message = 1024       # MB; a longer message is refused before it is read
 refuse = []                  # tasks of the plan that this site does not run, such as "meritfed:target_descent"
 log = "asks.jsonl"           # every request is written there; check it with: coterie site log KIT --check

@@ -1,0 +1,203 @@
+"""Values as tensors: arrays, lists, images and the items of a data set, each checked and named in errors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coterie.base.errors import InputError, cut, require
+from coterie.base.rows import Inputs, check_plain
+
+__all__ = [
+    "Read",
+    "as_inputs",
+    "as_labels",
+    "from_array",
+    "is_dataset",
+    "item_of",
+    "names_as_texts",
+    "plain_array",
+    "read_items",
+    "refuse_others",
+    "stack",
+    "strata",
+]
+
+T = TypeVar("T")
+Read = tuple[Inputs, Tensor, Sequence[str]]
+"""Inputs, labels and names of the classes."""
+
+
+def names_as_texts(named: Mapping[Any, T], what: str) -> dict[str, T]:
+    """Return the mapping with texts for keys. Raises `InputError` for two keys that are the same text, such as 1 and "1".
+
+    >>> names_as_texts({1: "a", "b": "c"}, "clients")
+    {'1': 'a', 'b': 'c'}
+    """
+    texts: dict[str, Any] = {}
+    for key in named:
+        if str(key) in texts:
+            raise InputError(
+                f"{what}: {cut(texts[str(key)])} and {cut(key)} are both called {cut(str(key))}; rename one"
+            )
+        texts[str(key)] = key
+    return {text: named[key] for text, key in texts.items()}
+
+
+def as_inputs(value: Any, who: str) -> Inputs:
+    """A tensor, or a dict of tensors, of what `value` holds; lists and arrays of float64 become float32."""
+    if isinstance(value, Mapping):
+        require(len(value) > 0, f"{who} has an empty dict of inputs; name at least one tensor")
+        named = names_as_texts(value, f"{who}, inputs")
+        tensors = {key: _tensor(v, f"{who}, inputs {key!r}") for key, v in named.items()}
+        counts = {key: v.shape[0] for key, v in tensors.items()}
+        require(len(set(counts.values())) == 1, f"{who} has inputs of different length: {counts}")
+        return tensors
+    return _tensor(value, f"{who}, inputs")
+
+
+def as_labels(value: Any, who: str) -> Tensor:
+    """Labels as int64 (classes) or floats. Refuses negative classes: -1 and 1 are no class numbers."""
+    labels = _tensor(value, f"{who}, labels")
+    if labels.is_floating_point():
+        return labels
+    labels = labels.to(torch.int64)
+    if labels.ndim == 1 and len(labels) and int(labels.min()) < 0:
+        raise InputError(f"{who} has the label {int(labels.min())}; number the classes 0, 1, 2, ...")
+    return labels
+
+
+def _tensor(value: Any, who: str) -> Tensor:
+    try:
+        tensor = value.detach() if isinstance(value, Tensor) else from_array(value, who)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{who} cannot become a tensor; give numbers, every row of the same shape") from error
+    require(tensor.is_nested or tensor.ndim >= 1, f"{who} has no rows; give a tensor [rows, ...]")
+    check_plain(tensor, who)
+    return tensor
+
+
+def plain_array(value: Any, who: str) -> NDArray[Any]:
+    """Return an array, or lists of numbers or of arrays, as numpy's plain array. Raises `InputError` for masked values."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    for part in parts:
+        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+            raise InputError(
+                f"{who} have {np.ma.count_masked(part)} masked values, which would be read as what lies beneath; put a number in "
+                "their place, say by .filled(...), or leave those rows out"
+            )
+    return np.asarray(value)
+
+
+def from_array(value: Any, who: str = "inputs") -> Tensor:
+    """Return a tensor of an array or lists of numbers; float64 becomes float32, which models are made of."""
+    array = plain_array(value, who)
+    if (
+        array.dtype.kind in "fc"
+        and array.dtype.itemsize > np.dtype("complex128" if array.dtype.kind == "c" else "f8").itemsize
+    ):
+        raise InputError(f"{who} are {array.dtype}, which torch does not have; make them double by .astype('float64')")
+    if array.dtype == np.float64:
+        array = array.astype(np.float32)
+    # Torch takes neither another machine's order of bytes nor steps backwards through memory.
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if any(step < 0 for step in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # no rows are written to
+        return torch.as_tensor(array)
+
+
+def strata(labels: Tensor) -> NDArray[np.int64] | None:
+    """What a split keeps in proportion: one class per row, else nothing."""
+    return labels.numpy() if labels.ndim == 1 and not labels.is_floating_point() else None
+
+
+def read_items(dataset: Any, used: NDArray[np.int64]) -> Read:
+    """Rows of a torch data set with items (x, y)."""
+    tensors = getattr(dataset, "tensors", None)
+    if isinstance(tensors, tuple) and len(tensors) == 2:  # TensorDataset: no loop over rows
+        at = torch.from_numpy(used)
+        return as_inputs(tensors[0][at], "the data set"), as_labels(tensors[1][at], "the data set"), _names(dataset)
+    items = [item_of(dataset, int(i)) for i in used]
+    xs = [item[0] for item in items]
+    inputs: Inputs
+    if isinstance(xs[0], Mapping):
+        inputs = {str(k): stack([x[k] for x in xs], used, f"inputs {k!r}") for k in xs[0]}
+    else:
+        inputs = stack(xs, used, "inputs")
+    return inputs, as_labels(stack([item[1] for item in items], used, "labels"), "the data set"), _names(dataset)
+
+
+def item_of(dataset: Any, i: int) -> Any:
+    """The i-th item of a data set, which must be (inputs, label)."""
+    item = dataset[i]
+    if not (isinstance(item, tuple | list) and len(item) == 2):
+        raise InputError(f"row {i} of the data set is {type(item).__name__}; items must be (inputs, label)")
+    return item
+
+
+def _names(dataset: Any) -> Sequence[str]:
+    """Class names in the convention of torchvision."""
+    return tuple(str(c) for c in getattr(dataset, "classes", ()) or ())
+
+
+def stack(values: Sequence[Any], used: NDArray[np.int64], what: str) -> Tensor:
+    """One tensor [rows, ...] of values that are tensors, arrays, images, numbers or lists of numbers."""
+    tensors: list[Tensor] = []
+    for i, value in zip(used, values, strict=True):
+        try:
+            tensors.append(_image(value) if hasattr(value, "getbands") else _value(value, f"row {i}: {what}"))
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:
+            kind = type(value).__name__
+            cure = "tokenise it first" if isinstance(value, str) else "give numbers, an image or a tensor"
+            raise InputError(f"row {i}: {what} are {kind}, which cannot become a tensor; {cure}") from error
+        if tensors[-1].shape != tensors[0].shape:
+            raise InputError(
+                f"row {i}: {what} have shape {list(tensors[-1].shape)} but row {used[0]} has {list(tensors[0].shape)}; pad or "
+                "crop them to one shape first"
+            )
+    return torch.stack(tensors)
+
+
+def _value(value: Any, what: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, str):
+        raise TypeError("text")
+    return from_array(value, what)
+
+
+def _image(value: Any) -> Tensor:
+    """A PIL image as uint8: [height, width] if grey, else [3, height, width]."""
+    grey = value.mode in ("1", "L", "I;16", "I", "F")
+    array = np.array(value.convert("L" if grey else "RGB"))
+    return torch.from_numpy(array if grey else array.transpose(2, 0, 1).copy())
+
+
+def is_dataset(value: Any) -> bool:
+    """Return True for rows behind numbers, such as a `torch.utils.data.Dataset`, and False for arrays, sequences and frames."""
+    indexable = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    return indexable and not isinstance(value, Mapping | Sequence | Tensor) and not hasattr(value, "shape")
+
+
+def refuse_others(value: Any, who: str) -> None:
+    """Raise `InputError` with the line to write for a DataLoader, and for a data frame without the name of its label."""
+    if isinstance(value, torch.utils.data.DataLoader):
+        raise InputError(
+            f"{who} is a DataLoader; give its dataset (loader.dataset), from which coterie draws the batches itself"
+        )
+    if hasattr(value, "columns") and hasattr(value, "dtypes"):
+        raise InputError(
+            f'{who} is a data frame; say which column is the label: ct.data.from_frames(frames, label="...")'
+        )
