@@ -254,11 +254,9 @@ def load() -> Evidence:
 def _plateaus(name: str, result: Any, condition: Any) -> Document:
     """Return the rows of a benchmark whose runs end in a plateau; what knows no attack stands under each."""
     conditions = list(dict.fromkeys(condition(run) for run in result["runs"] if condition(run)))
-    machine = f"{result['machine']['cpu']}, {result['machine']['cores']} cores"
     rows = [
-        Row(run["method"], run["seed"], "", run["commit"], 1000, 0, {f"plateau, {each}": run["plateau"]},
-            machine=machine, torch=result["versions"]["torch"], seconds=run["seconds"])
+        Row(run["method"], run["seed"], "", run["commit"], 1000, 0, {f"plateau, {each}": run["plateau"]})
         for run in result["runs"]
         for each in ([condition(run)] if condition(run) else conditions)
-    ]  # fmt: skip
+    ]
     return Document(name, 0, rows)
