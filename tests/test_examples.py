@@ -74,7 +74,9 @@ def test_there_is_an_example_of_each_kind():
 
 @pytest.mark.parametrize(("name", "command"), COMMANDS)
 def test_the_command_of_an_example_works(out, capsys, name, command):
-    few = ["--rounds", "2", "--seeds", "1", "--no-report"] + ["--methods", "fedavg"] * ("--methods" not in command)
+    few = ["--rounds", "2", "--seeds", "1", "--folds", "0", "--no-report"] + ["--methods", "fedavg"] * (
+        "--methods" not in command
+    )
     assert main([*shlex.split(command), *few, "--out", str(out)]) == 0
     assert rows_of(out)
     text = (out / "experiment.toml").read_text(encoding="utf-8")
@@ -82,7 +84,17 @@ def test_the_command_of_an_example_works(out, capsys, name, command):
 
 
 def test_own_method(out, capsys):
-    flags = ["--methods", "examples/own_method.py:Median", "--rounds", "8", "--seeds", "1", "--no-report"]
+    flags = [
+        "--methods",
+        "examples/own_method.py:Median",
+        "--rounds",
+        "8",
+        "--seeds",
+        "1",
+        "--folds",
+        "0",
+        "--no-report",
+    ]
     assert main(["compare", "heart-disease", *flags, "--out", str(out)]) == 0
     median = runpy.run_path(str(ROOT / "examples" / "own_method.py"))["Median"]
     # The preset of this data set has its own settings of local training; they reach a method of one's own.
@@ -139,6 +151,8 @@ def test_own_metric(out, capsys):
         "2",
         "--seeds",
         "1",
+        "--folds",
+        "0",
     ]
     assert main(["compare", "heart-disease", *flags, "--no-report", "--tables", "--out", str(out)]) == 0
     assert "costly error on test rows (lower is better" in capsys.readouterr().out

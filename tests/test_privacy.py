@@ -53,7 +53,8 @@ def test_every_method_has_a_row(name):
 
 
 def test_a_method_without_a_row_of_its_own_gets_one_from_its_header():
-    entry = replace(entries()["fedprox"], own_text="Sends: d + 1 up, d down (proximal_update).\nShows: the average.")
+    mine = type("Mine", (), {"__doc__": "Sends: d + 1 up, d down (proximal_update).\nShows: the average."})
+    entry = replace(entries()["fedprox"], cls=mine)
     assert PAGES["privacy_row"](entry) == "| `fedprox` | `proximal_update`: `delta`, `sizes` | the average |\n"
     without = re.sub(r"^\| `fedprox`.*\n", "", (DOCS / "deploy.md").read_text(encoding="utf-8"), flags=re.M)
     assert "`proximal_update`: `delta`" in PAGES["complete"](without)

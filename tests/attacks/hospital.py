@@ -30,7 +30,8 @@ def local(**changed):
 def plan_file(folder, *, methods=(FEDAVG,), seeds=1, rounds=5, data=None, run=None, local=None, deploy=None, **more):
     """Write a plan for hungary alone; `more` are other tables."""
     tables = preset("heart-disease")
-    tables.pop("tune", None)
+    for key in ("tune", "split"):
+        tables.pop(key, None)
     tables["data"] = {k: v for k, v in {**tables["data"], **(data or {})}.items() if v is not None}
     tables["local"] = {**tables.get("local", {}), "minimum_batch": 8, **(local or {})}
     tables["methods"] = list(methods)

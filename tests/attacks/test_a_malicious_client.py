@@ -9,7 +9,7 @@ import pytest
 import torch
 from town import LIAR, SITES, Town, altered, put, told
 
-from coterie.base.errors import RunError
+from coterie.base.errors import InputError, RunError
 from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update
 from coterie.contract.federation import Federation
@@ -334,6 +334,7 @@ BEGINNINGS = {
     "rows without end": facts(lambda t: t["sizes"].update(train=10**400)),
     "rows that are words": facts(lambda t: t["sizes"].update(train="many")),
     "no fingerprint": facts(lambda t: t.update(fingerprint=None)),
+    "more rows than it has described": facts(lambda t: t["sizes"].update(train=10**12)),
     "a fact more": facts(lambda t: t.update(more=1)),
     "a description that is a list": about(lambda t: [t]),
     "a description without columns": about(lambda t: t.pop("columns") and None),
@@ -354,6 +355,7 @@ BEGINNINGS = {
     "sums of other columns": moments("squares", lambda v: torch.cat([v, v], 1)),
     "sums that are words": moments("counts", "many"),
     "sums without end": moments("squares", lambda v: v + 1e308),
+    "counts of more rows than it has": moments("counts", lambda v: v + 1e12),
 }
 
 
@@ -373,7 +375,7 @@ def test_a_site_whose_beginning_is_malformed_takes_no_part_and_the_others_begin(
 def fresh(town):
     engine, clients = town.engine, town.clients
     yield town
-    town.engine, town.clients, town.lie = engine, clients, None
+    town.engine, town.clients, town.lie, town.accept = engine, clients, None, ()
 
 
 def test_a_site_whose_model_is_refused_fails_in_every_round(fresh):
@@ -399,6 +401,62 @@ def test_what_a_site_says_in_words_is_for_a_person_to_mend(fresh):
     fresh.lie = of("open", lambda values: {**values, "failed": "its disk is full"})
     with pytest.raises(RunError, match=r"the run cannot begin \(open\): hungary \(its disk is full\)"):
         fresh.open()
+
+
+@pytest.mark.parametrize(("field", "value"), [("means", lambda v: v + 1e4), ("squares", lambda v: v * 1e6)])
+def test_moments_far_from_the_others_are_asked_of_the_operator_and_not_averaged_in(fresh, field, value):
+    """Moments of one site moved the model of all by 30,300 times the honest amount."""
+    fresh.lie = moments(field, value)
+    with pytest.raises(RunError, match=rf"column '\w+' of {LIAR} has the mean .* accept = \[\"{LIAR}:"):
+        fresh.open()
+    fresh.accept = [f"{LIAR}:{column}" for column in fresh.clients.recipe["features"]]
+    assert LIAR in fresh.open().clients
+
+
+def test_descriptions_of_another_content_end_no_job_without_a_name(fresh):
+    """Well-formed descriptions of another content ended the job with a KeyError or a TypeError, and named nobody."""
+    import random
+
+    drawn, unnamed = random.Random(0), []
+    true = {}
+    fresh.lie = about(lambda t: true.update(json.loads(json.dumps(t))))
+    fresh.open()
+    parts = [
+        [],
+        {},
+        None,
+        0,
+        -1,
+        1.5,
+        "",
+        "age",
+        True,
+        ["a"],
+        ["a", 1],
+        {"a": 1},
+        "number",
+        "text",
+        "empty",
+        "date",
+        "boolean",
+    ]
+
+    def change(table):
+        place = table["columns"][drawn.choice(sorted(table["columns"]))] if drawn.random() < 0.7 else table["label"]
+        key = drawn.choice([*place, "categories", "problem", "example", "distinct", "values", "identifier"])
+        place[key] = drawn.choice(parts)
+        if drawn.random() < 0.3:
+            place.pop(drawn.choice(sorted(place)))
+
+    for _ in range(60):
+        fresh.lie = about(change)
+        try:
+            engine = fresh.open()
+            assert LIAR in engine.clients or any(LIAR in note for note in fresh.clients.notes)
+        except (InputError, RunError) as error:
+            if LIAR not in str(error) and "column" not in str(error) and "label" not in str(error):
+                unnamed.append(str(error))
+    assert not unnamed
 
 
 def test_too_few_readable_sites_are_no_beginning(tmp_path):

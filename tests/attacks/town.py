@@ -35,7 +35,7 @@ class Town:
 
     def __init__(self, folder, methods, names=SITES, rounds=5, seeds=1, local=None, **more):
         self.names, self.lie, self.asked = names, None, []
-        self.replay, self.said = False, {}
+        self.replay, self.said, self.accept = False, {}, ()
         self.sites = {}
         for name in names:
             own = folder / name
@@ -74,7 +74,7 @@ class Town:
 
     def open(self):
         """An engine whose sites have read and encoded their rows."""
-        self.engine = Remote(self, "run", plan=self.plan)
+        self.engine = Remote(self, "run", plan=self.plan, accept=self.accept)
         self.clients = self.engine.open(self.experiment.data, 0)
         return self.engine
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from commands import Driver, Ended
+from commands import Driver, Ended, one_split
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def coterie(monkeypatch, capsys, tmp_path):
 
     def run(*argv):
         try:
-            status = main(argv)
+            status = main(one_split(argv))
         except SystemExit as ended:  # --help and --version
             status = ended.code
         out, err = capsys.readouterr()

@@ -123,7 +123,8 @@ def experiment(methods, rounds=3, seeds=1, filters=(), **data):
     tables["run"] = {"rounds": rounds, "seeds": seeds}
     tables["methods"] = methods
     tables["data"].update(data)
-    tables.pop("tune", None)
+    for key in ("tune", "split"):
+        tables.pop(key, None)
     return Experiment.from_tables(tables, "a test")
 
 

@@ -42,7 +42,7 @@ def test_the_story_of_the_first_screen(tmp_path: Path) -> None:
     assert harmed(results, "switzerland") == ("fedavg",)
     assert swiss.verdict.method == "meritfed"
     beach = next(c for c in story.clients if c.client == "long-beach")
-    assert beach.headline.startswith("Join: fedavg lowers the log-loss by about .")
+    assert beach.headline.startswith("Join (")
     assert story.answer[0].startswith("Join: ")
     assert "Averaging (fedavg): better for 2 of 4 (Cleveland and Long Beach); worse for " in story.answer[1]
 
@@ -67,7 +67,7 @@ def test_join_names_the_method_and_the_gain(tmp_path: Path) -> None:
     assert found.own[0] < 0.15 < found.own[1]
     assert found.probability > 0.99
     assert found.smallest == 0.01
-    assert say(results).startswith("Join: fedavg lowers the log-loss by about .15 (95 %: ")
+    assert say(results).startswith("Join (over 99 %): fedavg lowers the log-loss by about .15 (95 %: ")
     assert words.tell(results).answer[0] == "Join: a. Safe to join, no gain shown: b."
 
 
@@ -84,7 +84,7 @@ def test_the_words_flip_with_the_sign(tmp_path: Path) -> None:
     swapped = say(load(tmp_path / "swapped", {"local": BETTER, "fedavg": ALONE}))
     for text in (down, swapped):
         assert text.startswith(
-            "Stay alone: even fedavg, the best method, raises the log-loss by about .15. fedavg: AUC −."
+            "Stay alone (over 99 %): even fedavg, the best method, raises the log-loss by about .15. fedavg: AUC −."
         )
         assert "log-loss +.15" in text
     assert "AUC +.1" in up
@@ -99,7 +99,9 @@ def test_join_with_whom(tmp_path: Path) -> None:
     assert found.kind == "join"
     assert [name for name, _ in found.partners] == ["b"]
     assert found.partners[0][1] == pytest.approx(0.4, abs=0.01)
-    assert words.headline(results, found).startswith("Join with b: meritfed lowers the log-loss by about .15")
+    assert words.headline(results, found).startswith(
+        "Join with b (over 99 %): meritfed lowers the log-loss by about .15"
+    )
     assert words.takes(results, "a", "meritfed") == "40 % from b"
 
 
@@ -155,7 +157,8 @@ def test_what_is_smaller_than_the_smallest_effect_is_no_gain(tmp_path: Path) -> 
     results = load(tmp_path, {"local": ALONE, "fedavg": (0.80, 0.78, 0.80, 0.442)})
     found = verdict(results, "a")
     assert (
-        words.headline(results, found) == "Safe to join: fedavg costs at most .01 log-loss and brings at most as much."
+        words.headline(results, found)
+        == "Safe to join (over 99 %): fedavg costs at most .01 log-loss and brings at most as much."
     )
 
 
@@ -165,7 +168,9 @@ def test_join_then_recalibrate(tmp_path: Path, name: str) -> None:
     results = load(tmp_path, methods, tuned={name: "fedavg"})
     found = verdict(results, "a")
     assert (found.kind, found.method, found.recalibrate) == ("join", name, True)
-    assert words.headline(results, found).startswith(f"Join, then recalibrate: {name} lowers the log-loss by about .15")
+    assert words.headline(results, found).startswith(
+        f"Join, then recalibrate (over 99 %): {name} lowers the log-loss by about .15"
+    )
     assert words.label(results, name) == f"Averaging, recalibrated ({name})"
 
 
@@ -459,7 +464,7 @@ def test_a_long_name_does_not_run_into_its_verdict(tmp_path: Path) -> None:
     truth = {m: dict.fromkeys(names, n) for m, n in {"local": ALONE, "fedavg": WORSE}.items()}
     lines = answer_lines(Results.load(fake_run.write(tmp_path, truth, noise=0.0002)), width=80)
     for shown in ("Thirteenchars", "Fourteen Chars", "University Hospital North"):
-        assert any(line.startswith(f"{shown} Stay alone: even fedavg") for line in lines)
+        assert any(line.startswith(f"{shown} Stay alone (over 99 %): even fedavg") for line in lines)
 
 
 def test_notes_without_room_are_counted(tmp_path: Path) -> None:
@@ -487,7 +492,7 @@ def test_a_verdict_without_its_numbers_is_still_a_whole_sentence(tmp_path: Path)
     lines = answer_lines(Results.load(fake_run.write(tmp_path, truth, noise=0.0002)), width=80)
     first = next(i for i, line in enumerate(lines) if line.startswith("c0"))
     said = " ".join(" ".join(lines[first:]).split()).partition(" c")[0]
-    assert said.partition(" ")[2].startswith("Safe to join: ")
+    assert said.partition(" ")[2].startswith("Safe to join (")
 
 
 def test_the_answer_comes_first(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Paper: Y. Deng, M. M. Kamani, M. Mahdavi, "Adaptive Personalized Federated Learn
 
 Optimises: the global model as FedAvg does; at each client the loss of its mixture.
 Sends: d + 1 up, d down (mixed_update).
+Shows: the average.
 Memory: d + 1 numbers: its own model v and its share a.
 Use: each client wants a model of its own, and how much it should rely on the others is not known.
 Avoid: clients cannot remember anything, or training twice is too costly.
@@ -19,7 +20,7 @@ Differences from the paper: clients count by their rows, as in FedAvg. v takes p
 optimisers are refused; weight decay is part of the loss of both. A client that has lost v and a begins anew at x, and log and failures
 name it. Statistics of batch norm are those that the mixture's own batches left.
 
-Clients evaluate their mixtures. At sites these stay where they are: the server never sees them.
+What is evaluated, saved and used for predictions are the mixtures, so these models travel to the server.
 
 Laws:
 - the global model is FedAvg's, whatever a is:

@@ -5,7 +5,7 @@ Privacy Constraints", IEEE Transactions on Neural Networks and Learning Systems 
 
 Optimises: the mean loss over the rows of each group, where groups are found on the way.
 Sends: d + 1 up, d down (local_update).
-Shows: who is in which group.
+Shows: the model of its group.
 Memory: none.
 Use: clients fall into groups with contradictory data, and nobody knows how many.
 Avoid: rounds are short or few take part: a group is split only in a round in which all of it replied.

@@ -4,6 +4,7 @@ Paper: T. Li, S. Hu, A. Beirami, V. Smith, "Ditto: Fair and Robust Federated Lea
 
 Optimises: each client's own loss plus lam / 2 times the squared distance to the global model, which FedAvg trains.
 Sends: d + 1 up, d down (ditto_update).
+Shows: the average.
 Memory: d numbers: its own model.
 Use: each client wants a model of its own, and the common one is a good guide for small clients.
 Avoid: clients cannot remember anything, or training twice is too costly.
@@ -14,7 +15,7 @@ Symbols: x = w^t, v = v_k, lam = lambda, delta = the update of the global model 
 Differences from the paper: as many steps for v as for x, on the same batches. v is held near x as it was received in this round. A
 client that takes part for the first time starts v at that x, and so does one that has lost its own, which log and failures name.
 
-Clients evaluate v. At sites it stays where it is: the server never sees it.
+What is evaluated, saved and used for predictions is v, so these models travel to the server.
 
 Laws:
 - lam = 0 is training alone, bit by bit, and the global model is FedAvg's for every lam:

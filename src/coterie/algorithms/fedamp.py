@@ -5,7 +5,7 @@ Data", AAAI 2021, Algorithm 1.
 
 Optimises: the sum of the clients' losses, plus a growing but bounded function of the distance of each two models.
 Sends: d up, d down (attentive_update).
-Shows: models of all clients, to the server alone.
+Shows: a mixture of other clients' models, in which a single one can weigh much.
 Memory: none.
 Use: each client wants a model of its own, and those with similar data should find each other.
 Avoid: the scale of distances is not known: `sigma` must be tuned to it.

@@ -5,6 +5,7 @@ Optimization", NeurIPS 2020, Eqs. 6 and 7 and Section 4.
 
 Optimises: the mean loss over all rows.
 Sends: d + 2 up, d down (normalised_update).
+Shows: the average.
 Memory: none.
 Use: clients take different numbers of local steps, as with epochs over parts of different sizes.
 Avoid: all take as many: it is then FedAvg.

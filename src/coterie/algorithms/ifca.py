@@ -5,7 +5,7 @@ Algorithm 1, option II (model averaging).
 
 Optimises: the mean loss of each group of clients, and who belongs to which.
 Sends: d + 2 up, 2 d down (cluster_update: with two models).
-Shows: who is in which group.
+Shows: the models of all groups.
 Memory: none.
 Use: clients fall into a few groups, and nobody knows which.
 Avoid: clients differ gradually, or there are fewer clients than two for each group.

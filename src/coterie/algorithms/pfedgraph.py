@@ -5,7 +5,7 @@ Eqs. 3 to 5 and Algorithm 1.
 
 Optimises: each client's own loss; weights trade similarity of models for sizes.
 Sends: d + 1 up, 2 d down (pulled_update).
-Shows: models of all clients, to the server alone.
+Shows: a mixture of other clients' models, in which a single one can weigh much.
 Memory: none.
 Use: each client wants a model of its own, and those with similar data should find each other.
 Avoid: models move alike although data differ, as in the first steps of deep models.

@@ -4,6 +4,7 @@ Paper: C. T. Dinh, N. H. Tran, T. D. Nguyen, "Personalized Federated Learning wi
 
 Optimises: the mean over clients of the least of f_i(theta) + lam / 2 ||theta - w||^2, a smoothed loss.
 Sends: d up, d down (moreau_update).
+Shows: the average.
 Memory: d numbers: its own model.
 Use: each client wants a model of its own, not far from a common one.
 Avoid: `lam`, both learning rates and `inner_steps` cannot be tuned: they depend on each other.
@@ -18,7 +19,7 @@ on from step to step.
 Differences from the paper: none are known; the authors' code adds a weight decay of .001, which is not here. Momentum, clipping
 and weight decay, if set, act on the steps of w. Statistics of batch norm are those that theta's batches left.
 
-Clients evaluate theta. At sites it stays where it is: the server never sees it.
+What is evaluated, saved and used for predictions is theta, so these models travel to the server.
 
 Laws:
 - lam = 0 never moves the global model:

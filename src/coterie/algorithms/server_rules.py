@@ -6,6 +6,7 @@ Papers: T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical D
 
 Optimises: the mean loss over all rows.
 Sends: d + 1 up, d down (local_update).
+Shows: the average.
 Memory: none.
 
 Symbols: x = x_t, D = Delta_t = sum_k p_k delta_k (an update, added), m = m_t, v = v_t, lr = eta, beta, betas = (beta_1, beta_2), tau.

@@ -14,6 +14,9 @@ from coterie.config.registry import METHODS
 if TYPE_CHECKING:
     from coterie.config.keys import Key
 
+SEEDS_WITHOUT_FOLDS = 5
+"""In place of those of a preset that names folds."""
+
 __all__ = ["compared", "override", "set_key"]
 
 
@@ -30,7 +33,14 @@ def compared(args: argparse.Namespace) -> dict[str, Any]:
         tables["methods"] = _chosen(args.methods, preset_methods(start))
         names = {"local"} | {m["name"] for m in tables["methods"]}
         tables["tune"] = {k: v for k, v in tables.get("tune", {}).items() if k.partition(".")[0] in names}
+    named = start == "folder" and "folder" not in tables["data"]  # by a program, which may have split its rows
+    preset_folds = tables.get("split", {}).pop("folds", 0)
     override(tables, args)
+    elsewhere = {"parts", "unseen", "test"} & {*tables.get("split", {})} or "split_column" in tables["data"]
+    if preset_folds and not named and not elsewhere and tables.get("split", {}).get("kind") != "target-groups":
+        tables["split"] = {"folds": preset_folds, **tables.get("split", {})}
+    elif preset_folds and "run.seeds" not in typed(args):
+        tables["run"]["seeds"] = SEEDS_WITHOUT_FOLDS
     return tables
 
 

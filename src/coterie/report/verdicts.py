@@ -19,7 +19,7 @@ from coterie.report.comparisons import FEWEST_CASES
 from coterie.report.evidence import Statement, Word, foresee, state, vetoed
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
-from coterie.report.text import chance, count, printable, signed
+from coterie.report.text import count, printable, signed
 
 __all__ = [
     "Kind",
@@ -163,12 +163,12 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
     if verdict.kind == "join":
         text = f"{method} lowers the {metric} by {up or 'about '}{gain} {interval}"
     elif verdict.kind == "probably join":
-        text = f"{method} probably helps ({chance(verdict.probability)}): it lowers the {metric} by {up or 'about '}{gain} {interval}"
+        text = f"{method} probably lowers the {metric}, by {up or 'about '}{gain} {interval}"
     elif verdict.kind == "stay alone":
         loss = results.gain_text(None if verdict.gain is None else -verdict.gain)
         text = f"even {method}, the best method, raises the {metric} by about {loss}"
     elif verdict.kind == "probably stay alone":
-        text = f"even {method}, the best method, probably harms ({chance(verdict.probability)})"
+        text = f"even {method}, the best method, probably raises the {metric}, by about {results.gain_text(-(verdict.gain or 0.0))}"
     elif verdict.kind == "safe to join":
         gains = "and brings at most as much" if bounded else "and a gain is not shown"
         text = f"{method} costs at most {results.gain_text(verdict.smallest)} {metric} {gains}"

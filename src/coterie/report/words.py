@@ -16,7 +16,7 @@ from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
-from coterie.report.text import count, first_few, listing, number, printable, signed
+from coterie.report.text import chance, count, first_few, listing, number, printable, signed
 from coterie.report.verdicts import Kind, Verdict, beats_constant, harmed, helped, late_shares, verdict, whole_percent
 
 __all__ = [
@@ -113,8 +113,10 @@ def facts(results: Results) -> list[str]:
 
 
 def headline(results: Results, verdict: Verdict) -> str:
-    """A verdict in one sentence: `Join with Hungary: meritfed lowers the log-loss by about .03 (95 %: .01 to .05).`"""
-    return f"{badge(results, verdict)}: {verdict.reason}."
+    """A verdict in one sentence: `Join with Hungary (98 %): meritfed lowers the log-loss by about .03 (95 %: .01 to .05).`"""
+    likely = "a gain: " if verdict.kind in ("undecided", "mixed") else ""
+    sure = f" ({likely}{chance(verdict.probability)})" if verdict.probability is not None else ""
+    return f"{badge(results, verdict)}{sure}: {verdict.reason}."
 
 
 def badge(results: Results, verdict: Verdict) -> str:

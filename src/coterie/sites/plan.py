@@ -54,6 +54,7 @@ class Deployment:
         kits: folder for the kits, one per site, one for the server and one for the operator.
         timeout: seconds that a site has to answer an ask.
         columns: columns that every site must have; default: those that all share.
+        accept: `SITE:COLUMN` whose mean or deviation is far from the others' and right; the operator is asked, and asks that site.
         runs: how often the plan may be run from its beginning, 1 to 100; sites count the models that they are asked about.
     """
 
@@ -64,6 +65,7 @@ class Deployment:
     kits: Annotated[str, Rule(TEXT.test, "a folder")] = "kits"
     timeout: Annotated[float, Rule(POSITIVE.test, "a number of seconds > 0")] = 600.0
     columns: Annotated[tuple[str, ...], _COLUMNS] = ()
+    accept: Annotated[tuple[str, ...], _COLUMNS] = ()
     runs: Annotated[int, Rule(lambda v: type(v) is int and 0 < v <= 100, "a number of runs from 1 to 100")] = 3
 
     def __post_init__(self) -> None:

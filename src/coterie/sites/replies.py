@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,7 +20,17 @@ from coterie.contract.wire import Answer, Ask, Packed, answer_in, decode
 from coterie.data.tables.recipe import MANY_CATEGORIES
 from coterie.sites.tables import Facts
 
-__all__ = ["FRAME", "answer_of", "check_description", "facts_of_reply", "most_bytes", "notes_of", "opened"]
+__all__ = [
+    "FRAME",
+    "answer_of",
+    "check_description",
+    "counts_beyond",
+    "facts_of_reply",
+    "moments_apart",
+    "most_bytes",
+    "notes_of",
+    "opened",
+]
 
 MEGABYTE = 2**20
 FRAME = 16 * MEGABYTE
@@ -33,6 +43,8 @@ PACKED = 4
 """How many times larger than the vector itself its packed form may be."""
 MANY_ROWS = 10**12
 MANY_KEYS = 100
+FAR_MEAN, FAR_SPREAD = 8.0, 100.0
+"""Deviations, and times."""
 WORK = ("row_gradients", "row_losses")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _COLUMN_KINDS = ("number", "boolean", "text", "date", "empty")
@@ -154,6 +166,52 @@ def check_description(text: Any, chosen: Collection[str] = ()) -> None:
         good = _is_word(name) and isinstance(column, dict) and _is_column(column, most)
         require(good, f"its description of column {plain(str(name), 40)!r} is none")
     require(isinstance(label, dict) and _is_label(label), "its description of the label is not a description")
+
+
+class Apart(NamedTuple):
+    """Moments of a column at one site that are far from those of the others: `SITE:COLUMN`, and why in words."""
+
+    key: str
+    sentence: str
+
+
+def counts_beyond(told: Any, rows: Mapping[str, int]) -> dict[str, str]:
+    """Return, by site, why its moments are refused: they count more rows than it has described."""
+    most = told.counts.amax(1).tolist() if told.counts.shape[1] else [0.0] * len(told.clients)
+    return {
+        name: f"its moments count {count:.0f} rows of {rows[name]}"
+        for name, count in zip(told.clients, most, strict=True)
+        if count > rows[name]
+    }
+
+
+def moments_apart(told: Any, columns: Sequence[str]) -> Iterator[Apart]:
+    """Yield the moments of sites that are too far from those of the others to be averaged with them before a person has looked.
+
+    That is a mean beyond `FAR_MEAN` deviations from the median of the others' means, and a deviation `FAR_SPREAD` times, or that part
+    of, the median of the others'. Columns of 0 and 1 are left alone, and so is everything where fewer than two others tell.
+    """
+    deviations = (told.squares / told.counts.clamp(min=1)).sqrt()
+    for j, column in enumerate(columns):
+        here = [i for i in range(len(told.clients)) if told.counts[i, j] > 1]
+        share = told.means[here, j]
+        if bool(((deviations[here, j] ** 2 - share * (1 - share)).abs() < 1e-9).all()):
+            continue
+        for i in here:
+            others = [k for k in here if k != i]
+            if len(others) < 2:
+                continue
+            centre, spread = told.means[others, j].median(), deviations[others, j].median()
+            away, ratio = (told.means[i, j] - centre).abs() / spread, deviations[i, j] / spread
+            wide = not 1 / FAR_SPREAD <= float(ratio) <= FAR_SPREAD and float(deviations[i, j]) > 0
+            if spread > 0 and (float(away) > FAR_MEAN or wide):
+                name, what = told.clients[i], plain(str(column), 60)
+                mean, own = float(told.means[i, j]), float(deviations[i, j])
+                yield Apart(
+                    f"{name}:{column}",
+                    f"column {what!r} of {name} has the mean {mean:.4g} and the deviation {own:.4g}, the others {centre:.4g} and "
+                    f"{spread:.4g}",
+                )
 
 
 def _is_column(column: Mapping[str, Any], most: int) -> bool:

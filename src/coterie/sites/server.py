@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -29,10 +29,20 @@ from coterie.contract.federation import Federation
 from coterie.contract.replies import Replies
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, ClientCost, encode
-from coterie.data.tables.agreement import agree
+from coterie.data.tables.agreement import agree, draft_recipe
 from coterie.data.tables.folder import server_rows
-from coterie.data.tables.recipe import Recipe
-from coterie.sites.replies import FRAME, answer_of, check_description, facts_of_reply, most_bytes, notes_of, opened
+from coterie.data.tables.recipe import Description, Recipe, describe
+from coterie.sites.replies import (
+    FRAME,
+    answer_of,
+    check_description,
+    counts_beyond,
+    facts_of_reply,
+    moments_apart,
+    most_bytes,
+    notes_of,
+    opened,
+)
 from coterie.sites.settings import short
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
 
@@ -89,6 +99,7 @@ class Remote(Engine):
         run: name of the run, under which sites keep what they remember.
         timeout: seconds that a site has for a reply. One that lets it pass is left out until it answers a ping.
         plan: hash of the plan, which sites compare with that of the plan they have approved.
+        accept: `SITE:COLUMN` of moments that are taken although they are far from those of the others.
         watch: called whenever an ask begins, or a reply to it comes.
 
     Attributes:
@@ -104,6 +115,7 @@ class Remote(Engine):
         timeout: float = 600.0,
         plan: str = "",
         watch: Callable[[Status], None] | None = None,
+        accept: Collection[str] = (),
     ) -> None:
         require(bool(link.names), "there is no site to ask; start the sites' clients first")
         self.clients = tuple(sorted(link.names))
@@ -114,7 +126,8 @@ class Remote(Engine):
         self.x = torch.zeros(self.layout.size)
         self.loss = Loss("own")
         self._link, self._run, self._timeout, self._watch = link, run, timeout, watch
-        self._plan = plan
+        self._plan, self._accept = plan, frozenset(accept)
+        self._described: dict[str, str] = {}
         self._here: Shard | None = None
         self._facts: dict[str, Facts] = {}
         self._serial = 0
@@ -146,8 +159,11 @@ class Remote(Engine):
         recipe = self._agreed(settings, seed)
         classes = len(recipe["label"]["classes"])
         told = self._all("encode", {"recipe": json.dumps(recipe)}, lambda r: (facts_of_reply(r, classes), notes_of(r)))
-        facts = {name: reply[0] for name, reply in told.items()}
-        said = [*map(plain, recipe["notes"]), *(n for name in told for n in (*notes[name], *told[name][1]))]
+        described = {name: json.loads(text)["rows"] for name, text in self._described.items()}
+        other = [name for name, (own, _) in told.items() if own.sizes["train"] != described[name]]
+        self._refuse("encode", {}, dict.fromkeys(other, "its facts count other training rows than it has described"))
+        facts = {name: reply[0] for name, reply in told.items() if name not in other}
+        said = [*map(plain, recipe["notes"]), *(n for name in facts for n in (*notes[name], *told[name][1]))]
         said += [f"{name} takes no part: {why}" for name, why in self.refused.items()]
         self.clients = tuple(facts)
         server = None if held is None else server_rows(held, recipe)
@@ -158,12 +174,33 @@ class Remote(Engine):
         """A recipe on which all agree whose statistics can be read."""
         while True:
             view = Federation(self, self._present, seed)
+            self._described = {}
             try:
                 return agree(view.clients, settings, partial(self._statistics, view))
             except _FewerError:
                 continue
             except InputError as error:  # it may quote names of columns, and cells
                 raise InputError(plain(str(error))) from error
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                why = f"no recipe can be made of its description ({type(error).__name__})"
+                self._refuse(describe.name, {}, dict.fromkeys(self._undraftable(settings), why))
+
+    def _undraftable(self, settings: Tables) -> list[str]:
+        """The sites of whose description alone, or only without which, no recipe can be drafted; all if each is well beside some."""
+
+        def drafts(names: Sequence[str]) -> bool:
+            told = Description(tuple(self._described[name] for name in names))
+            try:
+                draft_recipe(names, told, settings)
+            except InputError:
+                return True  # it names who must correct what
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+                return False
+            return True
+
+        every = tuple(self._described)
+        alone = [name for name in every if not drafts((name,))]
+        return alone or [n for n in every if drafts(tuple(m for m in every if m != n))] or list(every)
 
     def _statistics(self, view: Federation, task: Task[Any], **payload: Any) -> Replies[Any]:
         replies = view.ask(view.clients, task, **payload)
@@ -174,11 +211,24 @@ class Remote(Engine):
                 check_description(text, chosen)
             except InputError as error:
                 unreadable[name] = str(error)
+            else:
+                self._described[name] = text
+        if "counts" in replies.fields:
+            rows = {name: json.loads(self._described[name])["rows"] for name in replies.clients}
+            unreadable |= counts_beyond(replies, rows)
         costs = view.session.asks[-1].costs
         said = {c.client: c.failed for c in costs if c.failed and c.client not in self._garbled}
         self._refuse(task.name, said, {n: why for n, why in unreadable.items() if n not in said})
         if unreadable:
             raise _FewerError
+        if "counts" in replies.fields:
+            columns = json.loads(payload["schema"])
+            odd = [one for one in moments_apart(replies, columns) if one.key not in self._accept]
+            if odd:
+                raise RunError(
+                    f"the run cannot begin: {odd[0].sentence}. Ask that site; if it is right, the plan can say [deploy] accept = "
+                    f"[{', '.join(json.dumps(plain(one.key, 80)) for one in odd[:3])}]"
+                )
         return replies
 
     def prepare(

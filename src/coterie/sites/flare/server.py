@@ -35,7 +35,7 @@ class Coordinator:
 
     Args:
         plan: hexadecimal JSON, since FLARE reads braces in texts as templates: `experiment` (tables), `run` (a name of its own),
-            `resume`, `timeout` in seconds, `hash` of the plan's file, `where` and `command` for people.
+            `resume`, `timeout` in seconds, `accept` (of the plan), `hash` of the plan's file, `where` and `command` for people.
     """
 
     def __init__(self, plan: str) -> None:
@@ -56,7 +56,8 @@ class Coordinator:
             engine.register_app_command("coterie", lambda *_: self._tell())
         torch.set_num_threads(1)
         link = FlareLink(collab.clients)
-        remote = Remote(link, plan["run"], timeout=plan["timeout"], plan=plan["hash"], watch=self._watch)
+        about = {"timeout": plan["timeout"], "plan": plan["hash"], "accept": plan["accept"]}
+        remote = Remote(link, plan["run"], watch=self._watch, **about)
         outcome: dict[str, Any] = {"status": 1, "sentence": ENDED}
         try:
             experiment = Experiment.from_tables(plan["experiment"], plan["where"])

@@ -93,6 +93,7 @@ def submit(
         "run": run,
         "resume": resume,
         "timeout": float(plan.deployment.timeout),
+        "accept": list(plan.deployment.accept),
         "hash": plan_hash(plan_file),
         "command": command,
     }
