@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import math
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 __all__ = [
+    "CRASH",
     "CoterieError",
     "InputError",
     "RunError",
@@ -22,7 +25,12 @@ __all__ = [
     "require",
     "shortened",
     "visible",
+    "write_crash",
 ]
+
+
+CRASH = "coterie-crash.txt"
+"""The file that holds the traceback of an error that nobody expected."""
 
 
 class CoterieError(Exception):
@@ -173,3 +181,27 @@ def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, every
             )
         named.update(fit)
     return tuple(sorted(named))
+
+
+def write_crash(error: BaseException, folder: Path) -> str:
+    """Write where an unexpected error arose to `folder`, or else to the current one; returns a sentence that says so.
+
+    The file has files, lines, functions and types of errors, but neither messages nor values, so that it can be sent to somebody.
+    """
+    lines: list[str] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        lines += [type(cause).__name__, *(f"  {f.filename}, line {f.lineno}, in {f.name}" for f in reversed(frames))]
+        cause = cause.__cause__ or cause.__context__
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f" ({Path(last[0].filename).name}, line {last[0].lineno})" if last else ""
+    place = "the traceback cannot be written here; --debug shows it"
+    for path in (folder / CRASH, Path(CRASH)):
+        try:
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        except OSError:
+            continue
+        place = f"the traceback is in {path}, please report it"
+        break
+    return f"unexpected {type(error).__name__}{where}; {place}"

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast, get_type_hints
 
 from coterie.base.errors import InputError, cut, plain, require
 
@@ -48,6 +48,8 @@ LARGEST_RESULTS = 2**30
 """Bytes that a JSON file of results may have."""
 AGAIN = "restore it or repeat the run"
 """The cure for a file of a run directory."""
+BLOCK = 2**20
+"""Bytes that are read at once."""
 DEEPEST = 32
 """Tables and lists within each other."""
 
@@ -140,7 +142,7 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
     """A text file of at most `largest` bytes. Raises `InputError` if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            raw = file.read(largest + 1)
+            raw = _read_blocks(file, largest + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     require(len(raw) <= largest, f"{path} has more than {largest:,} bytes; a file of settings has a few thousand")
@@ -150,6 +152,15 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
         raise InputError(
             f"{path} is not a text in UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
         ) from error
+
+
+def _read_blocks(file: BinaryIO, most: int) -> bytes:
+    """Read at most so many bytes; `read(most)` would reserve them all before it reads a small file, and end early at a pipe."""
+    blocks: list[bytes] = []
+    while most > 0 and (block := file.read(min(most, BLOCK))):
+        blocks.append(block)
+        most -= len(block)
+    return b"".join(blocks)
 
 
 def _is_deep(value: Any) -> bool:

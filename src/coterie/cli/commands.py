@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import shlex
 import sys
@@ -119,8 +120,9 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
                 else "stopped before the first round; nothing was saved\n"
             )
             return 130
-        except RunError as error:
-            if is_run(folder):
+        except Exception as error:
+            if is_run(folder) and not isinstance(error, InputError | OSError):
+                args.run = folder
                 error.add_note(f"{SAVED} {_goes_on(folder)}")
             raise
     return _present(folder, args, html=not args.no_report)
@@ -164,7 +166,9 @@ def _present(
             if insist:
                 raise
             missing = str(error)
-        except PermissionError as error:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
             missing = f"{folder} cannot be written ({error.strerror})"
     if args.json:
         rows = read_json(folder / "summary.json", list)

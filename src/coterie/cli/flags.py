@@ -16,6 +16,12 @@ def add_command(commands: Any, name: str, about: str, command: str = "") -> argp
     """Add a command with what it does in one line; `command` is its key of `commands.COMMANDS`, if not its name."""
     said = f"{about[:1].upper()}{about[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=said)
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="print the traceback of an error that nobody expected",
+    )
     parser.set_defaults(command=command or name)
     return parser
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
-from coterie.base.errors import CoterieError, InputError, shortened
+from coterie.base.errors import CoterieError, InputError, shortened, write_crash
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
 
@@ -21,9 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status."""
     # OpenMP reads this once, when torch is imported; two threads that share cores with worker processes are far slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    args = argparse.Namespace(run=Path(), debug=False)
     try:
         parser = build_parser()
-        args = parser.parse_args(arguments)
+        args = parser.parse_args(arguments, args)
         args.typed = ["coterie", *(sys.argv[1:] if arguments is None else arguments)]
         if not hasattr(args, "command"):
             parser.print_help()
@@ -40,9 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder that may not be written
         if error.errno == errno.ENAMETOOLONG:
             return _fail(f"{error.filename}: {error.strerror}; check the path", 2)
-        return _fail(f"{error.filename or 'a file'}: {error.strerror}; what was saved before stays", 1)
+        if error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try again when it ends
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror}; what was saved before stays", 1)
     except KeyboardInterrupt:
         return _fail("stopped", 130)
+    except Exception as error:
+        if args.debug:
+            traceback.print_exc()
+        return _fail(write_crash(error, args.run), 70, *getattr(error, "__notes__", ()))
     return status
 
 

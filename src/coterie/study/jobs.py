@@ -6,17 +6,17 @@ import json
 import os
 import signal
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from coterie.base.errors import CoterieError, InputError, RunError
+from coterie.base.errors import CoterieError, InputError, RunError, write_crash
 from coterie.base.interrupts import end, held
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ def _serve(work: Work, pipe: Connection, parent: int) -> None:
     except OSError as error:  # a full disk, a folder that may not be written
         tell(error="RunError", sentence=f"{error.filename or 'a file'}: {error.strerror}; what was saved before stays")
     except Exception as error:
-        traceback.print_exc()
-        tell(error="RunError", sentence=f"{type(error).__name__}: {error}")
+        tell(error="RunError", sentence=write_crash(error, Path()))
 
 
 def _die_with(parent: int) -> None:

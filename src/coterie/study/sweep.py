@@ -193,10 +193,8 @@ def run_experiment(
                             )
                             running.run(work, functools.partial(status.of, *pair.key))
         finally:
-            write_tables(folder, pairs)
-            accepted = [sentence for pair in pairs for sentence in accepted_changes(pair.folder)]
-            write_json(folder / "notes.json", [*first.notes, *experiment.notes, *accepted])
-            write_json(folder / "environment.json", environment(command, started))
+            if is_run(folder):  # it may have been moved
+                _write_end(folder, pairs, [*first.notes, *experiment.notes], environment(command, started))
         paired = where.paired_errors(experiment)
         if paired:
             write_json(folder / PAIRED, paired)
@@ -241,6 +239,13 @@ def _write_beginning(experiment: Experiment, folder: Path, first: Clients) -> No
     if own:
         write_json(folder / FILES, {path: hash_of(Path(path)) for path in own})
     write_json(folder / "notes.json", [*first.notes, *experiment.notes])
+
+
+def _write_end(folder: Path, pairs: Sequence[Pair], notes: Sequence[str], made_by: Mapping[str, Any]) -> None:
+    write_tables(folder, pairs)
+    accepted = [sentence for pair in pairs for sentence in accepted_changes(pair.folder)]
+    write_json(folder / "notes.json", [*notes, *accepted])
+    write_json(folder / "environment.json", made_by)
 
 
 def _with_clients(
