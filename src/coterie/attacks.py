@@ -340,6 +340,7 @@ class Attacked(Engine):
         self.attackers = choose_attackers(clients, engine.clients, 0)
         self.clients, self.unseen, self.has_server = engine.clients, engine.unseen, engine.has_server
         self.layout, self.x, self.model, self.loss = engine.layout, engine.x, engine.model, engine.loss
+        self.simulated, self.serves = True, engine.serves
         self.needs_all = overrides(self.attack, Attack, "rewrite")
         self._filter = _travelling(Corrupted(self.attack, self.attackers))
 

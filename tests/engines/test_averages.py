@@ -185,6 +185,24 @@ def test_methods_that_average_do_not_depend_on_how_many_are_held(method, make, m
     assert torch.equal(fit(method(local), given.clients, given.model, 2, workers=2).x, whole.x)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_of_a_large_model_as_many_clients_are_asked_at_once_as_are_served(workers, monkeypatch):
+    given, honest, asked = logistic(), InProcessEngine.ask, []
+
+    def ask(self, ask):
+        asked.append((ask.task.rpartition(":")[2], len(ask.names)))
+        return honest(self, ask)
+
+    local = ct.LocalSGD(lr=0.1, steps=ct.Steps(2), batch_size=4)
+    whole = fit(ct.FedAvg(local), given.clients, given.model, 2)
+    monkeypatch.setattr(exchange, "HELD_BYTES", 1)
+    monkeypatch.setattr(InProcessEngine, "ask", ask)
+    parted = fit(ct.FedAvg(local), given.clients, given.model, 2, workers=workers)
+    assert torch.equal(parted.x, whole.x)
+    assert max(count for name, count in asked if name == "local_update") == workers
+    assert max(count for name, count in asked if name == "evaluate") == len(given.clients)
+
+
 # ---- what is held
 
 

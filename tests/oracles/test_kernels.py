@@ -336,6 +336,29 @@ def test_where_a_product_depends_on_its_company_the_loop_trains(monkeypatch, cap
     assert "the loop trains" in caplog.text
 
 
+def test_each_layer_is_tried_alone_once_in_its_true_width(monkeypatch):
+    tried, honest = [], kernels.Batched.steady
+
+    def steady(self):
+        tried.append((self.layers, self.kind))
+        return honest(self)
+
+    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernels.Batched, "steady", steady)
+    batched = cohort(problem("mlp")).workspace.batched
+    cohort(problem("mlp"))
+    assert [layers[-1] for layers, _ in tried] == [layer._replace(relu=False) for layer in batched.layers]
+    assert [len(layers) for layers, _ in tried] == [1] + [2] * (len(batched.layers) - 1)
+    assert tried[-1][1] == batched.kind
+
+
+def test_a_layer_beyond_the_budget_is_not_tried_and_the_loop_trains(monkeypatch):
+    monkeypatch.setattr(workspace, "_STEADY", {})
+    monkeypatch.setattr(kernels, "_PROBED", 8)
+    monkeypatch.setattr(kernels.Batched, "train", None)
+    assert cohort(problem("mlp")).workspace.batched is None
+
+
 def test_company_that_changes_a_bit_is_seen(monkeypatch):
     honest = kernels.Batched._slope
     assert cohort(problem("mlp")).workspace.batched.steady()

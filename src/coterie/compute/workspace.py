@@ -24,7 +24,7 @@ __all__ = ["Workspace"]
 logger = logging.getLogger("coterie")
 
 _STEADY: dict[tuple[object, ...], bool] = {}
-"""What `Batched.steady` found, by what decides it: the runs of an experiment open the same model again and again."""
+"""Answers of `Batched.steady` by what decides them: the runs of an experiment open the same model again and again."""
 
 
 def _by_keyword(
@@ -41,10 +41,13 @@ def _logits(result: Any) -> Any:
 
 
 def _is_steady(batched: Batched) -> bool:
-    key = batched.layers, batched.kind, batched.layout.dtype, batched.device
-    if key not in _STEADY:
-        _STEADY[key] = batched.steady()
-    return _STEADY[key]
+    for probe in batched.probes():
+        key = probe.layers, probe.kind, probe.layout.dtype, probe.device, torch.get_num_threads()
+        if key not in _STEADY:
+            _STEADY[key] = probe.steady()
+        if not _STEADY[key]:
+            return False
+    return True
 
 
 class Workspace:

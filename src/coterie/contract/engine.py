@@ -41,6 +41,7 @@ class Engine(Protocol):
         loss: of a row, as it was made for this model and these clients.
         needs_all: whether a reply depends on who else is asked, as under some attacks, so that no ask may be divided.
         simulated: whether replies are made on this machine, so that attacks can be simulated.
+        serves: Number of clients that it serves at the same time.
     """
 
     clients: tuple[str, ...]
@@ -52,6 +53,7 @@ class Engine(Protocol):
     loss: Loss
     needs_all: bool = False
     simulated: bool = False
+    serves: int = 1
 
     @property
     def honest(self) -> Engine:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
@@ -106,7 +107,11 @@ class Session:
 R = TypeVar("R", bound=tuple[Any, ...])
 Need = float | Literal["all"]
 AT_ONCE = 64
-"""Clients whose vectors are held at once where only their average is wanted."""
+"""Clients whose vectors are held at once at most where only their average is wanted."""
+HELD_BYTES = 1 << 24
+"""Bytes of such vectors, if they are made on this machine: of a large model fewer clients train at a time, in as many asks.
+
+A batched kernel gains nothing from company whose weights do not fit into the cache."""
 _SINGLE = "an average takes one vector [d + b] of each client"
 
 
@@ -140,9 +145,17 @@ class Exchange(Generic[R]):
     def averaged(self, names: tuple[str, ...], given: Tensor | None) -> Average[R]:
         """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows."""
         weights = self._weights(names, given)
-        if len(names) <= AT_ONCE or self.engine.needs_all:
+        if len(names) <= self._at_once or self.engine.needs_all:
             return self._mean(self.stacked(), weights)
         return self._streamed(weights)
+
+    @cached_property
+    def _at_once(self) -> int:
+        """Clients that are asked at once; neither the sums nor their bits depend on it."""
+        if not self.engine.simulated:  # an ask of real machines costs a message
+            return AT_ONCE
+        layout = self.engine.layout
+        return min(AT_ONCE, max(1, self.engine.serves, HELD_BYTES // (layout.size * layout.dtype.itemsize)))
 
     def _mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
         own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
@@ -280,8 +293,8 @@ class Exchange(Generic[R]):
         sums, norms = {key: Sum() for key in vectors}, {key: list[Tensor]() for key in vectors}
         rests: list[Answer] = []
         sent = 0
-        for low in range(0, len(names), AT_ONCE):
-            rest, bytes_of_one = self._added(asks, names[low : low + AT_ONCE], weights, usual, sums, norms)
+        for low in range(0, len(names), self._at_once):
+            rest, bytes_of_one = self._added(asks, names[low : low + self._at_once], weights, usual, sums, norms)
             rests.append(rest)
             sent = max(sent, bytes_of_one)
         answer = Answer.joined([Answer(failed=refused or {}), *rests])

@@ -46,6 +46,7 @@ class InProcessEngine(Engine):
         self.loss = workspace.loss
         self.layout = workspace.layout
         self.clients = clients.names
+        self.serves = workers
         self.has_server = clients.server is not None
         self.unseen = clients.unseen.names if clients.unseen is not None else ()
         self.x = workspace.x.clone()
