@@ -121,16 +121,17 @@ class FedAMP(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        u = PerClient(state.u[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, attentive_update, u=u, local=self.local, mu=self.mu)
+        near = PerClient(state.u[federation.positions(federation.clients)])
+        replies = federation.ask(federation.clients, attentive_update, u=near, local=self.local, mu=self.mu)
         here = federation.positions(replies.clients)
         trained = state.u[here] + replies.delta
         alpha = self.sigma / len(federation.everyone) if self.alpha is None else self.alpha
         weights = attention(trained[:, : federation.dim], alpha, self.sigma)
         mixed = weights.to(trained) @ trained
         log = {name: replies.named(row) for name, row in zip(replies.clients, weights, strict=True)}
-        x, u_next = state.x.index_copy(0, here, trained), state.u.index_copy(0, here, mixed)
-        return State(state.names, x, u_next), {"weights": log}
+        x, u = state.x.clone(), state.u.clone()
+        x[here], u[here] = trained, mixed
+        return State(state.names, x, u), {"weights": log}
 
     def models(self, state: State) -> dict[str, Tensor]:
         """A model for each client."""

@@ -128,8 +128,8 @@ class PFedGraph(Method[State]):
         lengths = torch.linalg.vector_norm(trained[:, :d], dim=1, keepdim=True).clamp(
             min=torch.finfo(trained.dtype).tiny
         )
-        x = state.x.index_copy(0, here, shares @ trained)
-        aims = state.towards.index_copy(0, here, shares @ (trained / lengths))
+        x, aims = state.x.clone(), state.towards.clone()
+        x[here], aims[here] = shares @ trained, shares @ (trained / lengths)
         log = {name: replies.named(row) for name, row in zip(replies.clients, weights, strict=True)}
         return state._replace(x=x, towards=aims), {"weights": log}
 
