@@ -11,8 +11,12 @@ export OMP_NUM_THREADS = 1
 .DEFAULT_GOAL := help
 .PHONY: help demo deploy-demo test test-programs test-engines test-engines-slow test-slow test-gpu torture mutants claims verdicts papers mean-estimation byzantine results lint format types docs sessions pictures bench bench-check bench-peers agreement same-bits duplication rooms release wheel clean
 
-help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+# Targets that a newcomer needs are marked by ##!, all others by ##.
+help:  ##! this list
+	@echo 'first:'
+	@awk -F ':.*##! ' '/^[a-z-]+:.*##! / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo 'further:'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,10 +28,10 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-demo: $(VENV)/.demo  ## four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
+demo: $(VENV)/.demo  ##! four real hospitals: does federating help each of them, and with whom? (under a minute once installed)
 	$(BIN)/coterie compare heart-disease --seeds 5
 
-test: $(VENV)/.dev  ## the fast tests, with warnings as errors (5 minutes on 2 quiet cores)
+test: $(VENV)/.dev  ##! the fast tests, with warnings as errors (5 minutes on 2 quiet cores)
 	$(BIN)/python -m pytest tests src/coterie --doctest-modules -n 2 --dist worksteal -q
 
 test-programs: $(VENV)/.dev  ## every benchmark at a tiny size, its peers, and the report in a browser where there is one, and the built documentation (4 minutes)
@@ -86,18 +90,18 @@ sessions: $(ENGINES)/.ready  ## run the commands of the tutorials and how-to pag
 pictures: $(VENV)/.dev  ## the pictures of the README, the terminal and the report after 20 seeds (2 minutes; needs chromium; RUN=its run directory)
 	$(BIN)/python docs/screenshots.py $(RUN)
 
-lint: $(VENV)/.dev  ## style, types and spelling, as pre-commit runs them, and wording
+lint: $(VENV)/.dev  ##! style, types and spelling, as pre-commit runs them, and wording
 	$(BIN)/ruff check src tests examples benchmarks experiments docs
 	$(BIN)/ruff format --check src tests examples benchmarks experiments docs
 	$(BIN)/mypy
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs src examples benchmarks experiments
 	$(BIN)/python -m pytest tests/test_prose.py -q
 
-format: $(VENV)/.dev  ## format the code
+format: $(VENV)/.dev  ##! format the code
 	$(BIN)/ruff check --fix --quiet src tests examples benchmarks experiments docs
 	$(BIN)/ruff format src tests examples benchmarks experiments docs
 
-docs: $(VENV)/.dev  ## the documentation as a site in site/, with warnings and broken links as errors
+docs: $(VENV)/.dev  ##! the documentation as a site in site/, with warnings and broken links as errors
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/docs docs site
 
 bench: $(VENV)/.dev  ## speed as ratios against the barest loop; writes benchmarks/results and docs/performance.md

@@ -1,7 +1,7 @@
 """`make rooms`: the rooms of coterie, the arrows between them and the trips through them, beside what `docs/design.md` records.
 
 A room is a folder of `src/coterie`, or a module that lies beside the folders. There is an arrow from a room to another if a file of
-the first imports from the second, anywhere but for types. A trip is a call, made a second time: the files of coterie whose functions
+the first imports from the second, be it for types alone. A trip is a call, made a second time: the files of coterie whose functions
 it enters, how often it goes from one file to another, and how many functions it calls.
 
     python -m benchmarks.rooms
@@ -57,11 +57,6 @@ class _Imports(ast.NodeVisitor):
         self.path, self.found = path, list[tuple[str, int]]()
         self.visit(ast.parse(path.read_text()))
 
-    def visit_If(self, node: ast.If) -> None:
-        unread = ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for child in node.orelse if unread else ast.iter_child_nodes(node):
-            self.visit(child)
-
     def visit_Import(self, node: ast.Import) -> None:
         self.add([alias.name for alias in node.names], node.lineno)
 
@@ -82,7 +77,7 @@ def _resolved(name: str) -> str:
 
 @functools.cache
 def imports(path: Path) -> list[tuple[str, int]]:
-    """Modules of coterie and of the benchmarks that a file imports anywhere but for types, by full name, with their line."""
+    """Modules of coterie and of the benchmarks that a file imports anywhere, by full name, with their line."""
     return _Imports(path).found
 
 

@@ -17,7 +17,7 @@ from coterie.config.registry import METHODS
 from coterie.contract.task import Task
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Run": ("fit", "compare", "personalise", "RunSettings"),
+    "Run": ("fit", "compare", "personalise", "RunSettings", "StudySettings"),
     "Results": ("Run", "Comparison", "report"),
     "Methods": (),
     "Local training": (
@@ -31,7 +31,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Filters and attacks": ("Filter", "Clip", "GaussianNoise", "TopK", "Attack", "attacks"),
     "Write a method": (
         "Method", "task", "Federation", "Cohort", "Form", "Update", "Gradient", "Gap", "PerClient", "wire_type", "move", "Rng",
-        "register",
+        "register", "testing",
     ),
     "Solvers": ("solvers",),
     "Errors": ("CoterieError", "InputError", "RunError"),

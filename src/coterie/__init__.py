@@ -12,6 +12,7 @@ _PUBLIC: dict[str, str] = {
     "models": "coterie.models",
     "report": "coterie.report",
     "solvers": "coterie.solvers",
+    "testing": "coterie.testing",
     "Attack": "coterie.contract.method:Attack",
     "Callback": "coterie.run.callbacks:Callback",
     "ClassShareSampler": "coterie.samplers.pj_is:ClassShareSampler",

@@ -1,4 +1,4 @@
-"""What every method must do. A method that is added to `METHODS` is tested here without new code.
+"""What every method must do beside the laws of `coterie.testing`. A method that is added to `METHODS` is tested here without new code.
 
 Runs that several tests look at are made once (`plain`, `watched`). What depends on the engine and not on the method, such as the
 reasons for which a reply is refused, meets each method in its first setting only; what a method draws, in all that draw.
@@ -21,7 +21,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.base.clients import Clients
 from coterie.base.errors import InputError
 from coterie.base.files import load_state, save_state
 from coterie.base.rng import Rng
@@ -38,14 +37,11 @@ from federations import (
     PROBLEMS,
     SIZES,
     Problem,
-    assert_close,
     assert_same_bits,
     federation_of,
     fit,
     logistic,
     quadratic,
-    renamed,
-    shuffled,
     subset,
 )
 
@@ -97,9 +93,6 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """Constructor arguments to test a method with; none: its defaults."""
-
-ORDER_OF_NAMES_MATTERS = ("loss",)
-"""Values of `oracle` that draw random directions over the clients, so that another order of names is another draw."""
 
 Case = tuple[str, dict[str, Any]]
 CASES: list[Case] = [(name, arguments) for name in METHODS for arguments in ARGUMENTS.get(name, [{}])]
@@ -226,13 +219,6 @@ def mean_loss(found: Run, round: int, split: str = "train") -> float:
 
 
 @each_method
-def test_lowers_the_loss_of_a_convex_problem(case):
-    found = quick(case, rounds=8, local=LocalSGD(lr=0.3, steps=Steps(4), batch_size=4))
-    for split in ("train", "test"):
-        assert mean_loss(found, 8, split) < 0.9 * mean_loss(found, 0, split)
-
-
-@each_method
 def test_same_seed_gives_the_same_bits_encoded_or_not_and_another_seed_others(case):
     first = plain(case)
     assert_same_bits(first, quick(case))
@@ -273,32 +259,6 @@ def test_any_problem_is_trained_and_gives_the_same_bits_on_any_number_of_workers
             else:  # frozen parameters and counters of batches
                 assert torch.equal(value, before[key])
     assert any(not torch.equal(v, before[k]) for k, v in one.state_dict(next(iter(one.models))).items())
-
-
-@each_first
-def test_order_of_the_given_clients_changes_no_bit(case):
-    assert_same_bits(plain(case), quick(case, clients=Clients(shuffled(logistic().clients))))
-
-
-@each_method
-def test_permuting_clients_permutes_models_and_weights(case):
-    if case[1].get("oracle") in ORDER_OF_NAMES_MATTERS:
-        pytest.skip("random directions over the clients have no meaning of their own")
-    if case[1].get("internal_splits", 1) > 1:
-        pytest.skip("the parts of a batch are drawn by the name of the client")
-    if draws_rows(case):
-        pytest.skip("rows are drawn with replacement by the name of the client")
-    problem = logistic()
-    names = dict(zip("abcde", "dbeac", strict=True))
-    one = watched(case)
-    other = quick(case, problem, clients=renamed(problem.clients, names), method=method_of(case, FULL, names))
-    called = {"*": "*", **names}
-    assert {called[k] for k in one.models} == set(other.models)
-    for name, x in one.models.items():
-        assert_close(x, other.models[called[name]])
-    for target, weights in one.weights.items():
-        for client, weight in weights.items():
-            assert other.weights[called[target]][called[client]] == pytest.approx(weight, abs=1e-12)
 
 
 def legacy_numpy_state() -> np.ndarray:
@@ -540,20 +500,6 @@ def test_only_the_clients_of_a_round_take_part(case):
 
 
 # ---- numbers
-
-
-@each_method
-def test_logged_numbers_are_finite_and_weights_of_a_target_sum_to_one(case):
-    found = watched(case)
-    assert found.history
-    assert all(math.isfinite(r.value) for r in found.history)
-    for target, weights in found.weights.items():
-        assert target in found.models
-        assert min(weights.values()) >= 0
-        assert sum(weights.values()) == pytest.approx(1, abs=1e-12)
-    assert {t for _, t, _, _ in found.weight_rows} == set(found.weights)
-    for row in found.summary:
-        assert all(math.isfinite(v) for v in row.values() if isinstance(v, float))
 
 
 def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD) -> int:

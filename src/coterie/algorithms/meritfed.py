@@ -366,6 +366,11 @@ class MeritFed(Method[State]):
             return ("server",)
         return clients_named(self, "targets", everyone, everybody="all")
 
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of `coterie.testing` that these settings do not keep, with the reason."""
+        return {"names": "directions are drawn over the clients by name"} if self.oracle == "loss" else {}
+
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
         targets, total = self.served(federation.everyone), len(federation.everyone)

@@ -203,6 +203,11 @@ class VaRSeL(Method[State]):
         if find_spec("clarabel") is None:
             raise InputError('VaRSeL solves Eq. 4 with clarabel, which is missing: pip install "coterie[varsel]"')
 
+    @property
+    def exempt(self) -> dict[str, str]:
+        """Laws of `coterie.testing` that these settings do not keep, with the reason."""
+        return {"names": "the parts of a batch are drawn by the name of the client"} if self.internal_splits > 1 else {}
+
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
         self.check(federation.everyone)

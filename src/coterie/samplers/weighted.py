@@ -5,8 +5,9 @@ The losses of drawn rows are not weighted back, so a client trains as if its row
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -97,6 +98,8 @@ class Weighted(Sampler):
 @options
 class Preset(FedAvg):
     """FedAvg with the sampler of this method, its hook `sampler`; it has a field `sample_ratio` beside those of FedAvg."""
+
+    exempt: ClassVar[Mapping[str, str]] = {"names": "rows are drawn with replacement by the name of the client"}
 
     @property
     def tasks(self) -> tuple[Asks, ...]:

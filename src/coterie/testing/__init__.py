@@ -1,0 +1,145 @@
+"""Check that a plug-in keeps what coterie promises of its kind, as scikit-learn's `check_estimator` does.
+
+    from coterie.testing import check_method
+    check_method(PFedGraph(k=3))
+
+Each check runs the plug-in on small problems and holds it to the laws of its kind. A class that cannot keep a law says so with the
+reason, and the check then shows that the law does fail:
+
+    exempt = {"names": "random directions over the clients have no meaning of their own"}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.algorithms.fedavg import FedAvg
+from coterie.base.errors import CoterieError, nearest
+from coterie.config.local import LocalSGD, Steps
+from coterie.config.registry import DATASETS, ENGINES, FILTERS, METHODS, METRICS, SAMPLERS, Registry
+from coterie.data.sets import Dataset
+from coterie.testing.runs import (
+    Law,
+    LawError,
+    Trial,
+    bits,
+    closes,
+    learns,
+    lossless,
+    names,
+    numbers,
+    order,
+    resume,
+    seed,
+    sends,
+    spelled,
+    value,
+    wire,
+    workers,
+)
+from coterie.testing.values import described, inputs, number, options, rows, same_rows, trainable
+
+__all__ = [
+    "LawError",
+    "check_dataset",
+    "check_engine",
+    "check_filter",
+    "check_method",
+    "check_metric",
+    "check_sampler",
+]
+
+# ---- checks
+
+_OF_RUNS: tuple[Law, ...] = (seed, wire, workers, order, resume, spelled)
+
+
+def check_method(method: Any) -> Mapping[str, str]:
+    """Hold a method to the laws of methods.
+
+    Args:
+        method: A method, its class, its name, or FILE.py:NAME.
+
+    Returns:
+        The laws by name: an empty text for one that it keeps, and the declared reason for one that it is exempt from.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+
+    >>> check_method("fedavg")["seed"]
+    ''
+    """
+    subject = _subject(method, METHODS)
+    trial = Trial(subject, METHODS, subject)
+    return _hold(subject, trial, (*_OF_RUNS, value, names, learns, numbers, sends))
+
+
+def check_filter(filter: Any) -> Mapping[str, str]:
+    """Hold a filter, its class, its name or FILE.py:NAME to the laws of filters; otherwise as `check_method`."""
+    subject = _subject(filter, FILTERS)
+    trial = Trial(subject, FILTERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), (subject,))
+    return _hold(subject, trial, (*_OF_RUNS, lossless))
+
+
+def check_sampler(sampler: Any) -> Mapping[str, str]:
+    """Hold a sampler, its class, its name or FILE.py:NAME to the laws of samplers; otherwise as `check_method`."""
+    subject = _subject(sampler, SAMPLERS)
+    trial = Trial(subject, SAMPLERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4, sampler=subject)))
+    return _hold(subject, trial, (*_OF_RUNS, learns))
+
+
+def check_engine(engine: Any) -> Mapping[str, str]:
+    """Hold the settings of an engine, their class, name or FILE.py:NAME to the laws of engines; otherwise as `check_method`."""
+    subject = _subject(engine, ENGINES)
+    trial = Trial(subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject)
+    return _hold(subject, trial, (seed, wire, order, resume, spelled, bits, closes))
+
+
+def check_dataset(dataset: Any) -> Mapping[str, str]:
+    """Hold a `Dataset`, its name or FILE.py:NAME to the laws of data sets; otherwise as `check_method`."""
+    subject = DATASETS.find(dataset) if isinstance(dataset, str) else dataset
+    if not isinstance(subject, Dataset):
+        raise LawError(f"{dataset!r} is a {type(subject).__name__}; a data set is a coterie.data.Dataset")
+    return _hold(subject, subject, (described, same_rows, trainable, options))
+
+
+def check_metric(metric: Any) -> Mapping[str, str]:
+    """Hold a function (outputs, labels, kind), its name or FILE.py:NAME to the laws of metrics; otherwise as `check_method`."""
+    subject = METRICS.find(metric) if isinstance(metric, str) else metric
+    return _hold(subject, subject, (number, rows, inputs))
+
+
+def _subject(given: Any, registry: Registry) -> Any:
+    value = registry.find(given) if isinstance(given, str) else given
+    made = value() if isinstance(value, type) else value
+    return registry.check_value(made, "") if registry.base is not None else made
+
+
+def _hold(subject: Any, trial: Any, laws: Sequence[Law]) -> Mapping[str, str]:
+    called = getattr(subject, "__name__", type(subject).__name__)
+    by_name = {law.__name__.replace("_", "-"): law for law in laws}
+    exempt: Mapping[str, str] = dict(getattr(subject, "exempt", {}))
+    for name in exempt:
+        if name not in by_name:
+            raise LawError(
+                f"{called} is exempt from {name!r}, which is not a law of its kind; {nearest(name, by_name)}"
+            )
+    for name, law in by_name.items():
+        try:
+            law(trial)
+        except LawError as error:
+            problem = str(error)
+        except (CoterieError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        else:
+            problem = ""
+        if problem and name not in exempt:
+            raise LawError(
+                f"{called} breaks the law {name!r} ({(law.__doc__ or '').partition('.')[0].lower()}): {problem}"
+            )
+        if not problem and name in exempt:
+            raise LawError(
+                f"{called} declares itself exempt from {name!r} ({exempt[name]}), but keeps it; drop that line"
+            )
+    return {name: exempt.get(name, "") for name in by_name}

@@ -1,0 +1,308 @@
+"""Laws of methods, samplers, filters and engines: each looks at runs of a small problem."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import re
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie.base.clients import Client, Clients
+from coterie.base.identity import identity
+from coterie.base.rows import Part
+from coterie.cli.catalogue import Entry, traffic
+from coterie.config.local import LocalSGD, Steps
+from coterie.config.registry import Registry
+from coterie.config.run import RunSettings
+from coterie.config.schema import build, spell
+from coterie.contract.engine import EngineSpec
+from coterie.contract.filters import Filter
+from coterie.engines.specs import InProcess
+from coterie.run.fit import fit
+from coterie.run.history import Run
+
+SIZES = {"a": 12, "b": 8, "c": 16, "d": 10, "e": 14}
+"""Training rows of the clients; each has HELD validation rows and as many test rows."""
+HELD = 6
+ROUNDS = 3
+CLOSE = 1e-9
+"""By which numbers may differ that are equal but for rounding."""
+_HERE = InProcess()
+
+
+class LawError(AssertionError):
+    """A plug-in does not keep a law; the sentence says which, and which side was declared."""
+
+
+Law = Callable[[Any], None]
+"""Raises `LawError`. Its name, with hyphens, is what `exempt` calls it, and its docstring says what must hold."""
+
+
+def _example(names: Mapping[str, str]) -> Clients:
+    """Clients with two classes in every part, whose rows depend on the old name alone, under new names."""
+    clients = []
+    for name, size in SIZES.items():
+        stream = torch.Generator().manual_seed(ord(name))
+        parts = []
+        for count in (size, HELD, HELD):
+            inputs = torch.randn(count, 3, generator=stream, dtype=torch.float64)
+            score = inputs @ torch.tensor([1.0, -1.0, 0.1 * ord(name) - 9.8], dtype=torch.float64)
+            score += 0.3 * torch.randn(count, generator=stream, dtype=torch.float64)
+            parts.append(Part(inputs, (score > score.median()).long()))
+        train, validation, test = parts
+        clients.append(Client(names[name], train, validation, test))
+    together = Clients(clients)
+    return together.with_server(together[names["a"]].validation)
+
+
+def _model() -> nn.Module:
+    model = nn.Linear(3, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[0.2, 0.1, -0.3]]))
+        model.bias.fill_(0.05)
+    return model
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What laws of runs look at.
+
+    Attributes:
+        subject: What is checked.
+        registry: Where its name is looked up.
+        method: What runs.
+        filters: What replies pass.
+        engine: Where the clients are.
+    """
+
+    subject: Any
+    registry: Registry
+    method: Any
+    filters: tuple[Filter, ...] = ()
+    engine: EngineSpec = _HERE
+    names: Mapping[str, str] = field(default_factory=lambda: {name: name for name in SIZES})
+
+    def run(
+        self, rounds: int = ROUNDS, *, clients: Clients | None = None, checkpoint: str | None = None, **settings: Any
+    ) -> Run:
+        """Run a small problem: logistic regression of four clients."""
+        return fit(
+            self.method,
+            _example(self.names) if clients is None else clients,
+            _model(),
+            rounds,
+            engine=self.engine,
+            filters=self.filters,
+            checkpoint=checkpoint,
+            settings=RunSettings(**{"evaluate": rounds, "metrics": ("auc",), **settings}),
+        )
+
+    @cached_property
+    def usual(self) -> Run:
+        """A run that several laws compare with."""
+        return self.run()
+
+    def with_local(self, **differing: Any) -> Trial:
+        """Return the same trial with other local training, if the method has some."""
+        local = getattr(self.method, "local", None)
+        if not isinstance(local, LocalSGD):
+            return self
+        return dataclasses.replace(
+            self, method=dataclasses.replace(self.method, local=dataclasses.replace(local, **differing))
+        )
+
+
+def _same(first: Run, second: Run, what: str) -> None:
+    """Raise `LawError` unless models and history of two runs are equal bit by bit."""
+    if list(first.models) != list(second.models):
+        raise LawError(f"{what} has models of {', '.join(second.models)} in place of {', '.join(first.models)}")
+    for name, x in first.models.items():
+        if not torch.equal(x, second.models[name]):
+            away = float((x - second.models[name]).abs().max())
+            raise LawError(f"{what} ends at another model of {name}, {away:.1e} away; all its bits must be equal")
+    if first.history != second.history:
+        raise LawError(f"{what} measures other numbers, although its models are equal")
+
+
+# ---- laws of runs
+
+
+def seed(trial: Trial) -> None:
+    """The same seed gives the same bits."""
+    _same(trial.usual, trial.run(), "a second run with the same seed")
+
+
+def wire(trial: Trial) -> None:
+    """Encoding and decoding all that is sent changes no bit."""
+    _same(trial.usual, trial.run(strict_wire=True), "a run whose messages are encoded and decoded")
+
+
+def workers(trial: Trial) -> None:
+    """On how many processes the clients are spread changes no bit, so a reply depends on no other client of the cohort."""
+    _same(trial.usual, dataclasses.replace(trial, engine=InProcess(workers=2)).run(), "a run on two workers")
+
+
+def order(trial: Trial) -> None:
+    """The order in which clients are given changes no bit."""
+    clients = _example(trial.names)
+    turned = Clients([clients[i] for i in reversed(range(len(clients)))]).with_server(clients["a"].validation)
+    _same(trial.usual, trial.run(clients=turned), "a run whose clients are given in another order")
+
+
+class _StopError(Exception):
+    pass
+
+
+def resume(trial: Trial) -> None:
+    """A run that is interrupted and resumed ends with the bits of one that was not."""
+
+    def stop(number: int) -> None:
+        if number == ROUNDS - 1:
+            raise _StopError
+
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.suppress(_StopError):
+            trial.run(checkpoint=folder, callbacks=(stop,))
+        _same(trial.usual, trial.run(checkpoint=folder, resume=True), "a run that was interrupted and resumed")
+
+
+def spelled(trial: Trial) -> None:
+    """The table that says the settings in a file builds the same value."""
+    cls = type(trial.subject)
+    if dataclasses.is_dataclass(trial.subject):
+        again = build(cls, spell(trial.subject), "its table")
+        if identity(again) != identity(trial.subject):
+            raise LawError(
+                f"its table {spell(trial.subject)} builds {again!r}; fields must be values that files can hold"
+            )
+
+
+# ---- laws of methods
+
+
+def value(trial: Trial) -> None:
+    """A run stores nothing on the method, which is a value."""
+    before = identity(trial.method)
+    trial.run()
+    if identity(trial.method) != before:
+        raise LawError("a run changed the method; what it learns belongs to its state, or to the memory of clients")
+    stored = set(vars(trial.method)) - {f.name for f in dataclasses.fields(trial.method)}
+    if stored:
+        raise LawError(f"it keeps {', '.join(sorted(stored))} on itself; what it learns belongs to its state")
+
+
+def names(trial: Trial) -> None:
+    """Clients with other names, in another order, get the same models under those names."""
+    full = trial.with_local(batch_size=None)
+    called = dict(zip(SIZES, ("d", "b", "e", "a", "c"), strict=True))
+    fields = (
+        {f.name: getattr(full.method, f.name) for f in dataclasses.fields(full.method)}
+        if _is_value(full.method)
+        else {}
+    )
+    moved = {key: _renamed(entry, called) for key, entry in fields.items()}
+    other = dataclasses.replace(
+        full, method=dataclasses.replace(full.method, **moved) if fields else full.method, names=called
+    )
+    expected, models = full.run().models, other.run().models
+    for name, x in expected.items():
+        mine = models.get(called.get(name, name))
+        if mine is None or float((x - mine).abs().max()) > CLOSE:
+            raise LawError(
+                f"client {name!r} called {called.get(name)!r} gets another model; names may decide ties only"
+            )
+
+
+def _is_value(method: Any) -> bool:
+    return dataclasses.is_dataclass(method)
+
+
+def _renamed(entry: Any, called: Mapping[str, str]) -> Any:
+    if isinstance(entry, str):
+        return called.get(entry, entry)
+    return tuple(_renamed(e, called) for e in entry) if type(entry) is tuple else entry
+
+
+def learns(trial: Trial) -> None:
+    """Eight rounds lower the mean loss of a convex problem."""
+    run = trial.with_local(lr=0.3, steps=Steps(4)).run(8)
+    losses = {
+        at: [r.value for r in run.history if (r.round, r.split, r.metric) == (at, "train", "loss")] for at in (0, 8)
+    }
+    first, last = (sum(losses[at]) / len(losses[at]) for at in (0, 8))
+    if not last < 0.95 * first:
+        raise LawError(f"the mean loss on training rows was {first:.3f} and is {last:.3f} after eight rounds")
+
+
+def numbers(trial: Trial) -> None:
+    """Logged numbers are finite, and the weights of a target are not negative and sum to one."""
+    for row in trial.usual.history:
+        if not math.isfinite(row.value):
+            raise LawError(f"{row.metric} of round {row.round} is {row.value}")
+    for target, weights in trial.usual.weights.items():
+        if min(weights.values()) < 0 or abs(sum(weights.values()) - 1) > CLOSE:
+            raise LawError(f"the weights of {target} are {weights}; they must be >= 0 and sum to 1")
+
+
+def sends(trial: Trial) -> None:
+    """Each client sends as many numbers as the line `Sends` of the docstring declares for the default settings."""
+    fields = dataclasses.fields(trial.method) if _is_value(trial.method) else ()
+    if any(f.name != "local" and getattr(trial.method, f.name) != _default(f) for f in fields):
+        return
+    declared = traffic(Entry("", type(trial.method), shared=False).paragraph("Sends"))
+    symbols = {"d": 4, "n": len(SIZES), "C": 2, "T": len(trial.usual.models)}
+    for record in trial.usual.asks:
+        formula = declared.get(record.task.rpartition(":")[2], ("", ""))[0]
+        if record.round != ROUNDS or not re.fullmatch(r"[()+\d dnTC]+", formula):
+            continue
+        number = int(eval(re.sub(r"(?<=[\w)]) (?=[\w(])", "*", formula), {}, symbols))
+        sent = round(record.bytes_up / 8 - 0.45)  # a flag of a byte, or a number of four, counts as none
+        if sent != number:
+            raise LawError(f"declares {formula} = {number} numbers up for {record.task}, sent {sent}")
+
+
+def _default(declared: dataclasses.Field[Any]) -> Any:
+    factory = declared.default_factory
+    return declared.default if factory is dataclasses.MISSING else factory()
+
+
+# ---- laws of filters, engines
+
+
+def lossless(trial: Trial) -> None:
+    """A filter that declares `lossy = False` lets the server receive what the task replied."""
+    if not trial.subject.lossy:
+        try:
+            _same(dataclasses.replace(trial, filters=()).run(), trial.usual, "a run with this filter")
+        except LawError as error:
+            raise LawError(f"declares lossy = False, but {error}") from error
+
+
+def bits(trial: Trial) -> None:
+    """Which engine carries a run changes no bit, but for settings on which it declares that numbers depend (`decides`)."""
+    plain = dataclasses.replace(trial, engine=_HERE).run()
+    if not trial.engine.results():
+        _same(plain, trial.usual, "a run on this engine")
+    away = max(float((x - trial.usual.models[name]).abs().max()) for name, x in plain.models.items())
+    if away > CLOSE:
+        raise LawError(f"a run on this engine ends {away:.1e} away, further than rounding takes it")
+
+
+def closes(trial: Trial) -> None:
+    """An engine has the clients that it is given, and can be closed twice."""
+    clients = _example(trial.names)
+    engine = trial.engine.open(clients, _model(), "auto")
+    try:
+        if tuple(engine.clients) != clients.names:
+            raise LawError(f"its clients are {engine.clients}, given were {clients.names}")
+    finally:
+        engine.close()
+    engine.close()

@@ -1,0 +1,104 @@
+"""Laws of metrics and of data sets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.base.errors import InputError
+from coterie.data.sets import Dataset
+from coterie.testing.runs import CLOSE, LawError
+
+# ---- laws of metrics
+
+_CLASSES = 6
+_KINDS = ("binary", "classes", "multilabel", "regression")
+
+
+def _rows_of(kind: str, count: int = 24) -> tuple[Tensor, Tensor]:
+    stream = torch.Generator().manual_seed(3)
+    outputs = torch.randn(
+        count, 1 if kind in ("binary", "regression") else _CLASSES, generator=stream, dtype=torch.float64
+    )
+    classes = torch.arange(count) % (2 if kind == "binary" else _CLASSES)
+    labels = {
+        "multilabel": torch.randint(0, 2, (count, _CLASSES), generator=stream),
+        "regression": outputs[:, 0] + classes,
+    }
+    return outputs, labels.get(kind, classes)
+
+
+def number(metric: Callable[..., Any]) -> None:
+    """A metric gives a finite number or None for each kind of task, and a number for one of them."""
+    values = {kind: metric(*_rows_of(kind), kind) for kind in _KINDS}
+    for kind, measured in values.items():
+        if measured is not None and not math.isfinite(float(measured)):
+            raise LawError(f"gives {measured} for {kind}; give None where it is not defined")
+    if all(measured is None for measured in values.values()):
+        raise LawError("gives None for every kind of task")
+
+
+def rows(metric: Callable[..., Any]) -> None:
+    """The order of rows does not matter."""
+    for kind in _KINDS:
+        outputs, labels = _rows_of(kind)
+        turned = torch.arange(len(labels)).flip(0)
+        value, other = metric(outputs, labels, kind), metric(outputs[turned], labels[turned], kind)
+        undefined = value is None or other is None
+        if (value is not other) if undefined else abs(float(value) - float(other)) > CLOSE:
+            raise LawError(f"gives {value} for {kind}, and {other} for the same rows in another order")
+
+
+def inputs(metric: Callable[..., Any]) -> None:
+    """A metric writes into nothing that it is given."""
+    for kind in _KINDS:
+        outputs, labels = _rows_of(kind)
+        metric(outputs, labels, kind)
+        if not all(map(torch.equal, (outputs, labels), _rows_of(kind))):
+            raise LawError(f"changed the outputs or labels of {kind} that it was given")
+
+
+# ---- laws of data sets
+
+
+def described(dataset: Dataset) -> None:
+    """A data set says in one line each what it is, who its clients are, what is predicted and under which licence."""
+    for key in ("summary", "clients", "task", "licence"):
+        line = getattr(dataset, key)
+        if not line or "\n" in line:
+            raise LawError(f"its {key} must be one line; it is {line!r}")
+
+
+def same_rows(dataset: Dataset) -> None:
+    """The same seed gives the same rows."""
+    if dataset.build(seed=0, split=None).fingerprint() != dataset.build(seed=0, split=None).fingerprint():
+        raise LawError("two builds with seed 0 have other rows; draw what is random from the seed")
+
+
+def trainable(dataset: Dataset) -> None:
+    """Each client has training rows, somebody has test rows, and every number is finite."""
+    clients = dataset.build(seed=0, split=None)
+    for client in clients:
+        if not len(client.train.labels):
+            raise LawError(f"client {client.name!r} has no training rows")
+        values = client.train.inputs
+        for tensor in values.values() if isinstance(values, Mapping) else [values]:
+            if isinstance(tensor, Tensor) and not bool(torch.isfinite(tensor.double()).all()):
+                raise LawError(f"client {client.name!r} has inputs that are NaN or Inf")
+    if all(client.test is None or not len(client.test.labels) for client in clients):
+        raise LawError("no client has test rows")
+
+
+def options(dataset: Dataset) -> None:
+    """The defaults that are shown are those of the options that it takes."""
+    shown = {key: default for key, default in dataset.defaults.items() if key != "split"}
+    try:
+        built = dataset.build(seed=0, split=None, **shown).fingerprint()
+    except (InputError, TypeError) as error:
+        raise LawError(f"declares the options {', '.join(shown)}, but refuses their defaults: {error}") from error
+    if built != dataset.build(seed=0, split=None).fingerprint():
+        raise LawError("declares defaults of its options with which it gives other rows than without them")
