@@ -31,7 +31,8 @@ class Client:
     """One partner: a unique `name` and its rows. A part that it does not have is None.
 
     `test_numbers` says which rows of the partner's own source the test rows are, so that a patient has the same number in
-    the split of every seed; None where the source does not number its rows.
+    the split of every seed; None where the source does not number its rows. `row_groups` says by part which rows belong together,
+    such as those of a patient: int64 [rows], the same number for each row of a group.
 
     Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is
     not finite.
@@ -49,6 +50,7 @@ class Client:
     validation: Part | None = None
     test: Part | None = None
     test_numbers: Array | None = None
+    row_groups: Mapping[str, Array] | None = None
 
     def __post_init__(self) -> None:
         require(bool(self.name), "a client needs a name that is not empty")
@@ -103,6 +105,12 @@ def _check_alike(part: Part, usual: Part, who: str, others: str) -> None:
         require(mine == theirs, f"{who} has {what} of shape {mine}{others} of {theirs}")
 
 
+def _merged_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the groups of a client whose validation rows have become training rows."""
+    merged = {key: groups for key, groups in parts.items() if key != "validation"}
+    return {**merged, "train": np.concatenate([parts[key] for key in ("train", "validation") if key in parts])}
+
+
 class Clients(Sequence[Client]):
     """A sequence of clients, sorted by name, with what they have in common.
 
@@ -117,6 +125,8 @@ class Clients(Sequence[Client]):
         server: rows held by the server (client `server` of the federation), or None.
         unseen: clients that never train and are only evaluated, or None.
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
+        row_groups: by client and part, which rows belong together (int64 [rows]); without the clients that do not say so.
+        questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
             data, see `with_draw`), or None. The same rng must give the same rows.
         transform: function (inputs, rng) -> inputs that changes each row whenever training reads it (see `with_transform`), or None.
@@ -129,6 +139,8 @@ class Clients(Sequence[Client]):
     """
 
     test_numbers: Mapping[str, Array] = MappingProxyType({})
+    row_groups: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
+    questions: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -157,6 +169,7 @@ class Clients(Sequence[Client]):
         self.test = Rows.concatenate([c.test for c in ordered])
         self._describe([c.name for c in ordered], name, classes, recipe, notes, server, unseen)
         self.test_numbers = MappingProxyType({c.name: c.test_numbers for c in ordered if c.test_numbers is not None})
+        self.row_groups = MappingProxyType({c.name: c.row_groups for c in ordered if c.row_groups is not None})
 
     @classmethod
     def indexed(
@@ -250,7 +263,10 @@ class Clients(Sequence[Client]):
         validation, test = (
             rows.part(i) if rows is not None and rows.sizes[i] else None for rows in (self.validation, self.test)
         )
-        return Client(self.names[i], self.train.part(i), validation, test, self.test_numbers.get(self.names[i]))
+        name = self.names[i]
+        return Client(
+            name, self.train.part(i), validation, test, self.test_numbers.get(name), self.row_groups.get(name)
+        )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -278,6 +294,9 @@ class Clients(Sequence[Client]):
         clients = copy(self)
         clients.train = Rows.indexed(inputs, labels, train)
         clients.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
+        clients.row_groups = MappingProxyType(
+            {name: parts if name in keep else _merged_groups(parts) for name, parts in self.row_groups.items()}
+        )
         return clients
 
     def subset(self, names: Sequence[str]) -> Clients:

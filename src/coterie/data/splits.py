@@ -351,9 +351,15 @@ def _by_turns(groups: list[Index]) -> Index:
 
 
 def stratified(
-    labels: ArrayLike | None, fractions: Mapping[str, float], *, seed: int, name: str, n: int | None = None
+    labels: ArrayLike | None,
+    fractions: Mapping[str, float],
+    *,
+    seed: int,
+    name: str,
+    n: int | None = None,
+    groups: Index | None = None,
 ) -> dict[str, Index]:
-    """One client's rows in parts of the given `fractions`, every class in about these proportions.
+    """Return one client's rows in parts of the given `fractions`, every class in about these proportions.
 
     Parts are within one row of their share. Every class has a row in the first part (training) as far as rows suffice,
     and so has every client. `labels` [rows] of any type; None (with `n` rows) splits at random.
@@ -364,6 +370,7 @@ def stratified(
         seed: Seed of the split.
         name: Name of the client.
         n: Number of rows where there are no labels.
+        groups: Number of the group of each row, [rows]: rows of one stay together, and count as one row of their commonest class.
 
     >>> parts = stratified([0, 0, 0, 1, 1, 1], {"train": 2 / 3, "test": 1 / 3}, seed=0, name="a")
     >>> {k: len(v) for k, v in parts.items()}
@@ -371,6 +378,11 @@ def stratified(
     """
     values = np.zeros(n or 0, dtype=np.int64) if labels is None else np.asarray(labels)
     codes = np.unique(values, return_inverse=True)[1] if values.ndim == 1 else np.zeros(len(values), dtype=np.int64)
+    if groups is not None:
+        table = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
+        np.add.at(table, (groups, codes), 1)
+        units = stratified(table.argmax(axis=1), fractions, seed=seed, name=name)
+        return {key: np.flatnonzero(np.isin(groups, at)) for key, at in units.items()}
     rng = generator(seed, "parts", name)
     count = int(codes.max()) + 1 if len(codes) else 0
     # Rows class by class, in a random order of classes and of rows within a class; walking down this list with the

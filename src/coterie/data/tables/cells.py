@@ -126,6 +126,7 @@ class Table:
         parts: row numbers of train, validation and test; empty before the split.
         notes: sentences about what reading left out.
         renamed: columns of the source that have another name here.
+        groups: int64 [rows], the same number for rows that belong together; None where nobody says so.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Table:
     parts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

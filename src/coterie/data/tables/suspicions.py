@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,19 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Client
 from coterie.base.rows import Part
-from coterie.base.spelling import listing, names_rows, spell
+from coterie.base.spelling import listing, names_rows, quoted, spell
+from coterie.config.data import Tables
 from coterie.data.tables.cells import Table
 from coterie.data.tables.recipe import Recipe
 
-__all__ = ["suspicions"]
+__all__ = ["questions", "suspicions"]
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
+_FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
+_REPEATED = 1.2  # rows of a value, on average, from which on they are not there by a slip
+_FEWEST_COUNTS = 5  # whole numbers from which on they may be counts as well as classes
+_FEWEST_CASES = 15  # training rows of each class from which on a column hardly tells them apart by chance
+_TELLING = 0.95  # area under the ROC curve of one column from which on it may say the label
 _SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
 _DISTINCT = 0.9  # share of different rows at one client below which equal rows mean nothing
 _ENOUGH = 20  # numbers from which on one can be far from all others
@@ -41,7 +47,119 @@ def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recip
     ]
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"]
     doubts = [note for note, some in zip(notes, (columns, filled, copied), strict=True) if some]
-    return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe)]
+    return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe), *_of_codes(tables, recipe)]
+
+
+def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Return a note on columns that hold nothing but 1 and 2 at every client: codes, such as of a sex, which are read as numbers."""
+    names = [column["name"] for column in recipe["columns"] if column["kind"] == "number"]
+    codes = [name for name in names if all(_are((1.0, 2.0), table.columns[name].numbers) for table in tables)]
+    return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"] if codes else []
+
+
+def questions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables) -> list[str]:
+    """Return sentences about what may make results wrong, each with the setting for either answer; nothing that is answered."""
+    return [
+        *_on_patients(tables, recipe, settings),
+        *_on_the_task(tables, recipe, settings),
+        *_on_telling_columns(clients, tables, recipe, settings),
+        *_on_units(recipe, settings),
+    ]
+
+
+def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask of a column that names patients, and has several rows for them, whether these belong together."""
+    if settings.group is not None:
+        return
+    for name in tables[0].columns:
+        if name == recipe["label"]["column"] or name in settings.keep or not names_rows(name):
+            continue
+        values = [table.columns[name].spelled for table in tables if name in table.columns]
+        different = sum(len({value for value in own if value is not None}) for own in values)
+        total = sum(map(len, values))
+        if (
+            len(values) == len(tables)
+            and different >= _FEWEST_PATIENTS * len(tables)
+            and total >= _REPEATED * different
+        ):
+            yield (
+                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then group = {quoted(name)} "
+                f"(--group), else keep = [{quoted(name)}] to use it as it is"
+            )
+            return
+
+
+def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask whether whole numbers are classes or counts."""
+    label = recipe["label"]
+    chosen = settings.task or settings.classes or settings.above is not None
+    if chosen or label["kind"] != "number" or not len(label["values"]) >= _FEWEST_COUNTS or not label["classes"]:
+        return
+    low, high = label["values"][0], label["values"][-1]
+    yield (
+        f"label {label['column']} is one of {len(label['values'])} numbers from {low} to {high}; are they a quantity, such as a count? "
+        "Then --task regression, else --task classification"
+    )
+
+
+def _on_telling_columns(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
+    """Ask whether columns are known beforehand that tell two classes apart by themselves, or by where they have no value."""
+    labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
+    found = _that_say_the_label([client.train for client in clients], recipe)
+    found += _filled_by_the_label(clients, tables, recipe)
+    if (
+        len(recipe["label"]["classes"]) == 2
+        and np.bincount(labels.astype(np.int64), minlength=2).min() >= _FEWEST_CASES
+    ):
+        for column in (c for c in recipe["columns"] if c["kind"] == "number"):
+            train = [table.columns[column["name"]].numbers for table in tables]
+            values = np.concatenate(
+                [
+                    np.full(len(table.parts["train"]), np.nan) if own is None else own[table.parts["train"]]
+                    for own, table in zip(train, tables, strict=True)
+                ]
+            )
+            there = ~np.isnan(values)
+            if max(_auc(values[there], labels[there]), _auc(there.astype(float), labels)) > _TELLING:
+                found.append(column["name"])
+    names = [name for name in dict.fromkeys(found) if name not in settings.keep]
+    if not names:
+        return
+    listed = ", ".join(map(quoted, names[:3]))
+    yield (
+        f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = [{listed}], "
+        f"else keep = [{listed}]"
+    )
+
+
+def _auc(values: Array, classes: Array) -> float:
+    """Return the area under the ROC curve of numbers for two classes, or 1 minus it if that is larger; .5 without both classes.
+
+    It is the statistic of Mann and Whitney (1947), with mean ranks for ties.
+    """
+    cases = int((classes == 1).sum())
+    if not 0 < cases < len(classes):
+        return 0.5
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (cases * (len(classes) - cases))
+    return float(max(area, 1 - area))
+
+
+def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask of all columns at once whose numbers at one client may have another unit."""
+    asked = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
+    where: dict[str, list[str]] = {}
+    for column, _, how in asked:
+        if column not in settings.keep:
+            where.setdefault(how.partition(" are about ")[0], []).append(column)
+    for client, names in where.items():
+        yield (
+            f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "
+            f"[{', '.join(map(quoted, names[:3]))}], else correct that file or drop them"
+        )
 
 
 def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
