@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
@@ -53,11 +53,10 @@ class Client:
     row_groups: Mapping[str, Array] | None = None
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "a client needs a name that is not empty")
-        require(
-            len(self.name) <= 200,
-            f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200",
-        )
+        if not self.name:
+            raise InputError("a client needs a name that is not empty")
+        if len(self.name) > 200:
+            raise InputError(f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200")
         for part_name, part in self.parts():
             where = f"client {self.name!r}, {part_name} rows"
             tensors = part.tensors()
@@ -65,14 +64,15 @@ class Client:
                 check_plain(value, f"{where}: {key}")
             counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
             counts = {"inputs": rows(part.inputs)} if isinstance(part.inputs, LazyInputs) else counts
-            require(
-                all(n == len(part) for n in counts.values()),
-                f"{where}: inputs have {counts} rows but there are {len(part)} labels; give one label per row",
-            )
+            if not all(n == len(part) for n in counts.values()):
+                raise InputError(
+                    f"{where}: inputs have {counts} rows but there are {len(part)} labels; give one label per row"
+                )
             for key, value in tensors.items():
                 if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                     raise InputError(f"{where}: {key} contain NaN or Inf; impute or drop those rows first")
-        require(len(self.train) > 0, f"client {self.name!r} has no training rows; remove it or give it rows")
+        if len(self.train) <= 0:
+            raise InputError(f"client {self.name!r} has no training rows; remove it or give it rows")
 
     def parts(self) -> Iterator[tuple[str, Part]]:
         """The parts that this client has, by name."""
@@ -102,7 +102,8 @@ def _check_alike(part: Part, usual: Part, who: str, others: str) -> None:
     """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual shape."""
     for what, form in (("inputs", _shapes), ("labels", _labels_of)):
         mine, theirs = form(part), form(usual)
-        require(mine == theirs, f"{who} has {what} of shape {mine}{others} of {theirs}")
+        if mine != theirs:
+            raise InputError(f"{who} has {what} of shape {mine}{others} of {theirs}")
 
 
 def _merged_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
@@ -153,7 +154,8 @@ class Clients(Sequence[Client]):
         server: Part | None = None,
         unseen: Clients | None = None,
     ) -> None:
-        require(len(clients) > 0, "there are no clients; give at least one")
+        if len(clients) <= 0:
+            raise InputError("there are no clients; give at least one")
         ordered = sorted(clients, key=lambda c: c.name)
         first = ordered[0]
         for client in ordered:
@@ -187,9 +189,13 @@ class Clients(Sequence[Client]):
         unseen: Clients | None = None,
     ) -> Clients:
         """Clients that share one data set in memory: `Rows.indexed` per part, in the order of `names` (sorted)."""
-        require(list(names) == sorted(names), "names of indexed clients must be sorted; pad their numbers with zeros")
+        if list(names) != sorted(names):
+            raise InputError("names of indexed clients must be sorted; pad their numbers with zeros")
         empty = [n for n, size in zip(names, train.sizes, strict=True) if size == 0]
-        require(not empty, f"clients without training rows: {', '.join(empty[:5])}; drop them or choose another split")
+        if empty:
+            raise InputError(
+                f"clients without training rows: {', '.join(empty[:5])}; drop them or choose another split"
+            )
         self = cls.__new__(cls)
         self.train, self.validation, self.test = train, validation, test
         self._describe(names, name, classes, recipe, notes, server, unseen)
@@ -218,7 +224,8 @@ class Clients(Sequence[Client]):
         reserved: bool = False,
     ) -> None:
         self.names = tuple(names)
-        require(not isinstance(classes, str), f"classes must be a list of names; got {classes!r}")
+        if isinstance(classes, str):
+            raise InputError(f"classes must be a list of names; got {classes!r}")
         self.name, self.classes, self.recipe = name, tuple(classes), recipe
         self.notes, self.server, self.unseen = tuple(notes), server, unseen
         usual = Part(self.train.inputs, self.train.labels)
@@ -234,11 +241,10 @@ class Clients(Sequence[Client]):
                 n for n, count in Counter([*self.names, *(unseen.names if unseen else ())]).items() if count > 1
             )
             raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
-        require(
-            reserved or "server" not in self._number,
-            "a client is called 'server', the name of the server's own rows; rename it",
-        )
-        require("*" not in self._number, "a client is called '*', which stands for the model of all clients; rename it")
+        if not reserved and "server" in self._number:
+            raise InputError("a client is called 'server', the name of the server's own rows; rename it")
+        if "*" in self._number:
+            raise InputError("a client is called '*', which stands for the model of all clients; rename it")
 
     @property
     def label_scale(self) -> LabelScale:
