@@ -38,6 +38,7 @@ def measure(method: Mapping[str, Any], model: Mapping[str, Any], filters: list[d
     """Return the worst that the red team finds with the site's default settings, but for `largest_layer`."""
     tables = preset("heart-disease")
     tables.pop("tune", None)
+    tables.pop("split", None)
     local = {"steps": 2, "batch_size": 16, "minimum_batch": 8}
     tables |= {
         "methods": [{**method, "local": local}],

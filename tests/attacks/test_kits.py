@@ -318,7 +318,7 @@ def test_status_says_who_is_connected_and_when_each_site_last_answered():
     from coterie.sites.plan import Deployment
 
     told = {
-        "event": ["fedavg", 0, 3, 6, 0, 1, None, False], "task": "coterie.algorithms.fedavg:local_update",
+        "event": ["fedavg", 0, "", 3, 6, 0, 1, None, False], "task": "coterie.algorithms.fedavg:local_update",
         "waiting": ["b"], "gone": ["c"], "last": {"a": ["coterie.compute.metrics:evaluate", 90.0]},
     }  # fmt: skip
     assert list(_lines(Deployment(("a", "b", "c")), {"a", "b"}, True, told, 100.0)) == [

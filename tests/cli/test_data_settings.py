@@ -35,3 +35,15 @@ def test_notes_on_the_data_are_on_the_screen(coterie, tmp_path):
     (tmp_path / "mine" / "a.csv").write_text("\n".join(lines) + "\n")
     ended = coterie("compare", "mine", "--label", "y", "--methods", "local", "--rounds", "1", "--seeds", "1")
     assert "note: left out: seen (dates or times;" in ended.out
+
+
+def test_compare_asks_and_takes_either_answer(coterie, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.csv").write_text("\n".join(["x,y", *(f"{i},{i * 7 % 10}" for i in range(60))]) + "\n")
+    command = ("compare", "mine", "--label", "y", "--methods", "local", "--rounds", "1", "--seeds", "1")
+    ended = coterie(*command)
+    assert ended.status == 2
+    assert "are they a quantity, such as a count? Then --task regression, else --task classification" in ended.err
+    assert coterie("check", "mine", "--label", "y").status == 2
+    for answer in ("regression", "classification"):
+        assert coterie(*command, "--task", answer, "--out", answer).status == 0

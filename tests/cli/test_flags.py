@@ -104,6 +104,12 @@ def test_lists_need_no_brackets(setting, value):
         ),
         (["data.missing.chol=[0]", "data.missing.bp=[1]"], "data", {"missing": {"chol": [0], "bp": [1]}}),
         (["local.sampler.name=lipschitz"], "local", {"sampler": {"name": "lipschitz"}}),
+        (["local.sampler=own.py:Evenly"], "local", {"sampler": "own.py:Evenly"}),
+        (
+            ["local.sampler=lipschitz", "local.sampler.floor=.2"],
+            "local",
+            {"sampler": {"name": "lipschitz", "floor": 0.2}},
+        ),
         (
             ["local.sampler={name='lipschitz', floor=0.1}", "local.sampler.floor=.2", "local.sampler.name=lipschitz"],
             "local",

@@ -132,6 +132,12 @@ def test_build_and_spell_undo_each_other():
     assert spell(journey) == FULL
 
 
+def test_a_name_alone_is_a_table_with_that_name():
+    assert build(Journey, {"start": "x", "vehicle": "boat"}, "t").vehicle == Boat()
+    with pytest.raises(InputError, match="there is no vehicle 'boot'; did you mean 'boat'"):
+        build(Journey, {"start": "x", "vehicle": "boot"}, "t")
+
+
 def test_defaults_are_spelled_out_and_none_is_left_out():
     assert spell(Journey("x")) == {
         "start": "x", "stops": [], "hours": 3, "speed": 5.0, "crew": 4, "insured": False, "fare": 1.0,
@@ -150,7 +156,7 @@ TABLES = {
     "a nested key": ({"start": "x", "fare": {"prize": 1}}, "t: fare: unknown key 'prize'; did you mean 'price'?"),
     "a nested value": ({"start": "x", "fare": {"price": 0}}, "t: fare: Fare.price must be a number > 0; got 0"),
     "no name": ({"start": "x", "vehicle": {}}, 't: vehicle must be a table with a name, say {name = "boat"}; got {}'),
-    "no table": ({"start": "x", "vehicle": "boat"}, "t: vehicle must be a table with a name"),
+    "no table": ({"start": "x", "vehicle": 3}, "t: vehicle must be a table with a name"),
     "a name": ({"start": "x", "vehicle": {"name": "boot"}}, "there is no vehicle 'boot'; did you mean 'boat'?"),
     "a named one's key": (
         {"start": "x", "vehicle": {"name": "boat", "stages": 1}},

@@ -385,7 +385,10 @@ BAD_FILES = {
         r"bad.csv: label 'outcome' is missing in data row 1",
     ),
     "huge": (rows(age=["1e200"] * 6, town=["U"] * 6, outcome=MANY), r"column 'age' holds numbers too large to square"),
-    "cell": ('age,town,outcome\n1,"' + "x" * 140_000 + '",0\n', r"bad.csv: line 2 cannot be read as CSV"),
+    "cell": (
+        'age,town,outcome\n1,"' + "x" * 140_000 + '",0\n',
+        r"bad.csv: line 2 has a cell of more than 131,072 characters",
+    ),
 }
 
 

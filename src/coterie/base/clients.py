@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
@@ -31,7 +31,8 @@ class Client:
     """One partner: a unique `name` and its rows. A part that it does not have is None.
 
     `test_numbers` says which rows of the partner's own source the test rows are, so that a patient has the same number in
-    the split of every seed; None where the source does not number its rows.
+    the split of every seed; None where the source does not number its rows. `row_groups` says by part which rows belong together,
+    such as those of a patient: int64 [rows], the same number for each row of a group.
 
     Raises `InputError` if a part has inputs and labels of different length, no training row, or a value that is
     not finite.
@@ -49,13 +50,13 @@ class Client:
     validation: Part | None = None
     test: Part | None = None
     test_numbers: Array | None = None
+    row_groups: Mapping[str, Array] | None = None
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "a client needs a name that is not empty")
-        require(
-            len(self.name) <= 200,
-            f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200",
-        )
+        if not self.name:
+            raise InputError("a client needs a name that is not empty")
+        if len(self.name) > 200:
+            raise InputError(f"client {cut(self.name)} has a name of {len(self.name)} characters; give at most 200")
         for part_name, part in self.parts():
             where = f"client {self.name!r}, {part_name} rows"
             tensors = part.tensors()
@@ -63,14 +64,15 @@ class Client:
                 check_plain(value, f"{where}: {key}")
             counts = {k: len(v) for k, v in tensors.items() if k != "labels"}
             counts = {"inputs": rows(part.inputs)} if isinstance(part.inputs, LazyInputs) else counts
-            require(
-                all(n == len(part) for n in counts.values()),
-                f"{where}: inputs have {counts} rows but there are {len(part)} labels; give one label per row",
-            )
+            if not all(n == len(part) for n in counts.values()):
+                raise InputError(
+                    f"{where}: inputs have {counts} rows but there are {len(part)} labels; give one label per row"
+                )
             for key, value in tensors.items():
                 if value.is_floating_point() and not bool(torch.isfinite(value).all()):
                     raise InputError(f"{where}: {key} contain NaN or Inf; impute or drop those rows first")
-        require(len(self.train) > 0, f"client {self.name!r} has no training rows; remove it or give it rows")
+        if len(self.train) <= 0:
+            raise InputError(f"client {self.name!r} has no training rows; remove it or give it rows")
 
     def parts(self) -> Iterator[tuple[str, Part]]:
         """The parts that this client has, by name."""
@@ -100,7 +102,14 @@ def _check_alike(part: Part, usual: Part, who: str, others: str) -> None:
     """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual shape."""
     for what, form in (("inputs", _shapes), ("labels", _labels_of)):
         mine, theirs = form(part), form(usual)
-        require(mine == theirs, f"{who} has {what} of shape {mine}{others} of {theirs}")
+        if mine != theirs:
+            raise InputError(f"{who} has {what} of shape {mine}{others} of {theirs}")
+
+
+def _merged_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the groups of a client whose validation rows have become training rows."""
+    merged = {key: groups for key, groups in parts.items() if key != "validation"}
+    return {**merged, "train": np.concatenate([parts[key] for key in ("train", "validation") if key in parts])}
 
 
 class Clients(Sequence[Client]):
@@ -117,6 +126,8 @@ class Clients(Sequence[Client]):
         server: rows held by the server (client `server` of the federation), or None.
         unseen: clients that never train and are only evaluated, or None.
         test_numbers: by client, the numbers of its test rows in its own source; without the clients that do not number them.
+        row_groups: by client and part, which rows belong together (int64 [rows]); without the clients that do not say so.
+        questions: sentences about what may make results wrong, each with the key for either answer; a study asks them first.
         draw: function (client, count, rng) -> `Part` of so many fresh rows of that client's distribution, where it is known (synthetic
             data, see `with_draw`), or None. The same rng must give the same rows.
         transform: function (inputs, rng) -> inputs that changes each row whenever training reads it (see `with_transform`), or None.
@@ -129,6 +140,8 @@ class Clients(Sequence[Client]):
     """
 
     test_numbers: Mapping[str, Array] = MappingProxyType({})
+    row_groups: Mapping[str, Mapping[str, Array]] = MappingProxyType({})
+    questions: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -141,7 +154,8 @@ class Clients(Sequence[Client]):
         server: Part | None = None,
         unseen: Clients | None = None,
     ) -> None:
-        require(len(clients) > 0, "there are no clients; give at least one")
+        if len(clients) <= 0:
+            raise InputError("there are no clients; give at least one")
         ordered = sorted(clients, key=lambda c: c.name)
         first = ordered[0]
         for client in ordered:
@@ -157,6 +171,7 @@ class Clients(Sequence[Client]):
         self.test = Rows.concatenate([c.test for c in ordered])
         self._describe([c.name for c in ordered], name, classes, recipe, notes, server, unseen)
         self.test_numbers = MappingProxyType({c.name: c.test_numbers for c in ordered if c.test_numbers is not None})
+        self.row_groups = MappingProxyType({c.name: c.row_groups for c in ordered if c.row_groups is not None})
 
     @classmethod
     def indexed(
@@ -174,9 +189,13 @@ class Clients(Sequence[Client]):
         unseen: Clients | None = None,
     ) -> Clients:
         """Clients that share one data set in memory: `Rows.indexed` per part, in the order of `names` (sorted)."""
-        require(list(names) == sorted(names), "names of indexed clients must be sorted; pad their numbers with zeros")
+        if list(names) != sorted(names):
+            raise InputError("names of indexed clients must be sorted; pad their numbers with zeros")
         empty = [n for n, size in zip(names, train.sizes, strict=True) if size == 0]
-        require(not empty, f"clients without training rows: {', '.join(empty[:5])}; drop them or choose another split")
+        if empty:
+            raise InputError(
+                f"clients without training rows: {', '.join(empty[:5])}; drop them or choose another split"
+            )
         self = cls.__new__(cls)
         self.train, self.validation, self.test = train, validation, test
         self._describe(names, name, classes, recipe, notes, server, unseen)
@@ -205,7 +224,8 @@ class Clients(Sequence[Client]):
         reserved: bool = False,
     ) -> None:
         self.names = tuple(names)
-        require(not isinstance(classes, str), f"classes must be a list of names; got {classes!r}")
+        if isinstance(classes, str):
+            raise InputError(f"classes must be a list of names; got {classes!r}")
         self.name, self.classes, self.recipe = name, tuple(classes), recipe
         self.notes, self.server, self.unseen = tuple(notes), server, unseen
         usual = Part(self.train.inputs, self.train.labels)
@@ -221,11 +241,10 @@ class Clients(Sequence[Client]):
                 n for n, count in Counter([*self.names, *(unseen.names if unseen else ())]).items() if count > 1
             )
             raise InputError(f"client names repeat: {', '.join(repeated)}; every client needs a name of its own")
-        require(
-            reserved or "server" not in self._number,
-            "a client is called 'server', the name of the server's own rows; rename it",
-        )
-        require("*" not in self._number, "a client is called '*', which stands for the model of all clients; rename it")
+        if not reserved and "server" in self._number:
+            raise InputError("a client is called 'server', the name of the server's own rows; rename it")
+        if "*" in self._number:
+            raise InputError("a client is called '*', which stands for the model of all clients; rename it")
 
     @property
     def label_scale(self) -> LabelScale:
@@ -250,7 +269,10 @@ class Clients(Sequence[Client]):
         validation, test = (
             rows.part(i) if rows is not None and rows.sizes[i] else None for rows in (self.validation, self.test)
         )
-        return Client(self.names[i], self.train.part(i), validation, test, self.test_numbers.get(self.names[i]))
+        name = self.names[i]
+        return Client(
+            name, self.train.part(i), validation, test, self.test_numbers.get(name), self.row_groups.get(name)
+        )
 
     def __len__(self) -> int:
         return len(self.names)
@@ -278,6 +300,9 @@ class Clients(Sequence[Client]):
         clients = copy(self)
         clients.train = Rows.indexed(inputs, labels, train)
         clients.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
+        clients.row_groups = MappingProxyType(
+            {name: parts if name in keep else _merged_groups(parts) for name, parts in self.row_groups.items()}
+        )
         return clients
 
     def subset(self, names: Sequence[str]) -> Clients:

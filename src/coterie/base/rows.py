@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 
 __all__ = [
@@ -149,10 +149,10 @@ def joined(parts: Sequence[Held]) -> Held:
     first = parts[0]
     if isinstance(first, LazyInputs):
         source = first.source
-        require(
-            all(isinstance(part, LazyInputs) and part.source is source for part in parts),
-            "unread rows of several data sets cannot be joined; make them one, e.g. by torch.utils.data.ConcatDataset",
-        )
+        if not all(isinstance(part, LazyInputs) and part.source is source for part in parts):
+            raise InputError(
+                "unread rows of several data sets cannot be joined; make them one, e.g. by torch.utils.data.ConcatDataset"
+            )
         return LazyInputs(source, np.concatenate([part.chosen() for part in parts]))  # type: ignore[union-attr]
     if isinstance(first, dict):
         return {k: torch.cat([part[k] for part in parts]) for k in first}  # type: ignore[index]

@@ -88,9 +88,9 @@ def names_rows(column: str) -> bool:
     words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+", column)]
     if not words:
         return False
-    joined = any(words[-1] == subject + "id" for subject in _SUBJECTS)
+    joined = words[-1].endswith("id") and words[-1][:-2] in _SUBJECTS
     about = words[1:] if words[0] in _NUMBERS else words
-    return words[-1] in _NUMBERS or joined or all(word in _SUBJECTS for word in about)
+    return words[-1] in _NUMBERS or joined or _SUBJECTS.issuperset(about)
 
 
 def quoted(name: str) -> str:

@@ -103,6 +103,8 @@ def _put_within(table: dict[str, Any], path: str, value: Any) -> None:
     """Write `value` at OUTER.INNER, or at a key of the table itself."""
     outer, dot, inner = path.partition(".")
     before = table.get(outer) if dot else None
+    if isinstance(before, str):  # a name alone stands for the table that has it
+        before = {"name": before}
     table[outer] = {**(before if isinstance(before, dict) else {}), inner: value} if dot else value
 
 

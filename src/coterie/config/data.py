@@ -53,6 +53,10 @@ class Tables:
             cover all values: {"yes": ["Yes", "y"], "no": ["No"]}.
         categorical: columns of numbers that are codes, and columns of texts to keep although they have many values.
         drop: columns to leave out; or lists of them by client, with "*" for all clients.
+        keep: columns to use although coterie asks about them or leaves them out: one that names patients, tells the classes apart by
+            itself, has other units at some client, or is the time beside an event.
+        group: column that says which rows belong together, such as those of a patient; they stay in one part of the split, and the
+            column is no input.
         missing: values that stand for "missing", by column: {"cholesterol": [0]}.
         rename: columns that have another name in some files: {"MEAN_RADIUS": "mean_radius"}; or such tables by client.
         rare: a category that no client has so many training rows of is pooled with the others like it, as "(rare)", and so is one that
@@ -75,6 +79,8 @@ class Tables:
     classes: Annotated[tuple[str, ...] | list[str] | Mapping[str, Sequence[Any]], Flag(metavar="A,B")] = ()
     categorical: Sequence[str] = ()
     drop: Sequence[str] | Mapping[str, Sequence[str]] = ()
+    keep: Annotated[tuple[str, ...], Flag(metavar="A,B")] = ()
+    group: Annotated[str | None, optional(TEXT), Flag(metavar="COLUMN")] = None
     missing: Mapping[str, Any] = field(default_factory=dict)
     rename: Mapping[str, Any] = field(default_factory=dict)
     rare: Annotated[int, COUNT] = 0
@@ -97,6 +103,7 @@ class Tables:
         else:
             _check_names("classes", self.classes)
         _check_names("categorical", self.categorical)
+        _check_names("keep", self.keep)
         by_client = self.drop if isinstance(self.drop, Mapping) else {EVERY_FILE: self.drop}
         for columns in by_client.values():
             _check_names("drop", columns)
@@ -234,6 +241,7 @@ class Split:
             the seed (default: all).
         column: of `column`: which one says whose row it is, such as a writer, a patient or a hospital.
         alpha: of `dirichlet` its parameter; of `target-groups` the share of the target's classes at the clients near it.
+        unnamed: of column: "refuse" rows that do not say whose they are, or "drop" them.
         minimum: smallest number of rows of a client, of `dirichlet`; of `column`, where users with fewer are left out.
         shards_per_client, shard_size: of `shards` and `mixed` (there 500).
         twins: of `shards`: so many clients, the first by name, have shards of the same classes.
@@ -254,6 +262,7 @@ class Split:
     kind: Annotated[str | None, optional(one_of(*_KINDS)), Flag("--split", "KIND")] = None
     clients: Annotated[int | None, optional(COUNT, "that of the kind"), Flag(metavar="N")] = None
     column: Annotated[str | None, optional(TEXT._replace(allowed="the name of a column"))] = None
+    unnamed: Annotated[str, one_of("refuse", "drop"), Flag(metavar="WORD")] = "refuse"
     alpha: Annotated[float, POSITIVE, Flag()] = 0.5
     minimum: Annotated[int, COUNT] = 3
     shards_per_client: Annotated[int, SIZE] = 2
@@ -373,6 +382,7 @@ KINDS_OF = {
     "alpha": ("dirichlet", "target-groups"),
     "minimum": ("dirichlet", "column"),
     "column": ("column",),
+    "unnamed": ("column",),
     "shards_per_client": ("shards", "mixed"),
     "shard_size": ("shards", "mixed"),
     "twins": ("shards",),

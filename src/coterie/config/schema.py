@@ -146,7 +146,7 @@ class Option(NamedTuple):
         if self.none and value == self.none:
             return None
         if self.registry is not None:
-            return self.registry.build(value, key)
+            return self.registry.build({"name": value} if isinstance(value, str) else value, key)
         nested: Any = next((k for k in self.kinds if dataclasses.is_dataclass(k)), None)
         return build(nested, value, key) if nested is not None and isinstance(value, Mapping) else _tuples(value)
 

@@ -77,10 +77,15 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
         raise InputError("[split] kind = 'column' needs a data set with named columns: a table, or one of the hub")
     values = np.array([None if v is None else str(v) for v in read(str(split.column))])
     unnamed = [i for i, value in enumerate(values) if value is None]
-    if unnamed:
-        raise InputError(f"[split] column {split.column!r} is missing in row {unnamed[0] + 1}; say whose row it is")
-    names, whose, sizes = np.unique(values.astype(str), return_inverse=True, return_counts=True)
-    order = np.argsort(whose, kind="stable")
+    if unnamed and split.unnamed == "refuse":
+        more = f" and {len(unnamed) - 1} more" if len(unnamed) > 1 else ""
+        raise InputError(
+            f"[split] column {split.column!r} is missing in row {unnamed[0] + 1}{more}; say whose row it is, or leave such rows out by "
+            "--unnamed drop"
+        )
+    named = np.array([i for i, value in enumerate(values) if value is not None], dtype=np.int64)
+    names, whose, sizes = np.unique(values[named].astype(str), return_inverse=True, return_counts=True)
+    order = named[np.argsort(whose, kind="stable")]
     rows = dict(zip(names.tolist(), np.split(order, np.cumsum(sizes)[:-1]), strict=True))
     large = {name: at for name, at in rows.items() if len(at) >= split.minimum}
     if not large:
@@ -98,6 +103,7 @@ def _by_column(split: Split, read: ReadColumn | None, seed: int) -> Dealt:
     seen = sorted(drawn[split.unseen : split.unseen + split.count] if split.count else drawn[split.unseen :])
     small = len(rows) - len(large)
     note = [f"{small} values of {split.column} with fewer than {split.minimum} rows are left out"] if small else []
+    note += [f"{len(unnamed)} rows without {split.column} were left out"] if unnamed else []
     dealt = _dealt(split, {n: large[n] for n in seen}, {n: large[n] for n in unseen}, seed, *note)
     return replace(dealt, columns=(str(split.column),))
 

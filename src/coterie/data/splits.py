@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 
 __all__ = [
     "Index",
@@ -92,8 +92,10 @@ def dirichlet(labels: ArrayLike, n: int, alpha: float, *, seed: int = 0, minimum
     """
     classes = _classes(labels, "dirichlet")
     _check_clients(n, len(classes))
-    require(alpha > 0, f"alpha = {alpha!r} must be a number above 0 (try .5)")
-    require(minimum * n <= len(classes), f"{n} clients with {minimum} rows each need more than {len(classes)} rows")
+    if alpha <= 0:
+        raise InputError(f"alpha = {alpha!r} must be a number above 0 (try .5)")
+    if minimum * n > len(classes):
+        raise InputError(f"{n} clients with {minimum} rows each need more than {len(classes)} rows")
     rows_of = [np.flatnonzero(classes == c) for c in np.unique(classes)]
     for attempt in range(_ATTEMPTS):
         rng = generator(seed, "dirichlet", str(attempt))
@@ -135,13 +137,15 @@ def shards(
     """
     classes = _classes(labels, "shards")
     _check_clients(n, len(classes))
-    require(shards_per_client >= 1, f"shards_per_client = {shards_per_client} must be at least 1")
+    if shards_per_client < 1:
+        raise InputError(f"shards_per_client = {shards_per_client} must be at least 1")
     wanted = n * shards_per_client
     rng = generator(seed, "shards")
     shuffled = rng.permutation(len(classes))
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
     if shard_size is None:
-        require(wanted <= len(order), f"{n} clients x {shards_per_client} shards need at least {wanted} rows")
+        if wanted > len(order):
+            raise InputError(f"{n} clients x {shards_per_client} shards need at least {wanted} rows")
         pieces = np.array_split(order, wanted)
     else:
         count = _shard_count(n, shards_per_client, shard_size, len(order))
@@ -162,10 +166,10 @@ def _twins_first(
         if len(np.unique(classes[piece])) == 1:
             of_class.setdefault(classes[piece[0]], []).append(i)
     enough = [c for c in sorted(of_class) if len(of_class[c]) >= twins]
-    require(
-        len(enough) >= each,
-        f"twins = {twins} need {each} classes with as many whole shards each, and there are {len(enough)}; lower shard_size",
-    )
+    if len(enough) < each:
+        raise InputError(
+            f"twins = {twins} need {each} classes with as many whole shards each, and there are {len(enough)}; lower shard_size"
+        )
     drawn = [rng.permutation(of_class[enough[c]])[:twins] for c in rng.permutation(len(enough))[:each]]
     first = [int(shard[t]) for t in range(twins) for shard in drawn]
     return [pieces[i] for i in [*first, *(i for i in range(len(pieces)) if i not in first)]]
@@ -173,13 +177,14 @@ def _twins_first(
 
 def _shard_count(n: int, shards_per_client: int, shard_size: int, rows: int) -> int:
     """Shards of `shard_size` in so many rows; enough for all clients."""
-    require(shard_size >= 1, f"shard_size = {shard_size} must be at least 1")
+    if shard_size < 1:
+        raise InputError(f"shard_size = {shard_size} must be at least 1")
     wanted, count = n * shards_per_client, rows // shard_size
-    require(
-        wanted <= count,
-        f"{n} clients x {shards_per_client} shards are {wanted} shards, but {rows} rows give only {count} of "
-        f"{shard_size} rows; lower one of the three",
-    )
+    if wanted > count:
+        raise InputError(
+            f"{n} clients x {shards_per_client} shards are {wanted} shards, but {rows} rows give only {count} of "
+            f"{shard_size} rows; lower one of the three"
+        )
     return count
 
 
@@ -206,22 +211,23 @@ def clusters(
     values = _classes(labels, "clusters")
     _check_clients(n, len(values))
     known = np.unique(values)
-    require(
-        clusters * labels_per_cluster <= len(known),
-        f"{clusters} clusters x {labels_per_cluster} labels need {clusters * labels_per_cluster} classes, but there are "
-        f"{len(known)}; lower one of the two",
-    )
-    require(n >= clusters, f"{n} clients cannot fill {clusters} clusters; lower `clusters` or raise `clients`")
+    if clusters * labels_per_cluster > len(known):
+        raise InputError(
+            f"{clusters} clusters x {labels_per_cluster} labels need {clusters * labels_per_cluster} classes, but there are "
+            f"{len(known)}; lower one of the two"
+        )
+    if n < clusters:
+        raise InputError(f"{n} clients cannot fill {clusters} clusters; lower `clusters` or raise `clients`")
     rng = generator(seed, "clusters")
     own = rng.permutation(known)[: clusters * labels_per_cluster].reshape(clusters, labels_per_cluster)
     member = rng.permutation(np.arange(n) % clusters)
     out = [np.zeros(0, dtype=np.int64)] * n
     for c in range(clusters):
         rows, clients = rng.permutation(np.flatnonzero(np.isin(values, own[c]))), np.flatnonzero(member == c)
-        require(
-            len(rows) >= len(clients),
-            f"{len(rows)} rows cannot be split over the {len(clients)} clients of a cluster; lower `clients`",
-        )
+        if len(rows) < len(clients):
+            raise InputError(
+                f"{len(rows)} rows cannot be split over the {len(clients)} clients of a cluster; lower `clients`"
+            )
         for i, part in zip(clients, np.array_split(rows, len(clients)), strict=True):
             out[i] = np.sort(part)
     return out
@@ -246,7 +252,8 @@ def mixed(
     """
     classes = _classes(labels, "mixed")
     _check_clients(n, len(classes))
-    require(0 <= nr <= 1, f"nr = {nr!r} must be a number from 0 to 1 (the paper has .95 and .98)")
+    if not 0 <= nr <= 1:
+        raise InputError(f"nr = {nr!r} must be a number from 0 to 1 (the paper has .95 and .98)")
     count = _shard_count(n, shards_per_client, shard_size, len(classes))
     rng = generator(seed, "mixed")
     uniform = round((1 - nr) * shard_size)
@@ -279,19 +286,20 @@ def target_groups(
         seed: Seed of all that is drawn.
     """
     classes = _classes(labels, "target-groups")
-    require(0 < alpha <= 1, f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
+    if not 0 < alpha <= 1:
+        raise InputError(f"alpha = {alpha!r} must be a share above 0 and at most 1 for target-groups")
     present = np.unique(classes)
-    require(
-        bool(np.isin(np.arange(10), present).all()),
-        f"the split 'target-groups' needs rows of the classes 0 to 9, but there are {present[:10].tolist()}",
-    )
+    if not np.isin(np.arange(10), present).all():
+        raise InputError(
+            f"the split 'target-groups' needs rows of the classes 0 to 9, but there are {present[:10].tolist()}"
+        )
     rng = generator(seed, "target-groups")
     rows = [rng.permutation(np.flatnonzero(classes == c)) for c in range(10)]
     for c in range(3):
-        require(
-            held_out < len(rows[c]),
-            f"held_out = {held_out} rows of class {c} leave nothing of its {len(rows[c])} to train on; lower held_out",
-        )
+        if held_out >= len(rows[c]):
+            raise InputError(
+                f"held_out = {held_out} rows of class {c} leave nothing of its {len(rows[c])} to train on; lower held_out"
+            )
     validation = np.sort(np.concatenate([r[:held_out] for r in rows[:3]]))
     stock = [_by_turns([r[held_out:] for r in rows[:3]]), _by_turns(rows[3:6]), _by_turns(rows[6:])]
 
@@ -304,13 +312,16 @@ def target_groups(
         size + 10 * wanted(size)[0] > len(stock[0]) or 10 * wanted(size)[1] > len(stock[1]) or 9 * size > len(stock[2])
     ):
         size -= 1
-    require(size >= 3, f"{len(classes)} rows are too few for 20 clients of 3 classes; give more rows or lower held_out")
-    if isinstance(rows_per_client, int):
-        require(
-            rows_per_client <= size,
-            f"rows_per_client = {rows_per_client} is more than the {size} that the classes allow; give more rows, lower it, or "
-            'take "most"',
+    if size < 3:
+        raise InputError(
+            f"{len(classes)} rows are too few for 20 clients of 3 classes; give more rows or lower held_out"
         )
+    if isinstance(rows_per_client, int):
+        if rows_per_client > size:
+            raise InputError(
+                f"rows_per_client = {rows_per_client} is more than the {size} that the classes allow; give more rows, lower it, or "
+                'take "most"'
+            )
         size = rows_per_client
     shared, other = wanted(size)
     lists = {"target": stock[0][:size]}
@@ -351,9 +362,15 @@ def _by_turns(groups: list[Index]) -> Index:
 
 
 def stratified(
-    labels: ArrayLike | None, fractions: Mapping[str, float], *, seed: int, name: str, n: int | None = None
+    labels: ArrayLike | None,
+    fractions: Mapping[str, float],
+    *,
+    seed: int,
+    name: str,
+    n: int | None = None,
+    groups: Index | None = None,
 ) -> dict[str, Index]:
-    """One client's rows in parts of the given `fractions`, every class in about these proportions.
+    """Return one client's rows in parts of the given `fractions`, every class in about these proportions.
 
     Parts are within one row of their share. Every class has a row in the first part (training) as far as rows suffice,
     and so has every client. `labels` [rows] of any type; None (with `n` rows) splits at random.
@@ -364,6 +381,7 @@ def stratified(
         seed: Seed of the split.
         name: Name of the client.
         n: Number of rows where there are no labels.
+        groups: Number of the group of each row, [rows]: rows of one stay together, and count as one row of their commonest class.
 
     >>> parts = stratified([0, 0, 0, 1, 1, 1], {"train": 2 / 3, "test": 1 / 3}, seed=0, name="a")
     >>> {k: len(v) for k, v in parts.items()}
@@ -371,6 +389,11 @@ def stratified(
     """
     values = np.zeros(n or 0, dtype=np.int64) if labels is None else np.asarray(labels)
     codes = np.unique(values, return_inverse=True)[1] if values.ndim == 1 else np.zeros(len(values), dtype=np.int64)
+    if groups is not None:
+        table = np.zeros((int(groups.max()) + 1, int(codes.max()) + 1))
+        np.add.at(table, (groups, codes), 1)
+        units = stratified(table.argmax(axis=1), fractions, seed=seed, name=name)
+        return {key: np.flatnonzero(np.isin(groups, at)) for key, at in units.items()}
     rng = generator(seed, "parts", name)
     count = int(codes.max()) + 1 if len(codes) else 0
     # Rows class by class, in a random order of classes and of rows within a class; walking down this list with the
@@ -402,7 +425,8 @@ def label_mix(own: ArrayLike, pool: ArrayLike, *, seed: int = 0, name: str = "")
     known, counts = np.unique(mine, return_counts=True)
     there = [np.flatnonzero(those == c) for c in known]
     lacking = [int(c) for c, at in zip(known, there, strict=True) if not len(at)]
-    require(not lacking, f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
+    if lacking:
+        raise InputError(f"client {name!r} has rows of class {lacking[:1]}, which the standard test set lacks")
     scale = min(len(at) / count for at, count in zip(there, counts, strict=True))
     drawn = []
     for c, at, count in zip(known, there, counts, strict=True):
@@ -447,13 +471,15 @@ def _classes(labels: ArrayLike, kind: str) -> NDArray[Any]:
     array = np.asarray(labels)
     if np.ma.is_masked(labels):
         raise InputError(f"the split {kind!r} has masked labels; put a class in their place, say by .filled(...)")
-    require(
-        array.ndim == 1 and not np.issubdtype(array.dtype, np.floating),
-        f"the split {kind!r} needs one class per row, but labels are {array.dtype} {list(array.shape)}; use 'iid'",
-    )
+    if array.ndim != 1 or np.issubdtype(array.dtype, np.floating):
+        raise InputError(
+            f"the split {kind!r} needs one class per row, but labels are {array.dtype} {list(array.shape)}; use 'iid'"
+        )
     return array
 
 
 def _check_clients(n: int, rows: int) -> None:
-    require(n >= 1, f"clients = {n} must be at least 1")
-    require(n <= rows, f"{rows} rows cannot be split over {n} clients; lower `clients`")
+    if n < 1:
+        raise InputError(f"clients = {n} must be at least 1")
+    if n > rows:
+        raise InputError(f"{rows} rows cannot be split over {n} clients; lower `clients`")

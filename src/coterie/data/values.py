@@ -24,6 +24,7 @@ __all__ = [
     "names_as_texts",
     "plain_array",
     "read_items",
+    "refuse_masked",
     "refuse_others",
     "stack",
     "strata",
@@ -85,15 +86,20 @@ def _tensor(value: Any, who: str) -> Tensor:
     return tensor
 
 
-def plain_array(value: Any, who: str) -> NDArray[Any]:
-    """Return an array, or lists of numbers or of arrays, as numpy's plain array. Raises `InputError` for masked values."""
-    parts = value if isinstance(value, list | tuple) else (value,)
-    for part in parts:
-        if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
+def refuse_masked(value: Any, who: str) -> None:
+    """Raise `InputError` for masked values of an array, or of a list of arrays."""
+    for part in value if isinstance(value, list | tuple) else (value,):
+        masked = int(np.ma.getmaskarray(part).sum()) if isinstance(part, np.ma.MaskedArray) else 0
+        if masked:
             raise InputError(
-                f"{who} have {np.ma.count_masked(part)} masked values, which would be read as what lies beneath; put a number in "
+                f"{who} have {masked} masked values, which would be read as what lies beneath; put a number in "
                 "their place, say by .filled(...), or leave those rows out"
             )
+
+
+def plain_array(value: Any, who: str) -> NDArray[Any]:
+    """Return an array, or lists of numbers or of arrays, as numpy's plain array. Raises `InputError` for masked values."""
+    refuse_masked(value, who)
     return np.asarray(value)
 
 

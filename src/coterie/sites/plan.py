@@ -115,6 +115,10 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     require(lie is None, f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
     require(tuned is None, f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
+    if experiment.folds:
+        raise InputError(
+            f"{path}, [split]: folds are for one machine, since a site has one split a seed; set folds = 0"
+        )
     _check_filters(experiment, path)
     require(type(experiment.engine) is InProcess, f"{path}: [engine] does not go with [deploy]; drop it")
     return experiment

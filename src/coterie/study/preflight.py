@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie import models
 from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
-from coterie.base.errors import require
+from coterie.base.errors import InputError, require
 from coterie.base.metric_names import short_names
 from coterie.base.vector import copied
 from coterie.compute.metrics import find_metrics
@@ -43,6 +43,9 @@ __all__ = [
 def check_everything(experiment: Experiment, clients: Clients) -> None:
     """Find before any training what a run would stumble over: unknown targets, participants, devices, shapes, labels."""
     run = experiment.run
+    if "folder" in experiment.data and clients.questions:
+        more = f" ({len(clients.questions) - 1} more: coterie check)" if len(clients.questions) > 1 else ""
+        raise InputError(f"{clients.questions[0]}{more}")
     most = len(clients)
     require(
         run.clients_per_round is None or run.clients_per_round <= most,

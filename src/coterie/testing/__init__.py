@@ -112,8 +112,8 @@ def check_metric(metric: Any) -> Mapping[str, str]:
 
 def _subject(given: Any, registry: Registry) -> Any:
     value = registry.find(given) if isinstance(given, str) else given
-    instance = value() if isinstance(value, type) else value
-    return registry.check_value(instance, "") if registry.base is not None else instance
+    plugin = value() if isinstance(value, type) else value
+    return registry.check_value(plugin, "") if registry.base is not None else plugin
 
 
 def _hold(subject: Any, trial: Any, laws: Sequence[Law]) -> Mapping[str, str]:

@@ -56,6 +56,25 @@ LONGEST = 300
 FEW_CATEGORIES = 30
 """Texts up to so many are taken for categories without a remark."""
 
+_EVENTS = frozenset(
+    {"event", "status", "death", "died", "dead", "deceased", "death event", "relapse", "recurrence", "censored"}
+)
+_TIMES = frozenset(
+    {
+        "time",
+        "survival",
+        "survival time",
+        "survival months",
+        "survival days",
+        "follow up",
+        "followup",
+        "follow up time",
+        "duration",
+    }
+    | {"time to event", "days to event", "days to death", "os time", "futime"}
+)
+"""What a label is called that says whether something happened, and the column beside it that says when (survival analysis)."""
+
 Told = dict[str, dict[str, Any]]
 
 
@@ -104,6 +123,8 @@ def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guar
     for column in (c for c in ordered if c not in settings.dropped()):
         with guard():
             spec, notes = _column(column, said, column in settings.categorical)
+            if spec is not None and column not in settings.keep and _is_time_to(str(settings.label), column, spec):
+                spec, notes = None, [f"the time beside {settings.label}, known only afterwards; keep uses it"]
             if spec is not None:
                 columns.append(spec)
             for note in notes:
@@ -125,6 +146,11 @@ def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guar
         + [f"left out: {', '.join(gone)} ({reason})" for reason, gone in left_out.items()]
         + [f"{', '.join(named)}: {remark}" for remark, named in remarks.items()],
     }
+
+
+def _is_time_to(label: str, column: str, spec: ColumnRecipe) -> bool:
+    """Return True if a column of numbers is probably the time after which an event was seen, or was not."""
+    return spec["kind"] == "number" and fold(label) in _EVENTS and fold(column) in _TIMES
 
 
 def _near_names(said: Told, columns: set[str]) -> Iterator[str]:

@@ -112,7 +112,8 @@ class Reading:
                 raise InputError(f"{source} has no column {name!r}, which drop names; {nearest(name, have)}")
 
     def _renamed(self, header: Sequence[str]) -> list[str]:
-        return [self.rename.get(name, name) if self.rename.get(name) not in header else name for name in header]
+        have = set(header)
+        return [self.rename.get(name, name) if self.rename.get(name) not in have else name for name in header]
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ class Table:
         parts: row numbers of train, validation and test; empty before the split.
         notes: sentences about what reading left out.
         renamed: columns of the source that have another name here.
+        groups: int64 [rows], the same number for rows that belong together; None where nobody says so.
     """
 
     name: str
@@ -134,6 +136,7 @@ class Table:
     parts: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     renamed: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -355,9 +358,10 @@ def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> 
     if "text" not in kinds.values() and not bounds_alone and len(units) <= _FEW_UNITS:
         first = _first("text", texts, odd)
         return None if first is None else (kinds[first[2]], *first[1:])
-    slips = sum(text in odd for text in texts)
-    few = 4 * slips <= sum(text is not None for text in texts) or 4 * len(odd) <= len(read)
-    if len(numbers) >= _ENOUGH_NUMBERS and few:
+    if len(numbers) < _ENOUGH_NUMBERS:
+        return None
+    slips = sum(map(odd.__contains__, texts))
+    if 4 * slips <= sum(text is not None for text in texts) or 4 * len(odd) <= len(read):
         return _first("text", texts, odd)
     return None
 

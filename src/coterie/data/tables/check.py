@@ -15,6 +15,7 @@ import numpy as np
 
 from coterie.base.errors import InputError
 from coterie.base.files import found
+from coterie.base.rows import named
 from coterie.base.spelling import fold, spell
 from coterie.config.data import Split, Tables
 from coterie.data.tables.agreement import Draft, draft_recipe
@@ -24,12 +25,13 @@ from coterie.data.tables.folder import (
     check_names,
     deal_table,
     fit_to,
+    from_folder,
     from_tables,
     label_of,
     ready_tables,
     within,
 )
-from coterie.data.tables.read import files_of, notes_on_other_files, read, reading_of
+from coterie.data.tables.read import files_of, holds_arrays, notes_on_other_files, read, reading_of
 from coterie.data.tables.recipe import TableCohort, describe
 
 __all__ = ["Drift", "Facts", "TableCheck", "check_folder", "check_tables", "facts_of", "short"]
@@ -82,7 +84,7 @@ class TableCheck:
     """What `check_tables` found.
 
     Attributes:
-        problems: sentences; with one of them no run would start.
+        problems: sentences; with one of them no run would start. Questions, each with the setting for either answer, are among them.
         notes: sentences about what a run would leave out, map or impute.
         label: the column to predict; None if that is not known.
         columns: by column and client, in the order of the tables.
@@ -137,6 +139,8 @@ def check_folder(
     """
     settings = tables if label is None else replace(tables, label=label)
     path, problems = Path(path), _Problems()
+    if path.is_dir() and holds_arrays(next(iter(files_of(path).values())), settings.arrays):
+        return _check_arrays(path, settings, split, seed)
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
     if found(path, Path.is_file):
@@ -153,6 +157,23 @@ def check_folder(
         notes = tuple(notes_on_other_files(path))
     checked = check_tables(by_client, settings, problems, seed=seed, split=split)
     return replace(checked, notes=(*checked.notes, *notes))
+
+
+def _check_arrays(path: Path, settings: Tables, split: Split | Mapping[str, Any] | None, seed: int) -> TableCheck:
+    """Check a folder of arrays: what stops a run, and the rows, shapes and classes of each client."""
+    try:
+        clients = from_folder(path, tables=settings, split=split, seed=seed)
+    except InputError as error:
+        return TableCheck((str(error),), (), None, {}, ())
+    columns: dict[str, dict[str, Facts]] = {}
+    for client in clients:
+        parts = [part for _, part in client.parts()]
+        rows = sum(map(len, parts))
+        for key, tensor in named(parts[0].read()).items():
+            columns.setdefault(key, {})[client.name] = Facts(f"array {list(tensor.shape[1:])}", rows, 0.0)
+        labels = Column("text", None, np.array([str(v) for part in parts for v in part.labels.tolist()], dtype=object))
+        columns.setdefault("label", {})[client.name] = facts_of(labels)
+    return TableCheck((), clients.notes, "label", columns, ())
 
 
 def check_tables(
@@ -193,6 +214,7 @@ def check_tables(
         with collected.noted():
             whole = from_tables(tables, settings, "a folder of tables", name="checked", seed=seed, split=split)
             notes = list(whole.notes)
+            collected += whole.questions
     order = list(dict.fromkeys(c for table in tables.values() for c in table.columns))
     columns = {c: {n: facts_of(t.columns[c]) for n, t in tables.items() if c in t.columns} for c in order}
     if label is not None and draft is not None and draft["label"].get("task") == "classification":

@@ -31,7 +31,7 @@ from coterie.data.tables.read import (
     reading_of,
 )
 from coterie.data.tables.recipe import Encoded, Recipe, TableCohort, encode
-from coterie.data.tables.suspicions import suspicions
+from coterie.data.tables.suspicions import questions, suspicions
 from coterie.data.tensors import from_tensors
 from coterie.data.values import names_as_texts
 
@@ -176,7 +176,8 @@ def deal_table(
 
     dealt = deal(rule, np.zeros(len(ready)) if labels is None else labels, seed=seed, column=column)
     inputs = replace(ready, columns={key: c for key, c in ready.columns.items() if key not in dealt.columns})
-    return {name: _choose_rows(inputs, name, rows) for name, rows in dealt.clients.items()}, (*notes, *dealt.notes)
+    tables = {name: _choose_rows(inputs, name, rows) for name, rows in dealt.clients.items()}
+    return tables, (*table.notes, *notes, *dealt.notes)
 
 
 def within(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -187,7 +188,9 @@ def within(split: Split | Mapping[str, Any] | None) -> dict[str, Any]:
 def _choose_rows(table: Table, name: str, rows: NDArray[np.int64]) -> Table:
     keep = np.zeros(len(table), dtype=bool)
     keep[rows] = True
-    return replace(table, name=name, columns={key: _filter(column, keep) for key, column in table.columns.items()})
+    return replace(
+        table, name=name, notes=(), columns={key: _filter(column, keep) for key, column in table.columns.items()}
+    )
 
 
 def _from_array_files(
@@ -271,15 +274,15 @@ def from_tables(
         client, more = encode_client(table, recipe)
         clients.append(client)
         notes += more
-    doubts = suspicions(clients, cohort.tables, recipe)
+    doubts, asked = suspicions(clients, cohort.tables, recipe), questions(clients, cohort.tables, recipe, settings)
     classes = recipe["label"]["classes"]
     server = None if settings.server_file is None else server_rows(settings.server_file, recipe)
-    out = Clients(
-        clients, name=name, classes=classes, recipe=recipe, notes=[*doubts, *recipe["notes"], *notes], server=server
-    )
+    sentences = tuple(dict.fromkeys([*doubts, *recipe["notes"], *notes]))
+    out = Clients(clients, name=name, classes=classes, recipe=recipe, notes=sentences, server=server)
     if classes and bool((out.train.labels == out.train.labels[0]).all()):
         only = classes[int(out.train.labels[0])]
         raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
+    out.questions = tuple(asked)
     return out
 
 
@@ -355,8 +358,9 @@ def encode_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]
     rows = encode(table, recipe)
     whole = _as_part(rows, table.source)
     parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
-    client = Client(table.name, parts["train"], parts.get("validation"), parts.get("test"), table.parts.get("test"))
-    return client, rows.notes
+    groups = None if table.groups is None else {key: table.groups[table.parts[key]] for key in parts}
+    numbers = table.parts.get("test")
+    return Client(table.name, parts["train"], parts.get("validation"), parts.get("test"), numbers, groups), rows.notes
 
 
 def ready_tables(
@@ -367,6 +371,7 @@ def ready_tables(
     notes: list[str] = []
     for client in sorted(tables):
         table, dropped = _labelled(_mapped(tables[client], settings), settings)
+        table = _grouped(table, settings)
         notes += [*table.notes, *dropped]
         if len(table) < _FEWEST_ROWS:
             raise InputError(
@@ -396,6 +401,24 @@ def _labelled(table: Table, settings: Tables) -> tuple[Table, list[str]]:
         raise InputError(f"{table.source}: label {label!r} is missing in every row; remove the file")
     columns = {key: _filter(column, present) for key, column in table.columns.items()}
     return replace(table, columns=columns), [f"{table.name}: {len(missing)} rows without {label} were left out"]
+
+
+def _grouped(table: Table, settings: Tables) -> Table:
+    """Return `table` without the column of the user's `group`, whose values say which rows belong together."""
+    group = settings.group
+    if group is None:
+        return table
+    if group == settings.label:
+        raise InputError(f"group = {group!r} is the label; name the column that says which rows belong together")
+    if group not in table.columns:
+        raise InputError(f"{table.source} has no column {group!r} (group); {nearest(group, table.columns)}")
+    column = table.columns[group]
+    if not column.present.all():
+        raise InputError(
+            f"{table.source}: {group!r} is missing in data row {int(np.argmin(column.present)) + 1}; say whose row it is"
+        )
+    groups = np.unique(column.spelled.astype(str), return_inverse=True)[1].astype(np.int64)
+    return replace(table, columns={key: c for key, c in table.columns.items() if key != group}, groups=groups)
 
 
 def _mapped(table: Table, settings: Tables) -> Table:
@@ -429,7 +452,9 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     split_column = settings.split_column
     if split_column is None:
         strata = _strata(table.columns[str(settings.label)], settings)
-        parts = stratified(strata, split.parts, seed=split.seeded(seed), name=table.name, n=len(table))
+        parts = stratified(
+            strata, split.parts, seed=split.seeded(seed), name=table.name, n=len(table), groups=table.groups
+        )
         return replace(table, parts=parts)
     if split_column not in table.columns:
         raise InputError(f"{table.source} has no column {split_column!r} (split_column); add it or drop that setting")

@@ -13,9 +13,10 @@ import numpy as np
 
 from coterie.base.errors import InputError
 from coterie.base.files import check_name, found
-from coterie.base.spelling import legible, listing
+from coterie.base.spelling import fold, legible, listing
 from coterie.config.data import EVERY_FILE, Tables
-from coterie.data.tables.cells import Column, Comma, Reading, Table, from_numbers, from_texts
+from coterie.data.tables.blocks import parse
+from coterie.data.tables.cells import Column, Comma, Reading, Table, from_numbers, from_texts, number
 
 __all__ = [
     "SUFFIXES",
@@ -164,17 +165,29 @@ def cells_of(path: str | Path) -> dict[str, Sequence[str]]:
         table = _parquet_table(path)
         columns = [["" if v is None else str(v) for v in column.to_pylist()] for column in table.columns]
         return dict(zip(table.column_names, columns, strict=True))
-    header, cells = _xlsx_cells(path) if path.suffix.lower() == ".xlsx" else _csv_cells(path)[:2]
+    header, cells = _xlsx_cells(path) if path.suffix.lower() == ".xlsx" else _csv_cells(path, *_csv_text(path))
     return dict(zip(header, cells, strict=True))
 
 
 def _csv(path: Path, reading: Reading) -> Columns:
-    header, cells, comma = _csv_cells(path)
-    return header, lambda i, key: _texts(cells[i], key, reading, comma=comma)
+    text, separator = _csv_text(path)
+    plain = parse(text, separator)
+    if plain is None:
+        header, cells = _csv_cells(path, text, separator)
+        return header, lambda i, key: _texts(cells[i], key, reading, comma=_comma(separator, text))
+
+    def column(i: int, key: str) -> Column:
+        if i in plain.numbers and key not in reading.categorical:
+            codes = {fold(str(code)) for code in reading.missing.get(key, ())}
+            if all(number(code) is not None for code in codes):
+                return from_numbers(plain.numbers[i], reading.missing.get(key, ()))
+        return _texts(plain.cells(i), key, reading, comma=_comma(separator, text))
+
+    return plain.header, column
 
 
-def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
-    """Header and columns of a text file; the separator is the one of , ; tab | that cuts the first lines into most equal parts."""
+def _csv_text(path: Path) -> tuple[str, str]:
+    """Return the text of a file and its separator: the one of , ; tab | that cuts the first lines into most equal parts."""
     try:
         raw = path.read_bytes()
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
@@ -184,7 +197,11 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
     if nul >= 0:
         raise InputError(f'{path} is not UTF-8 text (character {nul} is NUL); save it as "CSV UTF-8"')
     text = re.sub(r"\Asep=.\r?(?=\n)", "", text)  # a word to Excel, which the first lines say as well
-    separator = _separator([line for line in text.split("\n", 20)[:20] if line.strip()])
+    return text, _separator([line for line in text.split("\n", 20)[:20] if line.strip()])
+
+
+def _csv_cells(path: Path, text: str, separator: str) -> tuple[list[str], list[Sequence[str]]]:
+    """Return header and columns of the text of a file."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     header: list[str] = []
     rows: list[list[str]] = []
@@ -213,7 +230,7 @@ def _csv_cells(path: Path) -> tuple[list[str], list[Sequence[str]], Comma]:
     if not header:
         raise InputError(f"{path} is empty; give it a header line and rows, or remove it")
     cells: list[Sequence[str]] = list(zip(*rows, strict=True)) if rows else [()] * len(header)
-    return header, cells, _comma(separator, text)
+    return header, cells
 
 
 def _comma(separator: str, text: str) -> Comma:

@@ -202,10 +202,13 @@ def _describe_column(name: str, column: Column, train: NDArray[np.int64], chosen
         out["identifier"] = whole and 2 * distinct >= len(numbers) and names_rows(name)
     elif column.kind == "text" or (chosen and column.kind in ("number", "boolean")):
         present = [str(t) for t in column.spelled[train] if t is not None]
-        counts = Counter(map(fold, present))
-        unique = len(set(present)) == len(present)
-        categories = [text for text in sorted(set(present)) if counts[fold(text)] >= rare]
-        out["pooled"] = len(categories) < len(set(present))
+        spelled = Counter(present)
+        counts = Counter[str]()
+        for text, count in spelled.items():
+            counts[fold(text)] += count
+        unique = len(spelled) == len(present)
+        categories = [text for text in sorted(spelled) if counts[fold(text)] >= rare]
+        out["pooled"] = len(categories) < len(spelled)
         out["identifier"] = unique and len(present) >= ENOUGH_TO_TELL
         out["unique"] = unique
         hidden = not chosen and (out["identifier"] or len(categories) > MANY_CATEGORIES)
@@ -328,10 +331,9 @@ def _one_hot(column: Column, spec: ColumnRecipe, out: NDArray[np.float32], sourc
     texts = column.spelled
     values = {str(text) for text in texts if text is not None}
     place = {text: position.get(text, folded.get(fold(text), others)) for text in values}
-    for row, text in enumerate(texts):
-        j = place.get(text)
-        if j is not None:
-            out[row, j] = 1.0
+    columns = np.array([-1 if (j := place.get(text)) is None else j for text in texts.tolist()], dtype=np.int64)
+    rows = np.flatnonzero(columns >= 0)
+    out[rows, columns[rows]] = 1.0
     unknown = [repr(text) for text in sorted(values) if place[text] is None]
     if not unknown:
         return []

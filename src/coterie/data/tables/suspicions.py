@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,26 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Client
 from coterie.base.rows import Part
-from coterie.base.spelling import listing, names_rows, spell
+from coterie.base.spelling import listing, names_rows, quoted, spell
+from coterie.config.data import Tables
 from coterie.data.tables.cells import Table
 from coterie.data.tables.recipe import Recipe
 
-__all__ = ["suspicions"]
+__all__ = ["questions", "suspicions"]
 
 _FEWEST_ROWS = 30  # training rows from which on no column says the label by chance
+_FEWEST_PATIENTS = 5  # values of a client from which on they may be patients
+_REPEATED = 1.2  # rows of a value, on average, from which on they are not there by a slip
+_FEWEST_COUNTS = 5  # whole numbers from which on they may be counts as well as classes
+_FEWEST_CASES = 15  # training rows of each class from which on a column hardly tells them apart by chance
+_LOOKED_AT = 4096  # training rows, evenly over all, by which columns are looked at one by one
+_TELLING = 0.95  # area under the ROC curve of one column from which on it may say the label
 _SHARED = 0.2  # share of a client's rows that others have, too, from which on it is no coincidence
 _DISTINCT = 0.9  # share of different rows at one client below which equal rows mean nothing
 _ENOUGH = 20  # numbers from which on one can be far from all others
 _GAP = 3.0  # ranges of all others from which on a number is far from them
 _FAR_OFF = 3  # numbers at one end that can be far from all others together, such as several codes
+_NONE = np.zeros(0)
 _CODE = re.compile(r"-?(9+[78]?|77+|88+)|-1")
 
 Array = NDArray[Any]
@@ -41,58 +48,193 @@ def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recip
     ]
     notes += [f"rows that other clients have too: {listing(copied)}; the same patients?"]
     doubts = [note for note, some in zip(notes, (columns, filled, copied), strict=True) if some]
-    return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe)]
+    return [*doubts, *_of_one_patient(tables, recipe), *_of_numbers(tables, recipe), *_of_codes(tables, recipe)]
+
+
+def _are_one_and_two(numbers: Array | None) -> bool:
+    if numbers is None or (numbers[0] not in (1.0, 2.0) and not np.isnan(numbers[0])):
+        return False
+    return np.unique(numbers[~np.isnan(numbers)]).tolist() == [1.0, 2.0]
+
+
+def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
+    """Return a note on columns that hold nothing but 1 and 2 at every client: codes, such as of a sex, which are read as numbers."""
+    names = [column["name"] for column in recipe["columns"] if column["kind"] == "number"]
+    codes = [name for name in names if all(_are_one_and_two(table.columns[name].numbers) for table in tables)]
+    return [f"{listing(codes)}: 1 and 2 are read as numbers; name codes in categorical"] if codes else []
+
+
+def questions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables) -> list[str]:
+    """Return sentences about what may make results wrong, each with the setting for either answer; nothing that is answered."""
+    return [
+        *_on_patients(tables, recipe, settings),
+        *_on_the_task(tables, recipe, settings),
+        *_on_telling_columns(clients, tables, recipe, settings),
+        *_on_units(recipe, settings),
+    ]
+
+
+def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask of a column that names patients, and has several rows for them, whether these belong together."""
+    if settings.group is not None:
+        return
+    for name in tables[0].columns:
+        if name == recipe["label"]["column"] or name in settings.keep or not names_rows(name):
+            continue
+        values = [table.columns[name].spelled for table in tables if name in table.columns]
+        different = sum(len({value for value in own if value is not None}) for own in values)
+        total = sum(map(len, values))
+        if (
+            len(values) == len(tables)
+            and different >= _FEWEST_PATIENTS * len(tables)
+            and total >= _REPEATED * different
+        ):
+            yield (
+                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then group = {quoted(name)} "
+                f"(--group), else keep = [{quoted(name)}] to use it as it is"
+            )
+            return
+
+
+def _on_the_task(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask whether whole numbers are classes or counts."""
+    label = recipe["label"]
+    chosen = settings.task or settings.classes or settings.above is not None
+    if chosen or label["kind"] != "number" or not len(label["values"]) >= _FEWEST_COUNTS or not label["classes"]:
+        return
+    low, high = label["values"][0], label["values"][-1]
+    yield (
+        f"label {label['column']} is one of {len(label['values'])} numbers from {low} to {high}; are they a quantity, such as a count? "
+        "Then --task regression, else --task classification"
+    )
+
+
+def _on_telling_columns(
+    clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe, settings: Tables
+) -> Iterator[str]:
+    """Ask whether columns are known beforehand that tell two classes apart by themselves, or by where they have no value."""
+    labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
+    columns = _that_say_the_label([client.train for client in clients], recipe)
+    columns += _filled_by_the_label(clients, tables, recipe)
+    if (
+        len(recipe["label"]["classes"]) == 2
+        and np.bincount(labels.astype(np.int64), minlength=2).min() >= _FEWEST_CASES
+    ):
+        step = -(-len(labels) // _LOOKED_AT)
+        looked = [table.parts["train"][i::step] for i, table in zip(_starts(clients, step), tables, strict=True)]
+        cases = labels[::step]
+        for name in (c["name"] for c in recipe["columns"] if c["kind"] == "number"):
+            own = (table.columns[name].numbers for table in tables)
+            values = np.concatenate(
+                [np.full(len(at), np.nan) if v is None else v[at] for v, at in zip(own, looked, strict=True)]
+            )
+            there = ~np.isnan(values)
+            if _auc(values[there], cases[there]) > _TELLING or (
+                not there.all() and _auc(there * 1.0, cases) > _TELLING
+            ):
+                columns.append(name)
+    names = [name for name in dict.fromkeys(columns) if name not in settings.keep]
+    if not names:
+        return
+    listed = ", ".join(map(quoted, names[:3]))
+    yield (
+        f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = [{listed}], "
+        f"else keep = [{listed}]"
+    )
+
+
+def _starts(clients: Sequence[Client], step: int) -> list[int]:
+    """Return for each client its first training row among every `step`-th of all behind each other."""
+    before = np.cumsum([0, *(len(client.train) for client in clients)])[:-1]
+    return [int(-rows % step) for rows in before]
+
+
+def _auc(values: Array, classes: Array) -> float:
+    """Return the area under the ROC curve of numbers for two classes, or 1 minus it if that is larger; .5 without both classes.
+
+    It is the statistic of Mann and Whitney (1947), with mean ranks for ties.
+    """
+    cases = int((classes == 1).sum())
+    if not 0 < cases < len(classes):
+        return 0.5
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    area = (ranks[classes == 1].sum() - cases * (cases + 1) / 2) / (cases * (len(classes) - cases))
+    return float(max(area, 1 - area))
+
+
+def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
+    """Ask of all columns at once whose numbers at one client may have another unit."""
+    asked = [note.partition(": numbers at ") for note in recipe["notes"] if note.endswith("the same unit?")]
+    where: dict[str, list[str]] = {}
+    for column, _, how in asked:
+        if column not in settings.keep:
+            where.setdefault(how.partition(" are about ")[0], []).append(column)
+    for client, names in where.items():
+        yield (
+            f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "
+            f"[{', '.join(map(quoted, names[:3]))}], else correct that file or drop them"
+        )
 
 
 def _that_say_the_label(parts: Sequence[Part], recipe: Recipe) -> list[str]:
-    """Columns from which the label of every training row follows: the label itself, in other words or in another unit."""
+    """Return columns from which the label of every training row follows: the label in other words or in another unit."""
     labels = np.concatenate([np.asarray(part.labels) for part in parts])
     if len(labels) < _FEWEST_ROWS:
         return []
+    rows = np.concatenate([np.asarray(part.inputs) for part in parts])
     classes = recipe["label"]["classes"]
-    says = _is_apart_in if classes else _is_in_a_line_with
+    tells = _are_apart_in(rows, labels) if classes else _are_in_a_line_with(rows, labels)
     names, at = [], 0
     for column in recipe["columns"]:
         width = len(column["categories"]) if column["kind"] == "category" else 1
-        values = np.concatenate([np.asarray(part.inputs)[:, at : at + width] for part in parts])
-        at += width
         if column["kind"] == "number":
-            names += [column["name"]] if says(values[:, 0], labels) else []
+            names += [column["name"]] if tells[at] else []
         elif classes and width <= 2 * len(classes):
-            names += [column["name"]] if _names_the_class(values, labels) else []
+            names += [column["name"]] if _names_the_class(rows[:, at : at + width], labels) else []
+        at += width
     return names
 
 
 def _filled_by_the_label(clients: Sequence[Client], tables: Sequence[Table], recipe: Recipe) -> list[str]:
-    """Columns that all training rows of one class, and no others, have a value of."""
+    """Return columns that all training rows of one class, and no others, have a value of."""
     labels = np.concatenate([np.asarray(client.train.labels) for client in clients])
     if len(labels) < _FEWEST_ROWS or not recipe["label"]["classes"]:
         return []
     names = []
     for column in recipe["columns"]:
         there = np.concatenate([table.columns[column["name"]].present[table.parts["train"]] for table in tables])
-        pairs = {*zip(there.tolist(), labels.tolist(), strict=True)}
-        alone = len({c for present, c in pairs if present}) == 1 and len({c for _, c in pairs}) == len(pairs)
-        names += [column["name"]] if alone and not there.all() else []
+        if there.all():
+            continue
+        filled, empty = np.unique(labels[there]), np.unique(labels[~there])
+        names += [column["name"]] if len(filled) == 1 and filled[0] not in empty else []
     return names
 
 
-def _is_in_a_line_with(numbers: Array, labels: Array) -> bool:
-    if numbers.std() == 0:
-        return False
-    return bool(abs(np.corrcoef(numbers, labels)[0, 1]) > 1 - 1e-6)
+def _are_in_a_line_with(rows: Array, labels: Array) -> Array:
+    """Return for each column of `rows` [rows, columns] whether it is the label in another unit, bool [columns]."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        y = labels - labels.mean(dtype=np.float64)
+        x = rows - rows.mean(axis=0, dtype=np.float64)
+        correlation = (y @ x) / np.sqrt((y @ y) * np.einsum("ij,ij->j", x, x))
+    return np.abs(np.where(rows.std(axis=0) == 0, 0, correlation)) > 1 - 1e-6
 
 
-def _is_apart_in(numbers: Array, classes: Array) -> bool:
-    """Whether the ranges of the classes do not touch."""
-    ranges = sorted((numbers[classes == c].min(), numbers[classes == c].max()) for c in np.unique(classes))
-    return all(high < low for (_, high), (low, _) in itertools.pairwise(ranges))
+def _are_apart_in(rows: Array, classes: Array) -> Array:
+    """Return for each column of `rows` [rows, columns] whether the ranges of the classes do not touch, bool [columns]."""
+    of_class = [rows[classes == c] for c in np.unique(classes)]
+    lows = np.stack([own.min(axis=0) for own in of_class])
+    highs = np.stack([own.max(axis=0) for own in of_class])
+    order = lows.argsort(axis=0)
+    lows, highs = np.take_along_axis(lows, order, 0), np.take_along_axis(highs, order, 0)
+    return np.asarray((highs[:-1] < lows[1:]).all(axis=0))
 
 
 def _names_the_class(categories: Array, classes: Array) -> bool:
-    """Whether all rows of a category [rows, categories], and all without one, have the same class."""
-    codes = categories @ np.arange(1, categories.shape[1] + 1)
-    return len({*zip(codes.tolist(), classes.tolist(), strict=True)}) == len(np.unique(codes))
+    """Return True if all rows of a category [rows, categories], and all without one, have the same class."""
+    codes = (categories @ np.arange(1, categories.shape[1] + 1)).astype(np.int64)
+    pairs = codes * (int(classes.max()) + 1) + classes
+    return len(np.unique(pairs)) == len(np.unique(codes))
 
 
 def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
@@ -105,7 +247,11 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         for name in names
         if (column := table.columns[name]).numbers is not None and column.kind == "number"
     }
-    far = {key: {value: np.flatnonzero(own == value) for value in _far_off(own)} for key, own in numbers.items()}
+    distinct = {key: np.unique(own[~np.isnan(own)]) for key, own in numbers.items()}
+    far = {
+        key: {value: np.flatnonzero(own == value) for value in _far_off(own, distinct[key])}
+        for key, own in numbers.items()
+    }
     odd = Counter((client, int(at[0])) for (client, _), some in far.items() for at in some.values() if len(at) == 1)
     notes = [
         f"{client}: data row {row + 1} is far from all others in {n} columns; delete a row of totals, correct others"
@@ -121,8 +267,8 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
         ]
         cure = "correct a slip, name a code for missing under missing"
         notes += [f"{name}: {listing(where)} far from all other numbers there; {cure}"] if where else []
-        pairs = ((0.0, 1.0), (1.0, 2.0))
-        written = [[t.name for t in tables if _are(pair, numbers.get((t.name, name)))] for pair in pairs]
+        values = {t.name: own.tolist() for t in tables if len(own := distinct.get((t.name, name), _NONE)) == 2}
+        written = [[client for client, pair in values.items() if pair == codes] for codes in ([0.0, 1.0], [1.0, 2.0])]
         if all(written) and name != label:
             notes.append(
                 f"{name}: 0 and 1 at {listing(written[0])} but 1 and 2 at {listing(written[1])}; the same codes?"
@@ -130,35 +276,34 @@ def _of_numbers(tables: Sequence[Table], recipe: Recipe) -> list[str]:
     return notes
 
 
-def _are(pair: tuple[float, float], numbers: Array | None) -> bool:
-    return numbers is not None and {*np.unique(numbers[~np.isnan(numbers)]).tolist()} == {*pair}
-
-
-def _far_off(numbers: Array) -> list[float]:
-    """The few numbers at either end that are far from all others.
+def _far_off(numbers: Array, distinct: Array) -> list[float]:
+    """Return the few numbers at either end that are far from all others; `distinct`: the different ones, sorted.
 
     Far is more than `_GAP` ranges of all others. For a number that people write for "missing" one range is enough, and for a
     negative one that all others are not negative; for 0 that the others are all far above it, measured by their deviation.
     """
-    present = numbers[~np.isnan(numbers)]
-    values = np.unique(present)
     out: list[float] = []
-    for ordered in (values, values[::-1]):
-        few = range(min(_FAR_OFF, len(values) - 2), 0, -1)
-        k = next((k for k in few if _is_apart_from(ordered[:k], ordered[k:], present)), 0)
-        out += ordered[:k].tolist()
+    most = min(_FAR_OFF, len(distinct) - 2)
+    for ends in (distinct[: _FAR_OFF + 1].tolist(), distinct[: -_FAR_OFF - 2 : -1].tolist()):
+        last = distinct[-1 if ends[:1] == distinct[:1].tolist() else 0].item() if ends else 0.0
+        for k in range(most, 0, -1):
+            if _is_apart_from(ends[:k], ends[k], last, len(distinct) - k, numbers):
+                out += ends[:k]
+                break
     return out
 
 
-def _is_apart_from(ends: Array, rest: Array, numbers: Array) -> bool:
-    gap, spread = np.abs(ends[-1] - rest[0]), np.ptp(rest)
-    if len(rest) >= _ENOUGH and gap > _GAP * spread:
+def _is_apart_from(ends: list[float], nearest: float, last: float, count: int, numbers: Array) -> bool:
+    """Return True if `ends` are far from `count` other numbers, which lie between `nearest` and `last`."""
+    gap, spread = abs(ends[-1] - nearest), abs(last - nearest)
+    if count >= _ENOUGH and gap > _GAP * spread:
         return True
-    if ends.tolist() == [0.0]:
-        others = numbers[numbers != 0]
-        return bool(len(numbers) - len(others) > 1 and len(rest) >= _ENOUGH and others.mean() > _GAP * others.std())
-    negative = ends.max() < 0 <= rest.min() and rest.max() > 2
-    return bool(all(_CODE.fullmatch(spell(end)) for end in ends) and (gap > spread or negative))
+    if ends == [0.0]:
+        others = numbers[(numbers != 0) & ~np.isnan(numbers)]
+        zeros = np.count_nonzero(numbers == 0)
+        return bool(zeros > 1 and count >= _ENOUGH and others.mean() > _GAP * others.std())
+    negative = max(ends) < 0 <= min(nearest, last) and max(nearest, last) > 2
+    return (gap > spread or negative) and all(_CODE.fullmatch(spell(end)) for end in ends)
 
 
 def _of_one_patient(tables: Sequence[Table], recipe: Recipe) -> list[str]:
@@ -182,11 +327,12 @@ def _shared(clients: Sequence[Client]) -> dict[str, float]:
     """The share of its different rows that some other client has, too, of each client that hardly has a row twice."""
     rows = {client.name: _rows(client) for client in clients}
     owners = Counter(row for own in rows.values() for row in set(own))
+    shared = {row for row, count in owners.items() if count > 1}
     shares = {}
     for name, own in rows.items():
         different = set(own)
         if len(different) >= _DISTINCT * len(own):
-            shares[name] = sum(owners[row] > 1 for row in different) / len(different)
+            shares[name] = len(different & shared) / len(different)
     return shares
 
 

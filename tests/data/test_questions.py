@@ -1,0 +1,143 @@
+"""What may make results wrong is asked before a comparison, with the key for either answer, and `check` says the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from csv_files import folder, notes, rows
+
+from coterie.base.errors import InputError
+from coterie.config.data import Tables
+from coterie.data import from_folder
+from coterie.data.tables.check import check_folder
+
+RNG = np.random.default_rng(0)
+N = 120
+
+
+def table(**more):
+    x = RNG.normal(size=N)
+    y = (x + RNG.normal(size=N) > 0).astype(int)
+    return {"x": x.round(3), **{key: make(x, y) for key, make in more.items()}, "y": y}
+
+
+def asked(tmp_path, label="y", **answers):
+    """The questions on the folder, which `check` says, too."""
+    clients = from_folder(tmp_path, label=label, tables=Tables(**answers))
+    assert check_folder(tmp_path, label=label, tables=Tables(**answers)).problems == clients.questions
+    return "; ".join(clients.questions)
+
+
+def test_several_rows_of_a_patient_are_asked_about_and_stay_together(tmp_path):
+    text = rows(**table(patient=lambda x, y: np.arange(N) // 4, visit=lambda x, y: np.arange(N) % 4))
+    folder(tmp_path, a=text, b=text)
+    assert asked(tmp_path).startswith(
+        "patient: 240 rows have 60 values; are the rows of a value one patient's? Then group ="
+    )
+    assert asked(tmp_path, keep=["patient"]) == asked(tmp_path, group="patient") == ""
+    clients = from_folder(tmp_path, label="y", tables=Tables(group="patient"))
+    assert clients.recipe["features"] == ["x", "visit"]
+    groups = clients.row_groups["a"]
+    assert sorted(np.concatenate([*groups.values()]).tolist()) == [i // 4 for i in range(N)]
+    assert not {*groups["train"].tolist()} & {*groups["test"].tolist()}
+    assert not {*groups["train"].tolist()} & {*groups["validation"].tolist()}
+    assert {key: len(own) for key, own in groups.items()} == {key: clients.sizes(key)["a"] for key in groups}
+    folded = clients.folded()
+    assert len(folded.row_groups["a"]["train"]) == folded.sizes("train")["a"] == len(folded["a"].row_groups["train"])
+
+
+@pytest.mark.parametrize(
+    ("group", "sentence"),
+    [("y", "is the label"), ("patiant", "did you mean 'patient'"), ("gap", "missing in data row 1")],
+)
+def test_a_wrong_group_is_refused(tmp_path, group, sentence):
+    text = rows(**table(patient=lambda x, y: np.arange(N) // 4, gap=lambda x, y: ["", *map(str, range(N - 1))]))
+    with pytest.raises(InputError, match=sentence):
+        from_folder(folder(tmp_path, a=text), label="y", tables=Tables(group=group))
+
+
+def test_counts_are_asked_about(tmp_path):
+    folder(tmp_path, a=rows(x=range(N), y=[i % 10 for i in range(N)]))
+    assert asked(tmp_path).startswith(
+        "label y is one of 10 numbers from 0 to 9; are they a quantity, such as a count? Then --task reg"
+    )
+    assert asked(tmp_path, task="regression") == asked(tmp_path, task="classification") == ""
+    folder(tmp_path, a=rows(x=range(N), y=[i % 3 for i in range(N)]))
+    assert asked(tmp_path) == ""
+
+
+def test_the_time_beside_an_event_is_left_out(tmp_path):
+    text = rows(**table(time=lambda x, y: RNG.integers(1, 99, N))).replace("y\n", "DEATH_EVENT\n", 1)
+    clients = from_folder(folder(tmp_path, a=text), label="DEATH_EVENT")
+    assert "left out: time (the time beside DEATH_EVENT, known only afterwards; keep uses it)" in notes(clients)
+    assert clients.recipe["features"] == ["x"]
+    kept = from_folder(tmp_path, label="DEATH_EVENT", tables=Tables(keep=["time"]))
+    assert kept.recipe["features"] == ["x", "time"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, y: (y * 3 + RNG.normal(size=N)).round(2),
+        lambda x, y: -(y * 3 + RNG.normal(size=N)).round(2),
+        lambda x, y: [i % 7 if (y[i] or i % 40 == 0) else "" for i in range(N)],
+    ],
+)
+def test_a_column_that_says_the_label_is_asked_about(tmp_path, make):
+    folder(tmp_path, a=rows(**table(late=make)), b=rows(**table(late=make)))
+    assert asked(tmp_path).startswith(
+        "late: tells the label of nearly all training rows alone; is it known only afterwards? Then drop"
+    )
+    assert asked(tmp_path, drop=["late"]) == asked(tmp_path, keep=["late"]) == ""
+
+
+def test_other_units_are_asked_about_in_one_line(tmp_path):
+    high = {f"c{i}": lambda x, y: RNG.normal(170, 9, N).round(1) for i in range(4)}
+    low = {f"c{i}": lambda x, y: RNG.normal(1.7, 0.09, N).round(3) for i in range(4)}
+    folder(tmp_path, a=rows(**table(**high)), b=rows(**table(**high)), c=rows(**table(**low)))
+    question = asked(tmp_path)
+    assert question.startswith(
+        "c0, c1, c2 and others: numbers at c are many times those of the others, or a small part; the same unit?"
+    )
+    assert question.count("the same unit?") == 1
+    assert asked(tmp_path, keep=[f"c{i}" for i in range(4)]) == ""
+
+
+def test_codes_of_one_and_two_are_noted_once(tmp_path):
+    text = rows(**table(sex=lambda x, y: 1 + np.arange(N) % 2, side=lambda x, y: 1 + np.arange(N) // 2 % 2))
+    clients = from_folder(folder(tmp_path, a=text, b=text), label="y")
+    assert [n for n in clients.notes if "1 and 2" in n] == [
+        "sex, side: 1 and 2 are read as numbers; name codes in categorical"
+    ]
+
+
+def test_a_note_on_one_file_stands_once(tmp_path):
+    lines = rows(site=["n", "s"] * 60, **table()).splitlines()
+    (tmp_path / "one.csv").write_text("\n".join(["," + lines[0], *("1," + line for line in lines[1:])]) + "\n")
+    split = {"kind": "column", "column": "site"}
+    clients = from_folder(tmp_path / "one.csv", label="y", split=split)
+    assert sum("without a name" in note for note in clients.notes) == 1
+
+
+def test_rows_without_an_institution_are_dropped_where_asked(tmp_path):
+    (tmp_path / "one.csv").write_text(rows(site=["", "n", "s"] * 40, **table()))
+    split = {"kind": "column", "column": "site"}
+    with pytest.raises(
+        InputError, match=r"'site' is missing in row 1 and 39 more; say whose row it is, or .* --unnamed drop"
+    ):
+        from_folder(tmp_path / "one.csv", label="y", split=split)
+    clients = from_folder(tmp_path / "one.csv", label="y", split={**split, "unnamed": "drop"})
+    assert "40 rows without site were left out" in notes(clients)
+    assert clients.names == ("n", "s")
+
+
+def test_check_reads_a_folder_of_arrays_as_a_run_does(tmp_path):
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", image=RNG.normal(size=(12, 3, 4, 4)), label=np.arange(12) % 2)
+    check = check_folder(tmp_path)
+    assert check.problems == ()
+    assert check.clients == {"a": 12, "b": 12}
+    assert check.columns["inputs"]["a"].kind == "array [3, 4, 4]"
+    assert check.columns["label"]["b"].shares == {"0": 0.5, "1": 0.5}
+    np.savez(tmp_path / "b.npz", image=RNG.normal(size=(12, 3, 4, 5)), label=np.arange(12) % 2)
+    assert "has inputs of shape" in check_folder(tmp_path).problems[0]
