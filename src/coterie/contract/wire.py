@@ -397,7 +397,8 @@ class Answer:
     remembered: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        good = _are(Block, self.blocks) and _are(ClientCost, self.costs)
+        good = _are(Block, self.blocks) and isinstance(self.costs, tuple)
+        good = good and {*map(type, self.costs)} <= {ClientCost, tuple}  # the wire carries a cost as a plain tuple
         for block in self.blocks if good else ():
             good = good and isinstance(block.values, Mapping) and _are(str, block.names)
         for part in (self.failed, self.spent, self.forgot, self.remembered):
