@@ -150,4 +150,5 @@ def _without(block: bytes, ends: NDArray[np.int64], columns: list[int], width: i
     chosen = np.zeros(width, dtype=bool)
     chosen[columns] = True
     lengths = np.diff(ends, prepend=-1)
-    return np.frombuffer(block, dtype=np.uint8)[np.repeat(np.tile(chosen, len(ends) // width), lengths)].tobytes()
+    wanted = np.repeat(np.tile(chosen, len(ends) // width), lengths)
+    return bytes(np.frombuffer(block, dtype=np.uint8)[wanted].tobytes())

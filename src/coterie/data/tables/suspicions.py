@@ -54,7 +54,7 @@ def suspicions(clients: Sequence[Client], tables: Sequence[Table], recipe: Recip
 def _are_one_and_two(numbers: Array | None) -> bool:
     if numbers is None or (numbers[0] not in (1.0, 2.0) and not np.isnan(numbers[0])):
         return False
-    return np.unique(numbers[~np.isnan(numbers)]).tolist() == [1.0, 2.0]
+    return bool(np.unique(numbers[~np.isnan(numbers)]).tolist() == [1.0, 2.0])
 
 
 def _of_codes(tables: Sequence[Table], recipe: Recipe) -> list[str]:
