@@ -1,4 +1,9 @@
-"""Who belongs together: hierarchical clustering of the weights that a method gives."""
+"""Who belongs together: hierarchical clustering of the weights that a method gives, shown only if a null test finds no chance in it.
+
+The strength of a partition is the share of weight that clients take from their own group beyond what an even spread over the others
+would give. Under the null hypothesis clients keep their own weight and spread the rest evenly; its noise is the jackknife's over
+folds (without folds, over seeds). Groups stay within what the server knows: weights alone.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,17 @@ from coterie.report.text import count, first_few, listing, printable
 
 __all__ = ["FEWEST", "Groups", "distances", "groups", "groups_in_words", "order_of", "split_of"]
 
-FEWEST = 6
-"""Fewer clients are not grouped: names say more."""
+FEWEST = 3
+MOST = 20
+STRONGEST_BY_CHANCE, WEAKEST, STABLE = 0.05, 0.1, 0.8
+"""Groups are shown at this p value, with this share of weight beyond an even spread, and if so many runs find the same ones."""
 
-DISTINCT = 0.5
-"""The mean silhouette from which groups are shown: within a group clients are then about half as far apart as from others."""
+DRAWS = 99
+FEWEST_ORDERED = 6
+"""Fewer clients are shown as they are."""
 
-MOST = 8
+Vector = NDArray[np.float64]
+Cut = NDArray[np.int64]
 
 
 class Groups(NamedTuple):
@@ -52,23 +61,65 @@ def distances(weights: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(np.clip((1 - correlation) / 2, 0, 1), dtype=float)
 
 
-def split_of(weights: ArrayLike) -> NDArray[np.int64] | None:
-    """The group of each client (0, 1, ...) by average linkage, with the number of groups of the largest mean silhouette; None
-    where no grouping is distinct.
+def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
+    """Return the group of each client (0, 1, ...), or None where none are shown.
+
+    Args:
+        weights: mean over all runs [n, n], target by client.
+        runs: of each run [repeats x folds, n, n], fold after fold.
+        folds: number of folds of a repeat; 0 for seeds without folds.
     """
-    from scipy.cluster.hierarchy import fcluster, linkage
+    mean, each = np.asarray(weights, dtype=float), np.asarray(runs, dtype=float)
+    members = len(mean)
+    if members < FEWEST or len(each) < 2:
+        return None
+    cut, strength = _strongest(mean)
+    if strength < WEAKEST or not _apart(mean, cut):
+        return None
+    same = [np.array_equal(_strongest(one)[0], cut) for one in each]
+    if sum(same) < STABLE * len(same):
+        return None
+    parts = folds or len(each)
+    repeats = each.reshape(-1, parts, members, members)
+    noise = (repeats - repeats.mean(axis=1, keepdims=True)).reshape(each.shape)
+    scale = np.sqrt((parts - 1) / (parts * len(repeats)))
+    own = np.diag(mean)
+    even = np.where(np.eye(members, dtype=bool), own, ((1 - own) / (members - 1))[:, None])
+    generator = np.random.default_rng(0)
+    draws = [even + scale * np.tensordot(generator.standard_normal(len(noise)), noise, axes=1) for _ in range(DRAWS)]
+    p = (1 + sum(_strongest(draw)[1] >= strength for draw in draws)) / (1 + DRAWS)
+    return cut if p <= STRONGEST_BY_CHANCE else None
+
+
+def _strongest(weights: Vector) -> tuple[Cut, float]:
+    """The strongest partition of average linkage, and its strength."""
+    from scipy.cluster.hierarchy import cut_tree, linkage
     from scipy.spatial.distance import squareform
 
-    apart = distances(weights)
-    count_ = len(apart)
-    if count_ < FEWEST:
-        return None
+    near = (weights + weights.T) / 2
+    apart = near.max() - near
     np.fill_diagonal(apart, 0.0)
-    tree = linkage(squareform(apart, checks=False), method="average")
-    cuts = [fcluster(tree, k, criterion="maxclust") for k in range(2, min(MOST, count_ // 2) + 1)]
-    scores = [_silhouette(apart, cut) for cut in cuts]
-    best = int(np.argmax(scores))
-    return np.asarray(cuts[best] - 1, dtype=np.int64) if scores[best] >= DISTINCT else None
+    tree = linkage(squareform(np.maximum(apart, 0), checks=False), method="average")
+    members = len(weights)
+    cuts = cut_tree(tree, [*range(2, min(members - 1, MOST) + 1)]).T
+    strengths = [_strength(weights, cut) for cut in cuts]
+    best = int(np.argmax(strengths))
+    return np.asarray(cuts[best], dtype=np.int64), strengths[best]
+
+
+def _strength(weights: Vector, cut: Cut) -> float:
+    same = cut[:, None] == cut[None]
+    own = np.diag(weights)
+    inside = (weights * same).sum(axis=1) - own
+    expected = (weights.sum(axis=1) - own) * (same.sum(axis=1) - 1) / (len(cut) - 1)
+    return float((inside - expected).mean())
+
+
+def _apart(weights: Vector, cut: Cut) -> bool:
+    """Whether every two of a group are nearer than any two of different groups."""
+    near, same = (weights + weights.T) / 2, cut[:, None] == cut[None]
+    within = near[same & ~np.eye(len(cut), dtype=bool)]
+    return bool(within.size and within.min() > near[~same].max())
 
 
 def order_of(weights: ArrayLike) -> list[int]:
@@ -77,7 +128,7 @@ def order_of(weights: ArrayLike) -> list[int]:
     from scipy.spatial.distance import squareform
 
     apart = distances(weights)
-    if len(apart) < FEWEST:
+    if len(apart) < FEWEST_ORDERED:
         return list(range(len(apart)))
     np.fill_diagonal(apart, 0.0)
     return [
@@ -85,33 +136,18 @@ def order_of(weights: ArrayLike) -> list[int]:
     ]
 
 
-def _silhouette(apart: NDArray[np.float64], cut: NDArray[np.int64]) -> float:
-    """How much nearer clients are to their own group than to the next one, mean over clients; 0 for a client alone."""
-    numbers, own = np.unique(cut, return_inverse=True)
-    if len(numbers) < 2:  # ties leave fewer groups than were asked for
-        return 0.0
-    sizes = np.bincount(own)
-    sums = np.stack([apart[:, cut == g].sum(axis=1) for g in numbers], axis=1)
-    rows = np.arange(len(cut))
-    inside = sums[rows, own] / np.maximum(sizes[own] - 1, 1)
-    means = sums / sizes
-    means[rows, own] = np.inf
-    outside = means.min(axis=1)
-    values = (outside - inside) / np.maximum(np.maximum(outside, inside), 1e-12)
-    return float(np.where(sizes[own] > 1, values, 0.0).mean())
-
-
 def groups(results: Results, method: str) -> Groups | None:
-    """The groups that the late weights of a method show; None where every client has no weights of its own, or none is distinct."""
+    """The groups that the late weights of a method show; None where not every client has weights of its own, or none are shown."""
     weights = results.weights.get(method)
     if weights is None:
         return None
     names = [c for c in results.clients if c in weights.targets and c in weights.clients]
     if len(names) < FEWEST:
         return None
-    late = weights.late()
-    table = late[np.ix_([weights.targets.index(c) for c in names], [weights.clients.index(c) for c in names])]
-    cut = split_of(table)
+    at = np.ix_([weights.targets.index(c) for c in names], [weights.clients.index(c) for c in names])
+    table, runs = weights.late()[at], np.stack([run[at] for run in weights.late_of_runs])
+    folds = len({fold for _, fold in weights.runs if fold})
+    cut = split_of(table, runs, folds)
     if cut is None:
         return None
     inside = [np.flatnonzero(cut == g) for g in np.unique(cut)]
