@@ -1,6 +1,6 @@
 """How often does the rule of verdicts err, and what does it find? Simulated federations whose true gains are known.
 
-Each of 24 kinds of federations is drawn 20 times. A federation is judged as a run with five folds and two repeats is, by the
+Each of 24 kinds of federations is drawn several times. A federation is judged as a run with five folds and two repeats is, by the
 same folds, outcomes and rule; training is ridge regression (logistic or linear) in NumPy, since what is tested is the rule.
 The truth of a client and method is its mean gain over ten further training sets of that size on 40,000 fresh rows.
 
@@ -397,7 +397,7 @@ COLUMNS = (
 )
 
 
-def table(by_kind: Mapping[str, Mapping[str, Any]]) -> str:
+def table(by_kind: Mapping[str, Mapping[str, Any]], sets: int) -> str:
     """The table of docs/statistics.md, and in words what it shows over all kinds."""
     lines = ["| kind | clients | " + " | ".join(title for _, title in COLUMNS) + " |"]
     lines.append("| --- |" + " ---: |" * (len(COLUMNS) + 1))
@@ -406,6 +406,7 @@ def table(by_kind: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"| {kind} | " + " | ".join(cells) + " |")
     whole = by_kind["all"]
     calibration = [
+        f"{sets} federations of each kind. *All* are all clients together, and the last two columns are the plain t test over folds.",
         (
             f"Of clients told a gain with a probability of .8 to .9, {_cell(whole['true at .8 to .9'])} truly gain; of those with "
             f".9 to .95, {_cell(whole['true at .9 to .95'])}."
@@ -445,7 +446,7 @@ def main(sets: int = 20) -> int:
     by_kind = {kind: summary(judged) for kind, judged in told.items()}
     by_kind["all"] = summary([j for judged in told.values() for j in judged])
     write_atomically(RESULTS, lambda p: p.write_text(json.dumps({"sets": sets, "kinds": by_kind}, indent=1) + "\n"))
-    between(ROOT / "docs" / "statistics.md", table(by_kind), "verdicts")
+    between(ROOT / "docs" / "statistics.md", table(by_kind, sets), "verdicts")
     whole = by_kind["all"]
     print(json.dumps(whole, indent=1))
     return 0 if whole["coverage"] >= 0.93 and whole["joins that lose more than .01"] <= 0.015 else 1
