@@ -227,7 +227,7 @@ class Batched:
         """
         slots = max(len(chunk.members), self._least)
         members = torch.from_numpy(np.resize(chunk.members, slots)).to(self.device)
-        start = [self._aligned(v) for v in self._split(_of(x, members))]
+        start = [self._align(v) for v in self._split(_of(x, members))]
         shift = [] if rule.shift is None else self._split(_of(rule.shift, members))
         # Kept from call to call, since fresh pages cost as much as a small step.
         if not self._stacks or len(self._stacks[0]) < slots:
@@ -281,7 +281,7 @@ class Batched:
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
         x = aligned(x)
         gradient = out if out is not None and is_aligned(out) else torch.empty_like(x)
-        rows = self._aligned(inputs.flatten(1)[None])
+        rows = self._align(inputs.flatten(1)[None])
         scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
         sides = self._sides(self._split(x[None]), self._split(gradient[None]), self._space(1, len(labels)), [])
         self._step(sides, rows, self._labels(labels)[None], scale, _GRADIENT)
@@ -347,7 +347,7 @@ class Batched:
         flat = torch.empty(count, padded, dtype=self.layout.dtype, device=self.device)
         return flat[:, :size].view(count, rows, columns)
 
-    def _aligned(self, values: Tensor) -> Tensor:
+    def _align(self, values: Tensor) -> Tensor:
         """`values` [count, rows, columns], copied unless all slices are aligned."""
         apart = len(values) == 1 or values[0].numel() * self._itemsize % _ALIGN == 0
         if values.is_contiguous() and apart and is_aligned(values):
@@ -402,7 +402,7 @@ class Batched:
             w = wide[low]
             high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))))
             inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape((high - low) * w, batch + spare, -1)
-            inputs = self._aligned(inputs)[:, :batch].unflatten(0, (-1, w))
+            inputs = self._align(inputs)[:, :batch].unflatten(0, (-1, w))
             own = known[low:high] or labels(low, high)
             for n, few, label, scale in zip(wide[low:high], inputs.unbind(), own, scales[low:high], strict=True):
                 yield few if n == w else few[:n], label if n == slots else label[:n], scale if n == slots else scale[:n]

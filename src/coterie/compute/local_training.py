@@ -89,7 +89,7 @@ class StepBatches:
         if self.sampler is not None:
             rows, size = self._epoch(client)
             steps = steps if in_steps else steps * -(-rows // size)
-            numbers = list(_checked_numbers(self.sampler.rows(cohort, client, rng, steps, size), self.sampler, count))
+            numbers = list(_check_numbers(self.sampler.rows(cohort, client, rng, steps, size), self.sampler, count))
         else:
             length = {"steps": steps} if in_steps else {"epochs": steps}
             numbers = batches(rng, count, local.batch_size, smallest=self._smallest(size), **length)
@@ -124,7 +124,7 @@ class StepBatches:
         return cohort.transform(client, inputs, f"{purpose}/{number}"), labels
 
 
-def _checked_numbers(rows: Any, sampler: Sampler, count: int) -> NDArray[np.int64]:
+def _check_numbers(rows: Any, sampler: Sampler, count: int) -> NDArray[np.int64]:
     """Return row numbers [steps, batch_size] of a sampler. Raises `InputError` for one that the client does not have."""
     numbers = np.asarray(rows)
     whole = numbers.ndim == 2 and numbers.dtype.kind in "iu" and numbers.size > 0
@@ -157,8 +157,8 @@ class LocalTraining:
         if self.correction is not None and self.correction.shape not in ((d,), (n, d)):
             shape = list(self.correction.shape)
             raise InputError(f"a correction has shape [{d}] or [{n}, {d}], parameters without buffers; got {shape}")
-        sampler = _checked_sampler(options.get("sampler") or local.sampler)
-        self.sampler = None if sampler is None else _checked_sampler(sampler.at(cohort, x))
+        sampler = _complete_sampler(options.get("sampler") or local.sampler)
+        self.sampler = None if sampler is None else _complete_sampler(sampler.at(cohort, x))
         self.lr = local.rate(cohort.round)
 
     def models(self, *, relative: bool = False) -> Tensor:
@@ -324,7 +324,7 @@ class _Hooks:
         return grad
 
 
-def _checked_sampler(sampler: Any) -> Sampler | None:
+def _complete_sampler(sampler: Any) -> Sampler | None:
     if sampler is not None and not isinstance(sampler, Sampler):
         check_object(sampler, Sampler)
     return cast("Sampler | None", sampler)

@@ -139,7 +139,7 @@ def _hits(outputs: Tensor, labels: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
     return (predicted == labels)[counted].double(), labels[counted]
 
 
-def _chosen(outputs: Tensor) -> Tensor:
+def _predict_labels(outputs: Tensor) -> Tensor:
     """Which classes of several are predicted: those with a probability over 1/2."""
     return outputs > 0
 
@@ -153,7 +153,7 @@ def accuracy(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
     0.5
     """
     if kind == "multilabel":
-        return float((_chosen(outputs) == labels).all(dim=1).double().mean())
+        return float((_predict_labels(outputs) == labels).all(dim=1).double().mean())
     if kind not in ("binary", "classes"):
         return None
     right, _ = _hits(outputs, labels, kind)
@@ -251,7 +251,7 @@ def _ranks(values: Tensor) -> Tensor:
     return ranks[inverse]
 
 
-def _guarded(name: str, metric: Metric) -> Metric:
+def _guard(name: str, metric: Metric) -> Metric:
     """A metric of the user's own, on tensors that it may write into."""
 
     def measured(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
@@ -285,7 +285,7 @@ def find_metrics(names: Iterable[str]) -> Mapping[str, Metric]:
     metrics = {}
     for name in names:
         metric = METRICS.find(name)
-        metrics[name] = metric if metric.__module__ == __name__ else _guarded(name, metric)
+        metrics[name] = metric if metric.__module__ == __name__ else _guard(name, metric)
     return metrics
 
 
@@ -325,7 +325,7 @@ class Shares(NamedTuple):
     defined: Flag
 
 
-def _counted(labels: Tensor) -> Tensor:
+def _drop_ignored(labels: Tensor) -> Tensor:
     return labels[labels != IGNORED]
 
 
@@ -341,7 +341,7 @@ def _constant(cohort: Cohort, client: int, part: str) -> tuple[float, float] | N
     """Accuracy of the largest class on a client's rows, and log-loss of its training shares; None where there are no classes."""
     if cohort.workspace.loss.kind not in ("binary", "classes") or not cohort.has(client, part):
         return None
-    labels, train = (_counted(cohort.labels(client, k)) for k in (part, "train"))
+    labels, train = (_drop_ignored(cohort.labels(client, k)) for k in (part, "train"))
     if not len(labels) or not len(train):
         return None
     classes = int(max(labels.max(), train.max())) + 1

@@ -100,10 +100,10 @@ class Shard:
             if is_interrupt(error):
                 raise
             # What a failed attempt did would depend on who shared its cohort.
-            return Answer(failed=dict.fromkeys(ask.names, _reason(error)), forgot=_sorted(view.forgot))
+            return Answer(failed=dict.fromkeys(ask.names, _reason(error)), forgot=_sort_names(view.forgot))
         view.commit()
         remembered = {key: tuple(rounds.items()) for key, rounds in view.rounds().items()}
-        return Answer((block,), {}, spent, (), _sorted(view.forgot), remembered)
+        return Answer((block,), {}, spent, (), _sort_names(view.forgot), remembered)
 
     def _reply(self, ask: Ask, view: MemoryView, spent: dict[str, int]) -> Block:
         clients, names, task = self._rows_of(ask.names), ask.names, ask.function
@@ -121,7 +121,7 @@ class Shard:
         return filtered(block, ask, task, layout, view)
 
 
-def _sorted(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
+def _sort_names(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(sorted(some)) for key, some in names.items() if some}
 
 

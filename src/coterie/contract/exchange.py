@@ -133,12 +133,12 @@ class Exchange(Generic[R]):
 
     def stacked(self) -> Replies[R]:
         """The replies of all clients."""
-        replies, answer = self._stacked(self.ask)
+        replies, answer = self._ask_all(self.ask)
         if self._too_few(replies) and replies.failed:
-            again, more = self._stacked(self._retry(replies.failed))
+            again, more = self._ask_all(self._retry(replies.failed))
             # Checked together: an outlier that is asked again must still stand beside the others.
             both = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
-            replies, answer = self._checked(self.ask, Answer(both, again.failed)), Answer.joined([answer, more])
+            replies, answer = self._check_replies(self.ask, Answer(both, again.failed)), Answer.joined([answer, more])
         self._settle(replies, answer)
         return replies
 
@@ -147,7 +147,7 @@ class Exchange(Generic[R]):
         weights = self._weights(names, given)
         if len(names) <= self._at_once or self.engine.needs_all:
             return self._mean(self.stacked(), weights)
-        return self._streamed(weights)
+        return self._average_blocks(weights)
 
     @cached_property
     def _at_once(self) -> int:
@@ -164,24 +164,24 @@ class Exchange(Generic[R]):
             require(value.ndim == 2, f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
         return Average(replies, {key: average(own, value) for key, value in vectors.items()}, own / own.sum())
 
-    def _streamed(self, weights: Mapping[str, float]) -> Average[R]:
+    def _average_blocks(self, weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
 
         So if one is in the sums that is refused later, or a client that failed answers when it is asked again, all are asked anew, from
         the memory that they had before.
         """
         self._count()
-        tally = self._tallied([self.ask], weights)
+        tally = self._sum_blocks([self.ask], weights)
         answers = [tally.answer]
         if self._too_few(tally.replies) and tally.replies.failed:
             self._count()
             asks = [self.ask.again(tally.replies.clients), self._retry(tally.replies.failed)]
-            tally = self._tallied(asks, weights)
+            tally = self._sum_blocks(asks, weights)
             answers.append(tally.answer)
         while tally.spoilt and len(tally.replies) and not self._too_few(tally.replies):
             refused = tally.replies.failed
             asks = [ask.again(tally.replies.clients) for ask in tally.asks]
-            tally = self._tallied(asks, weights, tally.medians, refused)
+            tally = self._sum_blocks(asks, weights, tally.medians, refused)
             answers.append(tally.answer)
         self._settle(tally.replies, Answer.joined(answers))
         return tally.average(weights)
@@ -198,7 +198,7 @@ class Exchange(Generic[R]):
 
     # ---- carried
 
-    def _carried(self, ask: Ask) -> tuple[Answer, int]:
+    def _carry(self, ask: Ask) -> tuple[Answer, int]:
         """The answer of the engine with every field in its own form, and the bytes of one client's reply."""
         answer = self.engine.ask(decode(encode({"ask": ask}))["ask"] if self.strict_wire else ask)
         for kind, count in answer.spent.items():
@@ -234,15 +234,15 @@ class Exchange(Generic[R]):
 
     # ---- stacked
 
-    def _stacked(self, ask: Ask) -> tuple[Replies[R], Answer]:
+    def _ask_all(self, ask: Ask) -> tuple[Replies[R], Answer]:
         started = time.perf_counter()
         self._count()
-        answer, sent = self._carried(ask)
-        replies = self._checked(ask, answer)
+        answer, sent = self._carry(ask)
+        replies = self._check_replies(ask, answer)
         self._record(ask, len(ask.names), len(replies.failed), answer, sent, started)
         return replies, answer
 
-    def _checked(self, ask: Ask, answer: Answer) -> Replies[R]:
+    def _check_replies(self, ask: Ask, answer: Answer) -> Replies[R]:
         """The replies that are fit to be used; why the others are refused is in `failed`."""
         replies, norms = self._well_made(ask, answer, self.task.kinds)
         return replies.without(self._too_long(replies.clients, norms, medians(norms)))
@@ -271,7 +271,7 @@ class Exchange(Generic[R]):
 
     # ---- averaged
 
-    def _tallied(
+    def _sum_blocks(
         self,
         asks: Sequence[Ask],
         weights: Mapping[str, float],
@@ -294,7 +294,7 @@ class Exchange(Generic[R]):
         rests: list[Answer] = []
         sent = 0
         for low in range(0, len(names), self._at_once):
-            rest, bytes_of_one = self._added(asks, names[low : low + self._at_once], weights, usual, sums, norms)
+            rest, bytes_of_one = self._add_block(asks, names[low : low + self._at_once], weights, usual, sums, norms)
             rests.append(rest)
             sent = max(sent, bytes_of_one)
         answer = Answer.joined([Answer(failed=refused or {}), *rests])
@@ -309,7 +309,7 @@ class Exchange(Generic[R]):
         self._record(asks[-1], len(names), failed, answer, sent, started)
         return _Tally(asks, sums, usual, replies, answer, len(added) > len(replies))
 
-    def _added(
+    def _add_block(
         self,
         asks: Sequence[Ask],
         names: tuple[str, ...],
@@ -319,7 +319,7 @@ class Exchange(Generic[R]):
         norms: Mapping[str, list[Tensor]],
     ) -> tuple[Answer, int]:
         """Ask some clients and add their vectors; what is left of the answer, and the bytes of one client's reply."""
-        answer, sent = self._carried_to(asks, names)
+        answer, sent = self._carry_to(asks, names)
         replies, lengths = self._vectors(answer, names, {k: v for k, v in self.task.kinds.items() if k in sums}, usual)
         own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
         for key, total in sums.items() if len(replies) else ():
@@ -328,11 +328,11 @@ class Exchange(Generic[R]):
         rest = Block(replies.clients, {k: v for k, v in replies.fields.items() if k not in sums})
         return replace(answer, blocks=(rest,) if len(replies) else (), failed=replies.failed), sent
 
-    def _carried_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
+    def _carry_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
         """The answer of some clients, each to its own ask."""
         some = frozenset(names)
         parts = [(ask, tuple(n for n in ask.names if n in some)) for ask in asks]
-        carried = [self._carried(ask.to(part)) for ask, part in parts if part]
+        carried = [self._carry(ask.to(part)) for ask, part in parts if part]
         return Answer.joined(answer for answer, _ in carried), max(sent for _, sent in carried)
 
     def _vectors(
@@ -379,10 +379,10 @@ class Exchange(Generic[R]):
         cure = ". Correct or remove these clients, then resume"
         if self.ask.context.round and all(why.startswith(FloatingPointError.__name__) for why in failed.values()):
             cure = ". Training diverges: lower the learning rate (local lr) and repeat the run"
-        return f"{head}{_shown(failed, 300 - len(head) - len(cure))}{cure}"
+        return f"{head}{_list_failures(failed, 300 - len(head) - len(cure))}{cure}"
 
 
-def _shown(failed: Mapping[str, str], room: int) -> str:
+def _list_failures(failed: Mapping[str, str], room: int) -> str:
     """Who failed and why, as many as fit into `room` characters and one at least."""
     shown: list[str] = []
     for name, why in failed.items():

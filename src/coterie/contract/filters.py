@@ -132,11 +132,15 @@ def filtered(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: Me
     values = dict(block.values)
     for field, kind in task.kinds.items():
         if kind != "other" and well_formed(values[field], kind, len(block.names), layout):
-            values[field] = _filtered(values[field], field, kind, ask, layout.dim if kind in VECTORS else None, memory)
+            values[field] = _filter_field(
+                values[field], field, kind, ask, layout.dim if kind in VECTORS else None, memory
+            )
     return Block(block.names, values)
 
 
-def _filtered(value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, memory: MemoryView) -> Tensor | Packed:
+def _filter_field(
+    value: Tensor, field: str, kind: str, ask: Ask, dim: int | None, memory: MemoryView
+) -> Tensor | Packed:
     rows, changed = value if dim is None else value[..., :dim], False
     packing: Filter | None = None
     for position, one in enumerate(ask.filters):
@@ -173,14 +177,14 @@ def unpacked(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answe
     failed: dict[str, str] = {}
     for block in answer.blocks:
         try:
-            values = {k: _unpacked(v, packing, task.kinds.get(k, ""), layout) for k, v in block.values.items()}
+            values = {k: _unpack_field(v, packing, task.kinds.get(k, ""), layout) for k, v in block.values.items()}
             done.append(Block(block.names, values))
         except Exception as error:  # it may come from elsewhere
             failed.update(dict.fromkeys(block.names, f"its reply cannot be unpacked ({type(error).__name__}: {error})"))
     return replace(answer, blocks=tuple(done), failed={**answer.failed, **failed})
 
 
-def _unpacked(value: Any, packing: Filter | None, kind: str, layout: Layout) -> Any:
+def _unpack_field(value: Any, packing: Filter | None, kind: str, layout: Layout) -> Any:
     if not isinstance(value, Packed):
         return value
     if packing is None or kind not in packing.kinds:

@@ -107,7 +107,7 @@ class Memory:
     def save(self) -> dict[str, Tensor]:
         """Everything as one flat dict; `owners` and `of_clients` tell whose its values are."""
         return {
-            _joined(r, key, client): value
+            _join_names(r, key, client): value
             for key, by_client in self._values.items()
             for client, rounds in by_client.items()
             for r, value in rounds.items()
@@ -159,7 +159,7 @@ def of_clients(saved: Mapping[str, Tensor], clients: Iterable[str]) -> dict[str,
     return {name: value for name, value in saved.items() if _split(name)[2] in wanted}
 
 
-def _joined(number: int, key: str, client: str) -> str:
+def _join_names(number: int, key: str, client: str) -> str:
     return f"{number}/{key}/{client}"
 
 

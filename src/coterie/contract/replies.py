@@ -101,12 +101,13 @@ def stack(asked: tuple[str, ...], blocks: Sequence[Block], failed: Mapping[str, 
     rank = iter(sorted(range(len(order)), key=order.__getitem__))
     places = [list(islice(rank, len(block.names))) for block in blocks]
     values = {
-        key: _stacked([b.values[key] for b in blocks], order, places) for key in (blocks[0].values if blocks else ())
+        key: _stack_field([b.values[key] for b in blocks], order, places)
+        for key in (blocks[0].values if blocks else ())
     }
     return Replies(tuple(replied[i] for i in order), asked, values, {n: failed[n] for n in asked if n in failed})
 
 
-def _stacked(parts: Sequence[Any], order: list[int], places: Sequence[list[int]]) -> Any:
+def _stack_field(parts: Sequence[Any], order: list[int], places: Sequence[list[int]]) -> Any:
     """One field of all replies, from its rows block by block; `places` are where the rows of each block go."""
     if not isinstance(parts[0], Tensor):
         rows = [item for part in parts for item in part]
@@ -150,12 +151,12 @@ def misfits(
         sizes: rows of each client in a part, as its facts say.
         kinds: the fields that are looked at, with what they are.
     """
-    refused = _unasked(blocks, ask.names)
+    refused = _find_unasked(blocks, ask.names)
     for block in blocks:
         for key in block.values.keys() - task.kinds.keys():
             refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
     for key, kind in kinds.items():
-        expected = _expected(blocks, key, ask, task, layout)
+        expected = _find_form(blocks, key, ask, task, layout)
         for block in blocks:
             value, count = block.values.get(key), len(block.names)
             if not well_formed(value, kind, count, layout) or _form(value) != expected:
@@ -166,7 +167,7 @@ def misfits(
     return refused
 
 
-def _unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
+def _find_unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
     answered, names = [n for block in blocks for n in block.names], frozenset(asked)
     if len(names.intersection(answered)) == len(answered):
         return {}
@@ -177,7 +178,7 @@ def _unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _expected(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout) -> tuple[Any, ...] | None:
+def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], layout: Layout) -> tuple[Any, ...] | None:
     """The form of a field as its task declares it; else that of more than half of the replies, and () where no form has so many.
 
     None stands for no reply that could be read.

@@ -135,7 +135,7 @@ class Workers:
         self._send(parts)
         answers = [self._shard.answer(own)] if own else []
         for home, why in self._receive(parts, answers).items():
-            names = _listed(parts[home].names)
+            names = _list_names(parts[home].names)
             logger.warning("a worker process %s while it served %s; each is asked again, alone", why, names)
             for name in parts[home].names:
                 alone = {home: parts[home].to((name,))}
@@ -272,7 +272,7 @@ class Worker:
         theirs.close()
 
     def __str__(self) -> str:
-        return f"worker process {self._process.pid} ({self._task} of {_listed(self._names)})"
+        return f"worker process {self._process.pid} ({self._task} of {_list_names(self._names)})"
 
     def send(self, ask: Ask) -> None:
         """Begin a task."""
@@ -306,7 +306,7 @@ class Worker:
         return why
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _list_names(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"{', '.join(plain(name, 40) for name in names[:5])}{more}"
 
