@@ -16,6 +16,7 @@ from coterie.contract.wire import (
     Answer,
     Ask,
     Block,
+    ClientCost,
     Context,
     PerClient,
     decode,
@@ -192,11 +193,12 @@ def test_an_ask_and_its_answer_come_back_whole():
     payload = {"x": torch.arange(3.0), "own": PerClient(torch.eye(2)), "local": LocalSGD(lr=0.5), "none": None}
     ask = Ask(("a", "b"), "module:task", payload, Context(1, 2, 3, 4))
     block = Block(("a", "b"), {"delta": torch.ones(2, 3), "text": ("one", "two")})
-    answer = Answer((block,), {"c": "it is gone"}, {"row_gradients": 7})
+    answer = Answer((block,), {"c": "it is gone"}, {"row_gradients": 7}, (ClientCost("c", 1, 2, 0.5, "it is gone"),))
     message = decode(encode({"ask": ask, "answer": answer}))
     assert (message["ask"].names, message["ask"].task, message["ask"].context) == (ask.names, ask.task, ask.context)
     assert all(same(value, message["ask"].payload[key]) for key, value in payload.items())
     assert (message["answer"].failed, message["answer"].spent) == (answer.failed, answer.spent)
+    assert message["answer"].costs == answer.costs  # as plain tuples
     assert message["answer"].blocks[0].names == block.names
     assert all(same(value, message["answer"].blocks[0].values[key]) for key, value in block.values.items())
 
