@@ -76,28 +76,68 @@ def check_method(method: Any) -> Mapping[str, str]:
 
 
 def check_filter(filter: Any) -> Mapping[str, str]:
-    """Hold a filter, its class, its name or FILE.py:NAME to the laws of filters; otherwise as `check_method`."""
+    """Hold a filter to the laws of filters.
+
+    Args:
+        filter: A filter, its class, its name, or FILE.py:NAME.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
     subject = _subject(filter, FILTERS)
     trial = Trial(subject, FILTERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), (subject,))
     return _hold(subject, trial, (*_OF_RUNS, lossless))
 
 
 def check_sampler(sampler: Any) -> Mapping[str, str]:
-    """Hold a sampler, its class, its name or FILE.py:NAME to the laws of samplers; otherwise as `check_method`."""
+    """Hold a sampler to the laws of samplers.
+
+    Args:
+        sampler: A sampler, its class, its name, or FILE.py:NAME.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
     subject = _subject(sampler, SAMPLERS)
     trial = Trial(subject, SAMPLERS, FedAvg(LocalSGD(steps=Steps(2), batch_size=4, sampler=subject)))
     return _hold(subject, trial, (*_OF_RUNS, learns))
 
 
 def check_engine(engine: Any) -> Mapping[str, str]:
-    """Hold the settings of an engine, their class, name or FILE.py:NAME to the laws of engines; otherwise as `check_method`."""
+    """Hold an engine to the laws of engines.
+
+    Args:
+        engine: Settings of an engine, their class, name, or FILE.py:NAME.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
     subject = _subject(engine, ENGINES)
     trial = Trial(subject, ENGINES, FedAvg(LocalSGD(steps=Steps(2), batch_size=4)), engine=subject)
     return _hold(subject, trial, (seed, wire, order, resume, spelled, bits, closes))
 
 
 def check_dataset(dataset: Any) -> Mapping[str, str]:
-    """Hold a `Dataset`, its name or FILE.py:NAME to the laws of data sets; otherwise as `check_method`."""
+    """Hold a data set to the laws of data sets.
+
+    Args:
+        dataset: A `Dataset`, its name, or FILE.py:NAME.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
     subject = DATASETS.find(dataset) if isinstance(dataset, str) else dataset
     if not isinstance(subject, Dataset):
         raise LawError(f"{dataset!r} is a {type(subject).__name__}; a data set is a coterie.data.Dataset")
@@ -105,7 +145,17 @@ def check_dataset(dataset: Any) -> Mapping[str, str]:
 
 
 def check_metric(metric: Any) -> Mapping[str, str]:
-    """Hold a function (outputs, labels, kind), its name or FILE.py:NAME to the laws of metrics; otherwise as `check_method`."""
+    """Hold a metric to the laws of metrics.
+
+    Args:
+        metric: A function (outputs, labels, kind), its name, or FILE.py:NAME.
+
+    Returns:
+        The laws by name, as for `check_method`.
+
+    Raises:
+        LawError: A law is broken, or kept by a class that declares itself exempt from it.
+    """
     subject = METRICS.find(metric) if isinstance(metric, str) else metric
     return _hold(subject, subject, (number, rows, inputs))
 
