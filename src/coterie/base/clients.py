@@ -43,6 +43,7 @@ class Client:
         validation: Validation rows, or None.
         test: Test rows, or None.
         test_numbers: Number of each test row in the partner's own source, or None.
+        row_groups: By part, the number of each row's group, such as its patient, or None.
     """
 
     name: str
