@@ -82,11 +82,20 @@ def __getattr__(name: str) -> object:
         return __dir__()
     place = None if name.startswith("__") else _PUBLIC.get(name) or _places().get(name)
     if place is None:
-        raise AttributeError(f"module 'coterie' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        raise AttributeError(
+            f"module 'coterie' has no attribute {name!r}{_cure(name)}", name=name, obj=sys.modules[__name__]
+        )
     module, _, attribute = place.partition(":")
     value: object = importlib.import_module(module)
     globals()[name] = value = getattr(value, attribute) if attribute else value
     return value
+
+
+def _cure(name: str) -> str:
+    if name in ("FederatedClassifier", "FederatedRegressor"):
+        return f"; write: from coterie.sklearn import {name}"
+    meant = next((known for known in __dir__() if known.casefold() == name.casefold()), None)
+    return f"; did you mean {meant!r}?" if meant else ""
 
 
 def __dir__() -> list[str]:

@@ -146,7 +146,7 @@ MODELS = (
         "sigmoid_with_a_loss_named",
         'ct.fit("fedavg", clients, Risk(), 2, settings=ct.RunSettings(loss=lambda p, y: F.binary_cross_entropy('
         'p.squeeze(1), y.float(), reduction="none")))',
-        'kind = "own"',
+        'kind = "binary"',
     ),
     Line("model_class", 'ct.fit("fedavg", clients, Net, 2)'),
     Line("model_factory", 'ct.fit("fedavg", clients, lambda: Net(), 2)'),

@@ -10,9 +10,7 @@ from first_lines import FRAMES, LINES, Line, frames, names
 import coterie as ct
 
 PENDING = """
-sigmoid_with_a_loss_named frames_misspelt_keyword metric_by_name american_optimizer lr epochs num_rounds
-device workers metrics batch_size optimizer strategy compare_lr method_lower_case method_upper_case classifier
-table_by_its_printed_name table_in_capitals verdict_in_capitals history_by_its_printed_name
+metric_by_name
 """
 """Lines that do not do so yet; a line that does is taken off."""
 

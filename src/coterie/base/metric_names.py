@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-__all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES", "short_names"]
+__all__ = ["BOUNDS", "DEFAULT_METRICS", "LOSSES", "PRINTED", "find_metric", "short_names"]
 
 DEFAULT_METRICS = ("accuracy", "balanced_accuracy", "auc", "mae", "rmse", "r2")
 """Those that a task does not have are undefined."""
@@ -18,6 +18,38 @@ BOUNDS = dict.fromkeys(
     (0.0, 1.0),
 ) | {"mae": (0.0, inf), "rmse": (0.0, inf), "brier": (0.0, 2.0), "r2": (-inf, 1.0)}
 """The lowest and the highest value of each metric."""
+
+PRINTED = {
+    "auc": "AUC",
+    "mae": "MAE",
+    "rmse": "RMSE",
+    "r2": "R²",
+    "f1": "F1",
+    "ppv": "PPV",
+    "npv": "NPV",
+    "brier": "Brier score",
+    "ece": "calibration error",
+}
+"""How people call a metric, where its name is another."""
+
+
+def find_metric(name: str, metrics: Iterable[str]) -> str:
+    """Return the metric that is called `name`, as it is printed and in any case; `name` itself if there is none.
+
+    >>> find_metric("AUC", ["auc", "loss"]), find_metric("log-loss", ["auc", "loss"]), find_metric("mse", ["auc"])
+    ('auc', 'loss', 'mse')
+    """
+    said = name.casefold()
+    for metric in metrics:
+        printed = {
+            metric,
+            metric.replace("_", " "),
+            PRINTED.get(metric, metric),
+            "log-loss" if metric == "loss" else metric,
+        }
+        if said in map(str.casefold, printed):
+            return metric
+    return name
 
 
 def short_names(metrics: Iterable[str]) -> tuple[str, ...]:

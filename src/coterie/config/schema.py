@@ -14,6 +14,7 @@ their module stand there and not in the annotation, whose lambdas would not see 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 import typing
@@ -190,7 +191,29 @@ def options(cls: type[T]) -> type[T]:
     if own is not None or not hasattr(cls, "__post_init__"):
         cls.__post_init__ = checked  # type: ignore[attr-defined]
     _CHECKED.add(cls)
-    return dataclass(frozen=True)(cls)
+    return _with_spellings(dataclass(frozen=True)(cls))
+
+
+def _with_spellings(cls: type[T]) -> type[T]:
+    """Let a class take keywords in other spellings, and name the nearest field for a keyword that it does not have."""
+    make = cls.__init__
+    names = {field.name for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+
+    @functools.wraps(make)
+    def initialise(self: Any, *args: Any, **values: Any) -> None:
+        for name in values.keys() - names:
+            meant = SPELLINGS.get(name, name)
+            if meant not in names or meant in values:
+                raise InputError(f"{cls.__name__} has no field {name!r}; {nearest(name, names)}")
+            values[meant] = values.pop(name)
+        make(self, *args, **values)
+
+    cls.__init__ = initialise  # type: ignore[method-assign]
+    return cls
+
+
+SPELLINGS = {"optimizer": "optimiser"}
+"""Fields that others spell otherwise."""
 
 
 _CHECKED: set[type] = set()

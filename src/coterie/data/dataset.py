@@ -16,6 +16,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import CHUNK, Held, Inputs, Part, rows
 from coterie.config.data import Split
+from coterie.config.keywords import explain_keywords
 from coterie.data.lazy import lazy as lazily
 from coterie.data.lazy import mapped, mark_of
 from coterie.data.splits import numbered
@@ -38,6 +39,7 @@ LABELS = ("label", "labels", "target", "y", "fine_label")
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
 
+@explain_keywords
 def from_dataset(
     dataset: Any,
     index_lists: Mapping[str, Any] | Sequence[Any] | str | None = None,
@@ -176,6 +178,7 @@ def _labels(dataset: Any, given: Any, used: NDArray[np.int64], column: str | Non
     return as_labels(torch.cat([stack([*islice(items, len(at))], at, "labels") for at in blocks]), "the data set")
 
 
+@explain_keywords
 def from_arrays(
     inputs: Any,
     labels: Any,

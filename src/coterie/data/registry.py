@@ -99,7 +99,8 @@ def ready_or_made(clients: Any) -> Clients | Callable[..., Clients]:
     Tensors, arrays or data sets by client are split by the seed. Raises `InputError` with the line to write for anything else.
     """
     if isinstance(clients, Clients) or (callable(clients) and not is_dataset(clients)):
-        return clients
+        ready: Clients | Callable[..., Clients] = clients
+        return ready
     refuse_others(clients, "clients")
     if isinstance(clients, Mapping | list | tuple):
 

@@ -14,6 +14,7 @@ from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest, require
 from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, named, rows, take
 from coterie.config.data import Split, table_of
+from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
 from coterie.data.splits import numbered, stratified
 from coterie.data.values import as_inputs, as_labels, is_dataset, names_as_texts, read_items, refuse_others, strata
@@ -30,6 +31,7 @@ __all__ = [
 PARTS = ("train", "validation", "test")
 
 
+@explain_keywords
 def from_tensors(
     clients: Mapping[str, Any] | Sequence[Any] | Any,
     *,

@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.files import found, json_rows, read_json, read_toml
+from coterie.base.metric_names import PRINTED
 from coterie.report.comparisons import Comparisons
 from coterie.report.files import over_folds, summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
@@ -32,17 +33,6 @@ FILES = (
     "experiment.toml",
 )
 THRESHOLD = 0.5
-METRIC_NAMES = {
-    "auc": "AUC",
-    "mae": "MAE",
-    "rmse": "RMSE",
-    "r2": "R²",
-    "f1": "F1",
-    "ppv": "PPV",
-    "npv": "NPV",
-    "brier": "Brier score",
-    "ece": "calibration error",
-}
 REFERENCES = ("centralised", *YARDSTICKS)
 
 
@@ -234,7 +224,7 @@ class Results:
         """How people call a metric."""
         if metric == "loss":
             return "log-loss" if self.classification and not own_loss(self.experiment) else "loss"
-        return METRIC_NAMES.get(metric, metric.replace("_", " "))
+        return PRINTED.get(metric, metric.replace("_", " "))
 
     def metric_title(self, metric: str) -> str:
         """The same for a heading: with the label and its unit where the metric has one."""

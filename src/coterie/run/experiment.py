@@ -328,7 +328,7 @@ def find_method(name: str) -> Callable[..., Any]:
             check_hooks(given, Method)
         method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
         return method
-    registered: Callable[..., Any] = METHODS.find(name)
+    registered: Callable[..., Any] = METHODS.find(name if name in METHODS else name.casefold())
     return registered
 
 

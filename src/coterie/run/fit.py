@@ -21,6 +21,7 @@ from coterie.base.interrupts import heeded
 from coterie.base.metric_names import short_names
 from coterie.base.vector import aliases, copied
 from coterie.config.hooks import check_object
+from coterie.config.keywords import explain_keywords
 from coterie.config.local import LocalSGD
 from coterie.config.registry import MODELS
 from coterie.config.rules import Rule, obey
@@ -74,6 +75,7 @@ def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
     return waiting
 
 
+@explain_keywords
 @one_at_a_time
 def fit(
     method: MethodLike | str,

@@ -17,6 +17,7 @@ from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.files import opened_tensors, write_atomically
 from coterie.base.loss import Kind, Loss
+from coterie.base.metric_names import find_metric
 from coterie.base.rows import Inputs, LabelScale
 from coterie.base.vector import Layout, copied, export
 from coterie.contract.exchange import AskRecord
@@ -64,6 +65,7 @@ class History(list[Row]):
         Raises `InputError` where there are several and none is named, and for a metric, a client or a split that there is not.
         """
         metrics = {r.metric for r in self}
+        metric = find_metric(metric, sorted(metrics))
         require(metric in metrics, f"the history has no {metric!r}; {nearest(metric, metrics)}")
         rows = [r for r in self if r.metric == metric]
         clients = {r.client for r in rows}

@@ -17,6 +17,8 @@ import numpy as np
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.files import write_atomically
+from coterie.base.metric_names import find_metric
+from coterie.config.keywords import explain_keywords
 from coterie.config.registry import MODELS
 from coterie.config.rules import Rule, obey
 from coterie.config.run import RunSettings, StudySettings
@@ -48,6 +50,7 @@ _FILTERS = Rule(lambda v: isinstance(v, Sequence), "a list of filters such as [T
 _SETTINGS = Rule(lambda v: isinstance(v, RunSettings), "StudySettings(...) or RunSettings(...)")
 
 
+@explain_keywords
 def compare(
     methods: Sequence[Any] | Mapping[str, Any],
     clients: Clients | Callable[..., Clients] | Mapping[str, Any] | str | os.PathLike[str],
@@ -173,14 +176,21 @@ class Comparison:
         """The tables of all metrics, or of one. Raises `InputError` for an unknown metric."""
         from coterie.report.table import render
 
+        metric = None if metric is None else find_metric(metric, self.results.metrics)
         return render(self.results, metric=metric, colour=False).rstrip()
 
     def verdict(self, client: str) -> Verdict:
         """Whether joining pays for a client, and why. Raises `InputError` for an unknown client."""
         from coterie.report.verdicts import verdict
 
-        require(client in self.clients, f"there is no client {client!r}; {nearest(client, self.clients)}")
-        return verdict(self.results, client)
+        return verdict(self.results, self._client(client))
+
+    def _client(self, name: str) -> str:
+        """The client of this name in any case. Raises `InputError` if there is none."""
+        for client in self.clients:
+            if client.casefold() == name.casefold():
+                return client
+        raise InputError(f"there is no client {name!r}; {nearest(name, self.clients)}")
 
     def report(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write the HTML report to `path`, or into the run directory; returns where. Needs the extra `report`."""
@@ -218,10 +228,8 @@ class Comparison:
             InputError: an unknown metric or client, or no matplotlib (extra `plot`).
         """
         results = self.results
-        metric = metric or results.metrics[0]
-        shown = results.extremes(metric, MOST_PANELS) if clients is None else tuple(clients)
-        for client in shown:
-            require(client in self.clients, f"there is no client {client!r}; {nearest(client, self.clients)}")
+        metric = find_metric(metric or results.metrics[0], results.metrics)
+        shown = results.extremes(metric, MOST_PANELS) if clients is None else tuple(map(self._client, clients))
         panels = {}
         for client in shown:
             curves = {m: curve for m in results.methods if (curve := results.curve(m, client, metric)) is not None}

@@ -17,6 +17,7 @@ from coterie.base.files import found
 from coterie.base.rows import Part
 from coterie.base.spelling import alike, quoted, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
+from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import deal
 from coterie.data.splits import numbered, stratified
 from coterie.data.tables.agreement import FEW_NUMBERS, MANY_CLASSES, agree
@@ -60,6 +61,7 @@ _PARTS |= {"val": "validation"}
 _USUAL = Tables()
 
 
+@explain_keywords
 def from_folder(
     path: str | Path,
     *,
@@ -109,6 +111,7 @@ def from_folder(
     return clients
 
 
+@explain_keywords
 def from_frames(
     frames: Mapping[str, Any] | Sequence[Any],
     *,
