@@ -49,7 +49,7 @@ class Centralised(Method[State]):
         local: settings of training; its batch size is multiplied by the number of participants.
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.5, batch_size=None, steps=ct.Steps(1))
     >>> run = ct.fit(ct.Centralised(local=local), clients, model=torch.nn.Linear(1, 1, bias=False), rounds=40)
     >>> round(float(run.x), 2)

@@ -60,7 +60,7 @@ class FedAvg(Method[State]):
         lr: server learning rate > 0 on the mean update sum_k n_k / n (w^k_{t+1} - w_t); 1 is the average of Algorithm 1.
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.5, batch_size=None, steps=ct.Steps(1))
     >>> run = ct.fit(ct.FedAvg(local=local), clients, model=torch.nn.Linear(1, 1, bias=False), rounds=40)
     >>> round(float(run.x), 2)  # the mean label, since a third of all rows has label 1

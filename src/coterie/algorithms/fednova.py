@@ -101,7 +101,7 @@ class FedNova(Method[State]):
 
     >>> import coterie as ct, torch
     >>> labels = {"a": torch.zeros(9), "b": torch.ones(45), "c": torch.zeros(36)}
-    >>> clients = ct.data.from_tensors({name: (torch.ones(len(y), 1), y) for name, y in labels.items()})
+    >>> clients = ct.data.from_tensors({name: (torch.ones(len(y), 1), y) for name, y in labels.items()}, task="regression")
     >>> local = ct.LocalSGD(lr=0.1, batch_size=6, steps=ct.Epochs(2))  # 2, 10 and 8 steps
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.fill_(0.5)

@@ -68,7 +68,7 @@ class FedProx(Method[State]):
         lr: server learning rate > 0 on the mean update; 1 is the average of Algorithm 2.
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30))], task="regression")
     >>> local = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(50))
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.zero_()

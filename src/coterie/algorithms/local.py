@@ -53,7 +53,7 @@ class Local(Method[State]):
         local: settings of local training.
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.5, batch_size=None, steps=ct.Steps(1))
     >>> run = ct.fit(ct.Local(local=local), clients, model=torch.nn.Linear(1, 1, bias=False), rounds=40)
     >>> [round(abs(float(x)), 2) for x in run.models.values()]

@@ -101,7 +101,7 @@ class PerFedAvg(Method[State]):
 
     >>> import coterie as ct, torch
     >>> labels = {"a": 0.0, "b": 1.0}
-    >>> clients = ct.data.from_tensors({k: (torch.ones(30, 1), torch.full((30,), v)) for k, v in labels.items()})
+    >>> clients = ct.data.from_tensors({k: (torch.ones(30, 1), torch.full((30,), v)) for k, v in labels.items()}, task="regression")
     >>> local = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(2))
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> run = ct.fit(ct.PerFedAvg(local=local, alpha=0.25), clients, model=model, rounds=50)

@@ -115,7 +115,7 @@ class FedAvgM(_Rule):
         weights: "size": by training rows, or "uniform".
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.05, batch_size=None, steps=ct.Steps(1))
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.zero_()
@@ -154,7 +154,7 @@ class FedAdam(_Rule):
         weights: "size": by training rows, or "uniform" (the paper's).
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
     >>> run = ct.fit(ct.FedAdam(local, lr=0.03), clients, ct.models.Logistic(), rounds=80)
     >>> round(float(run.x.sum()), 1)
@@ -192,7 +192,7 @@ class FedYogi(_Rule):
         weights: "size": by training rows, or "uniform" (the paper's).
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
     >>> run = ct.fit(ct.FedYogi(local, lr=0.03), clients, ct.models.Logistic(), rounds=80)
     >>> round(float(run.x.sum()), 1)
@@ -230,7 +230,7 @@ class FedAdagrad(_Rule):
         weights: "size": by training rows, or "uniform" (the paper's).
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
     >>> run = ct.fit(ct.FedAdagrad(local), clients, ct.models.Logistic(), rounds=60)
     >>> round(float(run.x.sum()), 2)

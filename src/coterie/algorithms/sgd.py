@@ -97,7 +97,7 @@ class SGDFull(Method[State]):
         eps: > 0, added to the root of Adam's second moment.
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))])
+    >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
     >>> run = ct.fit(ct.SGDFull(local), clients, ct.models.Logistic(), rounds=40)
     >>> round(float(run.x.sum()), 2)  # half of the clients, not a third of the rows

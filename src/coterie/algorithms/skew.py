@@ -99,7 +99,7 @@ class Skew(Method[State]):
     >>> import coterie as ct, torch
     >>> rows = {"a": (torch.ones(9, 1), torch.zeros(9)), "b": (torch.ones(9, 1), torch.ones(9))}
     >>> local = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
-    >>> clients, settings = ct.data.from_tensors(rows), ct.RunSettings(clients_per_round=1)
+    >>> clients, settings = ct.data.from_tensors(rows, task="regression"), ct.RunSettings(clients_per_round=1)
     >>> run = ct.fit(ct.Skew(local), clients, ct.models.Logistic(), rounds=1, settings=settings)
     >>> run.weights["*"]  # the first model outputs 0, which is what a wants
     {'b': 1.0}

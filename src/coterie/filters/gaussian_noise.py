@@ -41,7 +41,7 @@ class GaussianNoise(Filter):
         secret: whether sites draw it under keys of their own. In one process nothing changes: there is nobody to hide it from.
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.randn(9, 400), torch.ones(9)) for _ in range(2)])
+    >>> clients = ct.data.from_tensors([(torch.randn(9, 400), torch.ones(9)) for _ in range(2)], task="regression")
     >>> local = ct.LocalSGD(lr=1e-9, batch_size=None, steps=ct.Steps(1))
     >>> model = torch.nn.Linear(400, 1, bias=False)
     >>> run = ct.fit(ct.FedAvg(local), clients, model, 1, filters=[ct.GaussianNoise(2.0)])

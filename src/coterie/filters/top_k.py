@@ -39,7 +39,7 @@ class TopK(Filter):
         share: share of the parameters that is sent of each update, in (0, 1], rounded down to at least one entry.
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.randn(30, 100), torch.ones(30)) for _ in range(2)])
+    >>> clients = ct.data.from_tensors([(torch.randn(30, 100), torch.ones(30)) for _ in range(2)], task="regression")
     >>> model = torch.nn.Linear(100, 1, bias=False)
     >>> runs = [ct.fit(ct.FedAvg(), clients, model, 3, filters=filters) for filters in ([], [ct.TopK(0.1)])]
     >>> [max(ask.bytes_up for ask in run.asks if "update" in ask.task) for run in runs]  # 8 bytes say how many rows a client has

@@ -95,7 +95,7 @@ class ISFedAvg(Preset):
         sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
 
     >>> import coterie as ct, torch
-    >>> clients = ct.data.from_tensors([(torch.ones(100, 1), torch.tensor([0.0] * 90 + [1.0] * 10))])
+    >>> clients = ct.data.from_tensors([(torch.ones(100, 1), torch.tensor([0.0] * 90 + [1.0] * 10))], task="regression")
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
     >>> found = [ct.fit(m, clients, ct.models.Logistic(), 1).x.sum() for m in (ct.FedAvg(local), ct.ISFedAvg(local))]
     >>> [round(float(x), 1) for x in found]  # the label 0 is met already: only rows of label 1 have a gradient
