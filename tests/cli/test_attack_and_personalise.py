@@ -70,8 +70,8 @@ def test_a_tuned_method_stands_beside_the_untuned_everywhere(tuned):
     )
     assert (run / "models" / "fedavg+bias-0-switzerland.safetensors").is_file()
     text = (run / "history.csv").read_text()
-    assert "fedavg+bias,0,3,switzerland,,tuning_steps,20.0" in text
-    assert {line.split(",")[2] for line in text.splitlines() if line.startswith("fedavg+bias,")} == {"3"}
+    assert "fedavg+bias,0,,3,switzerland,,tuning_steps,20.0" in text
+    assert {line.split(",")[3] for line in text.splitlines() if line.startswith("fedavg+bias,")} == {"3"}
     weights = (run / "weights.csv").read_text().splitlines()
     assert len([w for w in weights if w.startswith("meritfed+bias,")]) == len(
         [w for w in weights if w.startswith("meritfed,")]
@@ -118,7 +118,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(driver, tmp_path, tuned):
     arm = {
         "target": "coterie.contract.federation.Federation.ask",
         "when": "after",
-        "match": "finetune:tune",
+        "match": "personalisation:tune",
         "at": 2,
         "signal_name": "SIGKILL",
     }

@@ -155,7 +155,8 @@ def test_the_run_directory_is_as_documented(heart):
     run, _ = heart
     names, keys, headers = documented()
     names.remove("files.json")  # of experiments that name a file of the user's own
-    assert all((run / name).exists() for name in names)
+    names.remove("coterie-crash.txt")  # of a run that ended with an error that nobody expected
+    assert [name for name in names if not (run / name.replace("<method>-<seed>", "fedavg-0")).exists()] == []
     assert {p.name for p in run.iterdir()} == {name.partition("/")[0] for name in names}
     assert set(headers) == {"history.csv", "weights.csv", "timing.csv"}
     for name, header in headers.items():
@@ -219,14 +220,14 @@ def test_the_answer_is_plain_and_fits_where_there_is_no_terminal(heart):
     assert "\x1b" not in ended.out + ended.err
     lines = ended.out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert len(lines) <= 30
+    assert len(lines) <= 32
     assert lines[:2] == [
         "heart-disease: 4 clients, 5 methods, 2 seeds, 4 rounds, 306 test rows",
         "Predicts num > 0 (narrowed coronary artery), 1 = disease",
     ]
     for client in ("Cleveland", "Hungary", "Long Beach", "Switzerland"):
         assert sum(line.startswith(f"{client} ") for line in lines) == 1
-    assert "2 seeds cannot show a difference; repeat with --seeds 5." in lines
+    assert "2 seeds cannot show a difference; repeat with --folds 5, or with --seeds 5." in lines
     assert lines[-1] == "report         run/report.html"
     assert [line.split()[:3] for line in ended.err.splitlines()] == [["seed", s, m] for s in "01" for m in FIVE]
     assert ended.err.splitlines()[0].endswith("left")
@@ -785,7 +786,7 @@ def in_a_terminal(cwd, *argv, columns=80):
 
 
 def test_a_terminal_shows_progress_and_colours(tmp_path):
-    flags = ("--methods", "local,fedavg", "--rounds", "20", "--seeds", "2", "--no-report", "--tables")
+    flags = ("--methods", "local,fedavg", "--rounds", "20", "--seeds", "2", "--folds", "0", "--no-report", "--tables")
     seen, status = in_a_terminal(tmp_path, "compare", "heart-disease", *flags)
     assert status == 0
     assert re.search(r"seed 0  \w+  round \d+/20 .*/4 done", seen)

@@ -229,7 +229,8 @@ def test_ctrl_c_before_the_first_round(driver, tmp_path):
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_workers_too(driver, tmp_path):
-    settings = ("--methods", "local,fedavg", "--rounds", "40", "--seeds", "1", "--no-report", "--workers", "2")
+    settings = ("--methods", "local,fedavg", "--rounds", "40", "--seeds", "1", "--folds", "0", "--no-report")
+    settings += ("--workers", "2")
     # At a moment that nobody chose: a file that is being opened just then is closed when it is collected, and Python warns of it.
     warned = {"PYTHONWARNINGS": "error,ignore::ResourceWarning"}
     process = subprocess.Popen(

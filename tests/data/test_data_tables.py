@@ -31,7 +31,7 @@ def test_python_and_files_read_tables_by_the_same_declaration(tmp_path):
     got = from_folder(tmp_path, label="outcome", tables=tables, split=Split(parts={"train": 0.5, "test": 0.5}))
     assert got.fingerprint() == want.fingerprint()
     assert got.recipe == want.recipe
-    with pytest.raises(TypeError, match=r"from_frames\(\) got an unexpected keyword argument 'labell'"):
+    with pytest.raises(InputError, match=r"from_frames has no argument 'labell'; did you mean 'label'\?"):
         from_frames({}, labell="outcome")  # type: ignore[call-arg]
     with pytest.raises(InputError, match=r"\[split\] kind does not apply to the folder"):
         from_folder(tmp_path, label="outcome", split=Split(kind="iid"))

@@ -56,7 +56,7 @@ def runs(folder, tmp_path_factory):
     """By kind: the run directory of a comparison, and the same run from Python."""
     made = {}
     for kind, (label, loss, _) in KINDS.items():
-        about = {"label": label, "drop": [other for other in LABELS if other != label]}
+        about = {"label": label, "drop": [other for other in LABELS if other != label], "keep": ["age"]}
         settings, out = ct.RunSettings(loss=loss), tmp_path_factory.mktemp("runs") / "run"
         ct.compare(["fedavg"], {"folder": str(folder), **about}, rounds=1, seeds=1, settings=settings, folder=out)
         made[kind] = out, ct.fit("fedavg", ct.data.load(str(folder), **about), rounds=1, settings=settings)

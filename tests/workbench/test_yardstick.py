@@ -75,7 +75,7 @@ def test_trees_are_no_methods(hearts):
 
 
 def test_trees_change_no_method_and_may_be_added(hearts, tmp_path, capsys):
-    flags = ("--rounds", "1", "--seeds", "2", "--no-report", "--json")
+    flags = ("--rounds", "1", "--seeds", "2", "--folds", "0", "--no-report", "--json")
     plain = ["compare", "heart-disease", "--methods", "local,fedavg", *flags, "--out", str(tmp_path / "run")]
     assert main(plain) == 0
     before = contents(tmp_path / "run")

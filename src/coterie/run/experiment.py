@@ -61,7 +61,7 @@ class Experiment:
 
     Attributes:
         data: the [data] table: `name` or `folder`, `label`, and options of the data set.
-        split: the [split] table.
+        split: the [split] table, without folds = 0, which is what holds where nothing is set.
         model: the [model] table: `name`, its settings, `init` (a safetensors file) and `freeze` (patterns of parameter names).
         local: the [local] table.
         methods: the [[methods]].
@@ -118,7 +118,7 @@ class Experiment:
         )
         experiment = cls(
             data=dict(tables["data"]),
-            split=dict(tables.get("split", {})),
+            split={key: value for key, value in tables.get("split", {}).items() if key != "folds" or value != 0},
             model=dict(tables.get("model", {"name": MODELS.default})),
             local=dict(tables.get("local", {})),
             methods=tuple(_entry(e, where, objects) for e in entries),
