@@ -32,7 +32,7 @@ import torch
 from dataclasses import dataclass
 from coterie.algorithms.fedavg import FedAvg
 from coterie.attacks import SignFlip
-from coterie.contract.wire import wire_type
+from coterie.config.schema import wire_type
 
 
 def small(inputs, outputs):

@@ -133,7 +133,7 @@ class Fails(Always):
 
 def fit(method, **options):
     parts = {n: dict.fromkeys(("train", "validation"), rows) for n, rows in ROWS.items()}
-    return ct.fit(method, ct.data.from_tensors(parts), ct.models.Logistic(), rounds=1, **options)
+    return ct.fit(method, ct.data.from_tensors(parts, task="classification"), ct.models.Logistic(), rounds=1, **options)
 
 
 @pytest.mark.parametrize(

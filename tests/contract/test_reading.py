@@ -98,5 +98,5 @@ def test_a_damaged_format_is_known_from_the_seals_of_what_is_complete(tmp_path):
     write_sealed(tmp_path / "checkpoint" / "local-0" / "done.json", {"files": {}})
     require_readable(tmp_path)
     write_json(tmp_path / "format.json", {**WRITER, "format": 1})
-    with pytest.raises(InputError, match="in format 1, but this version reads format 2"):
+    with pytest.raises(InputError, match="in format 1, but this version reads format 3"):
         require_readable(tmp_path)

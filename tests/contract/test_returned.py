@@ -65,7 +65,10 @@ def logs(log):
 
 METHODS = {
     "nothing": (method(round=lambda self, s, federation, rng: None), "Other.round must return (state, log); got None"),
-    "no log": (method(round=lambda self, s, federation, rng: s), "Other.round must return (state, log); got tensor"),
+    "no log": (
+        method(round=lambda self, s, federation, rng: s),
+        "Other.round must return (state, log); got a Tensor of shape [4]",
+    ),
     "a log of None": (logs(None), "Other.round must return numbers by name as its log; got None"),
     "a text": (
         logs({"note": "text"}),
@@ -93,7 +96,7 @@ METHODS = {
     ),
     "a short model": (
         method(models=lambda self, state: state[:2]),
-        "Other.models must return a model of 4 numbers, or such models by client; got tensor",
+        "Other.models must return a model of 4 numbers, or such models by client; got a Tensor of shape [2]",
     ),
     "a model of nobody": (
         method(models=lambda self, state: {"bb": state}),

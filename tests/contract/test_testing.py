@@ -150,7 +150,7 @@ def test_a_method_that_breaks_a_law_is_told_which_and_which_side_it_declared(met
 
 @wire_type
 @dataclass(frozen=True)
-class Halves(ct.Filter):
+class Rounded(ct.Filter):
     """Send half of an update, and call that no loss."""
 
     lossy = False
@@ -193,8 +193,8 @@ def spoils(outputs, labels, kind):
     [
         (
             testing.check_filter,
-            Halves,
-            "Halves breaks the law 'lossless' .*: declares lossy = False, but a run with this",
+            Rounded,
+            "Rounded breaks the law 'lossless' .*: declares lossy = False, but a run with this",
         ),
         (testing.check_filter, Together, "Together breaks the law 'workers' .*: a run on two workers ends at another"),
         (testing.check_engine, Slower, "Slower breaks the law"),

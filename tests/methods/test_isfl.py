@@ -379,7 +379,7 @@ def test_a_sampler_in_toml_there_and_back():
 @pytest.mark.parametrize(
     ("sampler", "said"),
     [
-        ("lipschitz", "sampler must be a table with a name"),
+        ("lipshitz", "did you mean 'lipschitz'?"),
         ({"floor": 0.1}, "sampler must be a table with a name"),
         ({"name": "lipshitz"}, "did you mean 'lipschitz'?"),
         ({"name": "lipschitz", "flor": 0.1}, "unknown key 'flor'; did you mean 'floor'?"),

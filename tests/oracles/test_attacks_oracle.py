@@ -13,7 +13,6 @@ from torch import Tensor
 
 from coterie.attacks import (
     ALIE,
-    ATTACKS,
     IPM,
     Attacked,
     Dropout,
@@ -27,6 +26,7 @@ from coterie.attacks import (
 )
 from coterie.base.errors import InputError
 from coterie.compute.cohort import Cohort
+from coterie.config.registry import ATTACKS
 from coterie.contract.engine import Engine
 from coterie.contract.federation import Federation
 from coterie.contract.task import Gap, Gradient, Update, task

@@ -30,7 +30,7 @@ Laws:
 - fewer than f wild updates move the model by no more than the honest ones spread:
   tests/methods/test_robust.py::test_one_liar_of_five_moves_the_model_no_further_than_the_others_spread
 - permuting clients changes nothing:
-  tests/contract/test_methods.py::test_permuting_clients_permutes_models_and_weights
+  tests/contract/test_testing.py::test_every_method_keeps_the_laws_of_methods
 """
 
 from __future__ import annotations

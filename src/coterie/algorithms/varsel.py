@@ -33,7 +33,7 @@ Laws:
 - both exchanges see the same batch:
   tests/methods/test_varsel.py::test_the_gradient_that_is_sent_is_the_one_whose_distance_was
 - permuting clients permutes weights:
-  tests/contract/test_methods.py::test_permuting_clients_permutes_models_and_weights
+  tests/contract/test_testing.py::test_every_method_keeps_the_laws_of_methods
 """
 
 from __future__ import annotations

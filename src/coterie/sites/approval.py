@@ -159,7 +159,7 @@ def _changed(one: Filter) -> str:
     if isinstance(one, GaussianNoise):
         drawn = "drawn under a key that stays here" if one.secret else "which the server can compute and subtract"
         return f"each of its numbers gets noise of deviation {one.sigma}, {drawn}"
-    return f"it passes {FILTERS.name_of(one)}"
+    return f"it passes {FILTERS.name_of(type(one)) or type(one).__name__}"
 
 
 def _said(field: str, kind: str, filters: tuple[Filter, ...]) -> str:

@@ -111,8 +111,10 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     name = experiment.model.get("name", "logistic")
     require(name in MODELS, f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}")
     require(experiment.attack is None, f"{path}: [attack] is for one machine; drop it from a plan")
-    lie = next((FILTERS.name_of(one) for one in experiment.filters if one.stage == "attack"), None)
-    require(lie is None, f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
+    for one in experiment.filters:
+        if one.stage == "attack":
+            lie = FILTERS.name_of(type(one)) or type(one).__name__
+            raise InputError(f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
     require(tuned is None, f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
     if experiment.folds:
