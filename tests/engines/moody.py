@@ -35,7 +35,8 @@ APPROVED = {
         {"name": "fedavg", "label": "x"},
         {"name": "fedavg", "label": "survives"},
         {"name": "varsel", "label": "ends", "internal": ["cleveland", "hungary"]},
-    ]
+    ],
+    "run": {"metrics": ["accuracy"]},
 }
 """The methods of the plan that the sites have approved, by the names under which this job runs them."""
 

@@ -68,7 +68,7 @@ def count(cohort, *, sleep: float = 0.0, sleeper: str = "") -> Count:
 @pytest.fixture
 def federation(ray_cluster) -> Iterator[Federation]:
     """Five clients in two actors."""
-    from coterie.engines.specs import RayEngine
+    from coterie.engines.ray import RayEngine
 
     problem = quadratic(CENTRES)
     engine = RayEngine(problem.clients, problem.model, actors=2)
