@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 import tomli_w
 import torch
-from site_forks import Forked
+from site_forks import Forked, serve
 
 import coterie.algorithms
 import coterie.compute.metrics  # noqa: F401 - the settings of a site may name their tasks
@@ -464,17 +464,32 @@ def test_a_killed_cohort_process_is_that_clients_failure_and_comes_back(ready):
     assert site._child._process.pid != first
 
 
-def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_log(ready):
-    from coterie.compute.tasks import local_update
+def serve_trouble(pipe, settings):
+    """A site's process whose local training fails while there is a file `trouble` in the site's folder."""
+    from coterie.compute.cohort import Cohort
 
+    train, trouble = Cohort.updates, Path(json.loads(settings)["folder"]) / "trouble"
+
+    def updates(self, *args, **options):
+        if trouble.exists():
+            raise RuntimeError("row 7 holds 63.0")
+        return train(self, *args, **options)
+
+    Cohort.updates = updates
+    serve(pipe, settings)
+
+
+def test_a_task_that_fails_is_that_clients_failure_and_its_message_stays_in_the_log(ready, monkeypatch):
     link, _, federation = ready
-    short = torch.zeros(3)
-    with pytest.raises(
-        QuorumError, match=r"cleveland \(its task failed \(RuntimeError\); the site's own log says more"
-    ):
-        federation.ask(federation.clients, local_update, x=short, local=LOCAL)
-    log = link.sites["cleveland"]._log.path.read_text()
-    assert re.search("RuntimeError: .* size", log)
+    site = link.sites["hungary"]
+    monkeypatch.setattr("site_forks.serve", serve_trouble)
+    os.kill(site._child._process.pid, signal.SIGKILL)
+    assert set(update(federation).failed) == {"hungary"}
+    trouble = Path(site.folder) / "trouble"
+    trouble.touch()
+    assert update(federation).failed == {"hungary": "its task failed (RuntimeError); the site's own log says more"}
+    assert "RuntimeError: row 7 holds 63.0" in site._log.path.read_text()
+    trouble.unlink()
     assert not update(federation).failed
 
 
