@@ -51,7 +51,14 @@ def test_every_method_ends_with_the_same_bits_in_flares_simulator(tmp_path):
     run_experiment(experiment, tmp_path / "here")
     path = tmp_path / "plan.toml"
     path.write_text(tomli_w.dumps({**experiment.tables(), "deploy": {"sites": list(HOSPITALS)}}))
-    plan = {"experiment": experiment.tables(), "run": "r", "resume": False, "timeout": 300.0, "accept": [], "hash": plan_hash(path)}
+    plan = {
+        "experiment": experiment.tables(),
+        "run": "r",
+        "resume": False,
+        "timeout": 300.0,
+        "accept": [],
+        "hash": plan_hash(path),
+    }
     text = json.dumps({**plan, "where": "a test", "command": "a test"}).encode().hex()
     files = {path.stem: path for path in (tmp_path / "hospitals").iterdir()}
     there = next(simulate(Coordinator(text), SiteClient(), files, tmp_path, path).rglob(RESULT))
