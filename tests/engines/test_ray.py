@@ -155,7 +155,7 @@ def test_below_quorum_the_clients_of_a_killed_actor_are_asked_once_more(federati
 
 def killing(clients: Any, model: Any, *, loss: Any, kill: Callable[[int, int], str]) -> Any:
     """Engine ray whose actors are killed, by the number of their process, just before certain asks."""
-    from coterie.engines.specs import RayEngine
+    from coterie.engines.ray import RayEngine
 
     class Killing(RayEngine):
         counted = (0, 0)
