@@ -127,10 +127,6 @@ class Mixture(NamedTuple):
         """Probability of more than `bound`."""
         return float(self.weights @ _upper((self.means - bound) / np.sqrt(self.variances), self.freedom))
 
-    def wider(self, variance: float) -> Mixture:
-        """The same with a normal error of this variance added."""
-        return self._replace(variances=self.variances + variance)
-
     def heaviest(self, most: int) -> Mixture:
         """The same with its `most` heaviest components alone."""
         if len(self.weights) <= most:

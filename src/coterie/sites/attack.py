@@ -168,7 +168,8 @@ class _Server:
         recipe = agree((self.rows.name,), settings, told)
         self.say("encode", recipe=json.dumps(recipe))
         clients = self.rows.clients
-        assert clients is not None
+        if clients is None:
+            raise RefusedError("the site has not opened its rows; nothing can be attacked")
         inputs: Any = clients.train.inputs
         module = build_shape(self.rows.experiment.build_model(), tuple(inputs.shape[1:]), outputs_of(clients))
         self.say("prepare", pair=pair, resume=False, **{f"state/{k}": v for k, v in module.state_dict().items()})
@@ -190,7 +191,8 @@ class _Server:
                     told.setdefault(column["name"], set()).add(str(error))
                     self.refused += 1
             column.update(**plain)
-        assert self.rows.table is not None
+        if self.rows.table is None:
+            raise RefusedError("the site has not opened its rows; nothing can be attacked")
         of = len(self.rows.table.parts["train"])
         for shape in ((1,), (1, of)):
             payload = {"schema": json.dumps([columns[0]["name"]] if columns else []), "centre": torch.zeros(shape)}
@@ -202,10 +204,12 @@ class _Server:
     def models(self, pair: str, allowed: Allowed, one: Asks, owner: Any, until: float) -> Found:
         """Ask one task about models that are made to find rows, in every round, as often as the site answers."""
         shard = self.rows.shard
-        assert shard is not None
+        if shard is None:
+            raise RefusedError("the site has not opened its rows; nothing can be attacked")
         limits, layout = self.rows._limits(shard), shard.workspace.layout
         inputs = shard.clients.train.inputs
-        assert isinstance(inputs, Tensor)
+        if not isinstance(inputs, Tensor):
+            raise RefusedError("rows that are not one tensor are not attacked")
         rows, self.answered, self.refused = inputs.double(), 0, 0
         field = next(key for key, about in one.task.payload.items() if about.holds and about.holds.model)
         reply = next(key for key, kind in one.task.kinds.items() if kind in VECTORS)
