@@ -218,7 +218,10 @@ def shares_of(client: str) -> str:
 
 
 def of_appeal(run: Run) -> Measured:
-    """MaxFL's metrics of seen and unseen clients: GM-appeal over the last half of the evaluations, since one round is noise."""
+    """MaxFL's metrics of seen and unseen clients: GM-appeal over the last half of the evaluations, since one round is noise.
+
+    "Accuracy of the models in use", over the last half too, chooses rates: of Per-FedAvg's adapted models, else of the global one.
+    """
     looked = Looked(run, tuple({row.client: None for row in run.history if row.split == "train"}))
     words = {"gm_appeal": "GM-appeal", "test_accuracy": "accuracy", "preferred_accuracy": "preferred-model accuracy",
              "gm_appeal_tuned": "GM-appeal after 5 steps",
@@ -231,8 +234,10 @@ def of_appeal(run: Run) -> Measured:
     values = {name: last_half(curve) if "appeal" in name else last(curve) for name, curve in logged.items()}
     pool, losses = looked.logged("pool"), {split: last(looked.over_rows("loss", split)) for split in ("train", "test")}
     values |= {f"{words} loss": losses[split] for split, words in (("train", "training"), ("test", "test"))}
-    curves = {"pool": pool, "GM-appeal, seen": logged["GM-appeal, seen"]}
-    return looked.measured({**values, "clients in the pool, last round": last(pool)}, curves)
+    used = looked.over_rows("accuracy")
+    values |= {"clients in the pool, last round": last(pool), "accuracy of the models in use": last_half(used)}
+    curves = {"pool": pool, **{name: logged[name] for name in ("GM-appeal, seen", "accuracy, seen")}}
+    return looked.measured(values, curves)
 
 
 def of_clients(run: Run) -> Measured:
