@@ -300,7 +300,7 @@ METHODS = Registry(
         "pfedgraph": "coterie.algorithms.pfedgraph:PFedGraph",
         "fedadp": "coterie.algorithms.fedadp:FedAdp",
         "tawt": "coterie.algorithms.tawt:TAWT",
-        "skew": "coterie.algorithms.skew:Skew",
+        "power-of-choice": "coterie.algorithms.power_of_choice:PowerOfChoice",
         "selective": "coterie.algorithms.selective:SelectiveLearning",
         "ocs": "coterie.algorithms.ocs:OCS",
         "uniform-is": "coterie.samplers.uniform_is:UniformIS",
