@@ -33,7 +33,7 @@ from coterie.algorithms.robust import GeometricMedian as GeometricMedian
 from coterie.algorithms.robust import Median as Median
 from coterie.algorithms.robust import MultiKrum as MultiKrum
 from coterie.algorithms.robust import TrimmedMean as TrimmedMean
-from coterie.algorithms.scaffold import Scaffold as Scaffold
+from coterie.algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from coterie.algorithms.selective import SelectiveLearning as SelectiveLearning
 from coterie.algorithms.server_rules import FedAdagrad as FedAdagrad
 from coterie.algorithms.server_rules import FedAdam as FedAdam

@@ -25,7 +25,11 @@ from federations import (
 MUTANTS = {
     "power-of-choice": [
         ("algorithms/power_of_choice.py", "argsort(descending=True, stable=True)", "argsort(stable=True)"),
-        ("algorithms/power_of_choice.py", "without_replacement(state.sizes,", "without_replacement(torch.ones_like(state.sizes),"),
+        (
+            "algorithms/power_of_choice.py",
+            "without_replacement(state.sizes,",
+            "without_replacement(torch.ones_like(state.sizes),",
+        ),
         ("algorithms/power_of_choice.py", "self.candidates or 2 * m", "m"),
     ],
 }
@@ -90,7 +94,10 @@ def test_power_of_choice_estimates_losses_on_a_batch():
             lambda: PowerOfChoice(candidates=0),
             r"PowerOfChoice.candidates must be None \(twice the clients of a round\) or an int > 0; got 0",
         ),
-        (lambda: PowerOfChoice(loss_batch_size=0), r"PowerOfChoice.loss_batch_size must be None \(all rows\) or an int > 0; got 0"),
+        (
+            lambda: PowerOfChoice(loss_batch_size=0),
+            r"PowerOfChoice.loss_batch_size must be None \(all rows\) or an int > 0; got 0",
+        ),
         (
             lambda: run(PowerOfChoice(candidates=2), logistic(), clients_per_round=3),
             r"PowerOfChoice.candidates must be between 3 \(clients_per_round\) and 5 \(clients\); got 2",

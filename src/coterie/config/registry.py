@@ -279,7 +279,7 @@ METHODS = Registry(
         "varsel": "coterie.algorithms.varsel:VaRSeL",
         "maxfl": "coterie.algorithms.maxfl:MaxFL",
         "isfl": "coterie.samplers.isfl:ISFL",
-        "scaffold": "coterie.algorithms.scaffold:Scaffold",
+        "scaffold": "coterie.algorithms.scaffold:SCAFFOLD",
         "feddyn": "coterie.algorithms.feddyn:FedDyn",
         "fedavgm": "coterie.algorithms.server_rules:FedAvgM",
         "fedadam": "coterie.algorithms.server_rules:FedAdam",
