@@ -27,12 +27,13 @@ from coterie.algorithms.ocs import OCS as OCS
 from coterie.algorithms.perfedavg import PerFedAvg as PerFedAvg
 from coterie.algorithms.pfedgraph import PFedGraph as PFedGraph
 from coterie.algorithms.pfedme import PFedMe as PFedMe
+from coterie.algorithms.power_of_choice import PowerOfChoice as PowerOfChoice
 from coterie.algorithms.qffl import QFFL as QFFL
 from coterie.algorithms.robust import GeometricMedian as GeometricMedian
 from coterie.algorithms.robust import Median as Median
 from coterie.algorithms.robust import MultiKrum as MultiKrum
 from coterie.algorithms.robust import TrimmedMean as TrimmedMean
-from coterie.algorithms.scaffold import Scaffold as Scaffold
+from coterie.algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from coterie.algorithms.selective import SelectiveLearning as SelectiveLearning
 from coterie.algorithms.server_rules import FedAdagrad as FedAdagrad
 from coterie.algorithms.server_rules import FedAdam as FedAdam
@@ -41,7 +42,6 @@ from coterie.algorithms.server_rules import FedYogi as FedYogi
 from coterie.algorithms.sgd import SGDFull as SGDFull
 from coterie.algorithms.sgd import SGDIdeal as SGDIdeal
 from coterie.algorithms.sgd import TargetOnly as TargetOnly
-from coterie.algorithms.skew import Skew as Skew
 from coterie.algorithms.tawt import TAWT as TAWT
 from coterie.algorithms.varsel import VaRSeL as VaRSeL
 from coterie.base.clients import Client as Client

@@ -70,6 +70,7 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "moon": [{}],
     "mwfed": [{"rate": 2.0, "warmup_steps": 1}],
     "perfedavg": [{"alpha": 0.1}, {"alpha": 0.1, "variant": "hf"}],
+    "power-of-choice": [{}, {"loss_batch_size": 4}],
     "qffl": [{}, {"q": 0.0}],
     "multi-krum": [{}, {"byzantine": 0}],
     "apfl": [{}, {"alpha": 0.3, "adaptive": False}],
@@ -81,7 +82,6 @@ ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "selective": [{"internal": ("a", "b")}, {"internal": "d"}],
     "sgd-full": [{}, {"server_optimiser": "adam", "lr": 0.1}],
     "sgd-ideal": [{"members": tuple("abcde")}, {"members": "*", "server_optimiser": "adam", "lr": 0.1}],
-    "skew": [{}, {"loss_batch_size": 4}],
     "target-only": [{"target": "c"}],
     "tawt": [{}, {"targets": "b"}, {"targets": ("a", "c"), "step": 0.3}],
     "trimmed-mean": [{}, {"trim": 0.4}],
@@ -107,7 +107,7 @@ FIRST: list[Case] = [(name, ARGUMENTS.get(name, [{}])[0]) for name in METHODS]
 each_method = pytest.mark.parametrize("case", CASES, ids=label)
 each_first = pytest.mark.parametrize("case", FIRST, ids=label)
 FEW_PROBLEMS = ("batch-norm", "regression", "tokens")
-AS_OTHERS = ("ocs", "qffl", "mwfed", "selective", "skew", "pj-is")
+AS_OTHERS = ("ocs", "qffl", "mwfed", "selective", "power-of-choice", "pj-is")
 """Methods whose own tasks take of rows what those of others take."""
 
 

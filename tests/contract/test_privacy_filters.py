@@ -146,7 +146,7 @@ def test_updates_take_the_bytes_that_they_took():
 
 @pytest.mark.parametrize("one", [ct.Clip(), ct.GaussianNoise()], ids=lambda f: type(f).__name__)
 def test_methods_that_need_exact_uploads_refuse_them_and_references_are_left_alone(one):
-    with pytest.raises(InputError, match=f"Scaffold needs exact uploads.*leave out the filter {type(one).__name__}"):
+    with pytest.raises(InputError, match=f"SCAFFOLD needs exact uploads.*leave out the filter {type(one).__name__}"):
         run(FIRST["scaffold"], filters=[one])
     assert_same_bits(run(FIRST["local"]), run(FIRST["local"], filters=[one]))
 

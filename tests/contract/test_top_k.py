@@ -242,5 +242,5 @@ def test_what_is_wrong_with_a_filter_is_one_sentence(filters, said):
 
 def test_a_method_that_needs_exact_uploads_is_named_before_any_work():
     tables = {**TABLES, "methods": [{"name": "scaffold"}], "filters": [{"name": "top-k"}]}
-    with pytest.raises(InputError, match="Scaffold needs exact uploads"):
+    with pytest.raises(InputError, match="SCAFFOLD needs exact uploads"):
         Experiment.from_tables(tables, "x.toml")

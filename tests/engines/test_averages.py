@@ -24,7 +24,7 @@ from coterie.engines.inprocess import InProcessEngine
 from federations import batch_norm, federation_of, fit, logistic, quadratic
 
 NAMES = "abcdefgh"
-AVERAGING = [ct.FedAvg, ct.FedProx, ct.Scaffold]
+AVERAGING = [ct.FedAvg, ct.FedProx, ct.SCAFFOLD]
 
 
 class Sent(NamedTuple):
@@ -254,7 +254,7 @@ def test_of_a_thousand_clients_no_more_than_a_block_of_vectors_is_held(method, m
         with without_what_was_there():
             before = held()
             owner.round(state, view, Rng.named(0, "server", 1))
-    fields = 2 if method is ct.Scaffold else 1
+    fields = 2 if method is ct.SCAFFOLD else 1
     assert len(seen) == 16
     assert 64 * fields <= max(seen) - before <= (64 + 4) * fields  # and the sums
     assert owner.memory_estimate(1000, 1000) == owner.memory_estimate(64, 1000)

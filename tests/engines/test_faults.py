@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from coterie import FedAvg, Scaffold, task
+from coterie import SCAFFOLD, FedAvg, task
 from coterie.base.errors import InputError
 from coterie.base.interrupts import end, heeded
 from coterie.config.local import LocalSGD, Steps
@@ -229,7 +229,7 @@ def in_update(monkeypatch: pytest.MonkeyPatch, name: str, round: int, fault) -> 
     monkeypatch.setattr(Task, "__call__", call)
 
 
-@pytest.mark.parametrize("method", [FedAvg(LOCAL), Scaffold(local=LOCAL)], ids=["fedavg", "scaffold"])
+@pytest.mark.parametrize("method", [FedAvg(LOCAL), SCAFFOLD(local=LOCAL)], ids=["fedavg", "scaffold"])
 def test_a_run_whose_worker_is_killed_by_a_client_has_the_bits_of_one_where_that_client_refuses(monkeypatch, method):
     problem = logistic()
     runs = {}
@@ -245,7 +245,7 @@ def test_a_run_whose_worker_is_killed_by_a_client_has_the_bits_of_one_where_that
 
 
 def test_a_worker_that_something_else_killed_harms_nobody(monkeypatch):
-    problem, method, honest = logistic(), Scaffold(local=LOCAL), Scaffold.round
+    problem, method, honest = logistic(), SCAFFOLD(local=LOCAL), SCAFFOLD.round
     undisturbed = fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1)
 
     def and_kills(self, state, federation, rng):
@@ -253,7 +253,7 @@ def test_a_worker_that_something_else_killed_harms_nobody(monkeypatch):
             os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
         return honest(self, state, federation, rng)
 
-    monkeypatch.setattr(Scaffold, "round", and_kills)
+    monkeypatch.setattr(SCAFFOLD, "round", and_kills)
     assert_same_bits(fit(method, problem.clients, problem.model, 4, workers=2, evaluate=1), undisturbed)
 
 

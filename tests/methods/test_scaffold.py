@@ -27,7 +27,7 @@ from short_runs import (
 )
 from torch import nn
 
-from coterie import FedAvg, Scaffold, data
+from coterie import SCAFFOLD, FedAvg, data
 from coterie.base.errors import InputError
 from coterie.config.local import Epochs, LocalSGD, Schedule, Steps
 from coterie.contract.task import Task
@@ -65,8 +65,8 @@ MUTANTS = {
 @pytest.mark.parametrize("make", [logistic, batch_norm, dropout])
 def test_the_first_round_of_scaffold_is_uniform_averaging(make):
     problem = make()
-    assert_close(run(Scaffold(MINI, lr=0.6), problem, 1).x, uniform(problem, MINI, 1, lr=0.6))
-    assert (run(Scaffold(MINI), problem, 2).x - uniform(problem, MINI, 2)).abs().max() > 1e-4
+    assert_close(run(SCAFFOLD(MINI, lr=0.6), problem, 1).x, uniform(problem, MINI, 1, lr=0.6))
+    assert (run(SCAFFOLD(MINI), problem, 2).x - uniform(problem, MINI, 2)).abs().max() > 1e-4
 
 
 def test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round():
@@ -80,7 +80,7 @@ def test_scaffold_with_one_step_on_all_rows_is_fedsgd_in_every_round():
             mean = [g / 5 for g in grads] if mean is None else [m + g / 5 for m, g in zip(mean, grads, strict=True)]
         for p, g in zip(parameters, mean, strict=True):
             p.data -= 0.7 * 0.2 * g
-    assert_close(run(Scaffold(ONE, lr=0.7), problem, 4).x, vector_of(model))
+    assert_close(run(SCAFFOLD(ONE, lr=0.7), problem, 4).x, vector_of(model))
 
 
 SLOPES = {"a": (1.0, 0.0), "b": (2.0, 4.0), "c": (0.5, -3.0), "d": (1.5, 1.0)}
@@ -104,22 +104,22 @@ TEN = LocalSGD(lr=0.05, steps=Steps(10), batch_size=None)
 
 @pytest.mark.parametrize("participants", [None, 2])
 def test_scaffold_ends_at_the_optimum_of_unlike_clients(participants):
-    found, plain = (long(m(TEN), clients_per_round=participants) for m in (Scaffold, FedAvg))
+    found, plain = (long(m(TEN), clients_per_round=participants) for m in (SCAFFOLD, FedAvg))
     assert float(found.x) == pytest.approx(OPTIMUM, abs=1e-6 if participants is None else 1e-4)
     assert abs(float(plain.x) - OPTIMUM) > 0.05
     assert not logged(found, "control_lost")
 
 
 def test_weight_decay_is_part_of_the_objective_that_scaffold_ends_at():
-    found = long(Scaffold(replace(TEN, weight_decay=0.5)))
+    found = long(SCAFFOLD(replace(TEN, weight_decay=0.5)))
     top = sum(2 * x * y for x, y in SLOPES.values())
     assert float(found.x) == pytest.approx(top / sum(2 * x * x + 0.5 for x, _ in SLOPES.values()), abs=1e-6)
 
 
 def test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends(monkeypatch):
-    undisturbed = long(Scaffold(TEN))
+    undisturbed = long(SCAFFOLD(TEN))
     forget(monkeypatch, "b", 12)
-    found = long(Scaffold(TEN))
+    found = long(SCAFFOLD(TEN))
     assert logged(found, "control_lost") == {(12, "b"): 1.0}
     assert list(found.failures) == ["b"]
     assert "round 12" in found.failures["b"]
@@ -133,7 +133,7 @@ def test_a_lost_control_is_named_and_does_not_move_where_scaffold_ends(monkeypat
 
 def test_a_control_that_was_never_counted_cannot_be_lost(monkeypatch):
     forget(monkeypatch, "b", 1)
-    found = run(Scaffold(TEN), curved(), 3)
+    found = run(SCAFFOLD(TEN), curved(), 3)
     assert not logged(found, "control_lost")
     assert found.failures == {}
 
@@ -148,7 +148,7 @@ def test_a_process_that_ends_takes_no_control_with_it(monkeypatch):
         return reply
 
     monkeypatch.setattr(Task, "__call__", call)
-    found = long(Scaffold(TEN), workers=2)
+    found = long(SCAFFOLD(TEN), workers=2)
     assert list(found.failures) == ["b"]
     assert not logged(found, "control_lost")
     assert float(found.x) == pytest.approx(OPTIMUM, abs=1e-6)
@@ -164,25 +164,25 @@ def test_a_reply_that_was_refused_does_not_leave_a_control_that_the_server_does_
         return reply
 
     monkeypatch.setattr(Task, "__call__", call)
-    found = long(Scaffold(TEN))
+    found = long(SCAFFOLD(TEN))
     assert logged(found, "control_lost") == {(6, "b"): 1.0}
     assert float(found.x) == pytest.approx(OPTIMUM, abs=1e-6)
 
 
 @pytest.mark.parametrize(("fields", "sentence"), [
-    ({"lr": 0.0}, r"Scaffold.lr must be a number > 0; got 0.0"),
-    ({"local": replace(MINI, momentum=0.9)}, r"Scaffold needs local momentum = 0.0, got 0.9: .* plain SGD steps"),
-    ({"local": replace(MINI, clip=1.0)}, r"Scaffold needs local clip = None, got 1.0: its controls are means"),
-    ({"local": replace(MINI, optimiser="adam")}, r"Scaffold needs local optimiser = 'sgd', got 'adam'"),
+    ({"lr": 0.0}, r"SCAFFOLD.lr must be a number > 0; got 0.0"),
+    ({"local": replace(MINI, momentum=0.9)}, r"SCAFFOLD needs local momentum = 0.0, got 0.9: .* plain SGD steps"),
+    ({"local": replace(MINI, clip=1.0)}, r"SCAFFOLD needs local clip = None, got 1.0: its controls are means"),
+    ({"local": replace(MINI, optimiser="adam")}, r"SCAFFOLD needs local optimiser = 'sgd', got 'adam'"),
 ])  # fmt: skip
 def test_bad_settings_are_refused_with_the_reason(fields, sentence):
     with pytest.raises(InputError, match=sentence):
-        Scaffold(**fields)
+        SCAFFOLD(**fields)
 
 
 def test_a_wrong_pair_ends_the_command_with_status_2(capsys, tmp_path):
     assert_refused_by_the_command(
-        "scaffold", "scaffold.local.momentum=0.9", "Scaffold needs local momentum = 0.0", capsys, tmp_path
+        "scaffold", "scaffold.local.momentum=0.9", "SCAFFOLD needs local momentum = 0.0", capsys, tmp_path
     )
 
 
@@ -192,7 +192,7 @@ def test_a_wrong_pair_ends_the_command_with_status_2(capsys, tmp_path):
 def test_scaffold_with_absent_clients_written_in_numpy(settings):
     problem, server_lr = logistic(), 0.7
     local = LocalSGD(**{"lr": Schedule(LR, (3,), 0.5), "steps": Steps(2), "batch_size": BATCH, **settings})
-    found = run(Scaffold(local, lr=server_lr), problem, 5, clients_per_round=3)
+    found = run(SCAFFOLD(local, lr=server_lr), problem, 5, clients_per_round=3)
     many = {"epochs" if isinstance(local.steps, Epochs) else "steps": local.steps.count}
     x, c = start(problem).numpy(), np.zeros(4)
     own = {n: np.zeros(4) for n in SIZES}

@@ -40,7 +40,7 @@ def test_training_reads_what_the_transform_gives_and_evaluation_does_not():
 
 
 METHODS = {
-    "scaffold": ct.Scaffold(local=ct.LocalSGD(steps=ct.Steps(2), batch_size=5)),
+    "scaffold": ct.SCAFFOLD(local=ct.LocalSGD(steps=ct.Steps(2), batch_size=5)),
     "perfedavg": ct.PerFedAvg(local=ct.LocalSGD(steps=ct.Steps(2), batch_size=5)),
     "centralised": ct.Centralised(local=ct.LocalSGD(steps=ct.Steps(2), batch_size=5)),
 }

@@ -54,7 +54,7 @@ from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Method
 from coterie.contract.task import Holds, OneModel, OneUpdate, task
 
-__all__ = ["Scaffold", "State"]
+__all__ = ["SCAFFOLD", "State"]
 
 CONTROL = "control"
 """Name of c_i in client memory."""
@@ -89,7 +89,7 @@ class State(NamedTuple):
 
 
 @options
-class Scaffold(Method[State]):
+class SCAFFOLD(Method[State]):
     """Average updates whose steps were corrected by the difference of global and own control variate.
 
     Attributes:
@@ -101,7 +101,7 @@ class Scaffold(Method[State]):
     >>> clients = ct.data.from_tensors([(ones, torch.zeros(30)), (2 * ones, torch.full((30,), 4.0))])
     >>> local = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(10))
     >>> model = torch.nn.Linear(1, 1, bias=False)
-    >>> runs = [ct.fit(m(local=local), clients, model=model, rounds=60) for m in (ct.FedAvg, ct.Scaffold)]
+    >>> runs = [ct.fit(m(local=local), clients, model=model, rounds=60) for m in (ct.FedAvg, ct.SCAFFOLD)]
     >>> [round(float(run.x), 2) for run in runs]  # x^2 + (2 x - 4)^2 is least at 1.6; FedAvg drifts to those with many steps
     [1.06, 1.6]
     """
@@ -117,7 +117,7 @@ class Scaffold(Method[State]):
             value, needed = getattr(self.local, field), getattr(plain, field)
             if value != needed:
                 raise InputError(
-                    f"Scaffold needs local {field} = {needed!r}, got {value!r}: its controls are means of the gradients of "
+                    f"SCAFFOLD needs local {field} = {needed!r}, got {value!r}: its controls are means of the gradients of "
                     "plain SGD steps (option II); another method can take it"
                 )
 

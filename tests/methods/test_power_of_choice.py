@@ -10,7 +10,7 @@ import pytest
 import torch
 from short_runs import MINI, chosen_by_round, descent, loss, rows, run
 
-from coterie import SGDFull, Skew
+from coterie import PowerOfChoice, SGDFull
 from coterie.base.errors import InputError
 from coterie.base.rng import Rng
 from coterie.config.local import LocalSGD, Steps
@@ -23,21 +23,25 @@ from federations import (
 )
 
 MUTANTS = {
-    "skew": [
-        ("algorithms/skew.py", "argsort(descending=True, stable=True)", "argsort(stable=True)"),
-        ("algorithms/skew.py", "without_replacement(state.sizes,", "without_replacement(torch.ones_like(state.sizes),"),
-        ("algorithms/skew.py", "self.candidates or 2 * m", "m"),
+    "power-of-choice": [
+        ("algorithms/power_of_choice.py", "argsort(descending=True, stable=True)", "argsort(stable=True)"),
+        (
+            "algorithms/power_of_choice.py",
+            "without_replacement(state.sizes,",
+            "without_replacement(torch.ones_like(state.sizes),",
+        ),
+        ("algorithms/power_of_choice.py", "self.candidates or 2 * m", "m"),
     ],
 }
 
 FULL = LocalSGD(lr=0.4, steps=Steps(2), batch_size=None)
 
 
-def test_skew_by_hand():
+def test_power_of_choice_by_hand():
     """Candidates are drawn one after the other by size, with the named numbers; the two with the highest loss train."""
     problem = logistic()
     x, total = start(problem).numpy(), 3
-    found = run(Skew(FULL, 0.7, candidates=3), problem, total, clients_per_round=2)
+    found = run(PowerOfChoice(FULL, 0.7, candidates=3), problem, total, clients_per_round=2)
     chosen = chosen_by_round(found)
     for number in range(1, total + 1):
         rng = Rng.named(0, "server", number)
@@ -53,27 +57,27 @@ def test_skew_by_hand():
     assert len({tuple(v) for v in chosen.values()}) > 1
 
 
-def test_skew_with_everybody_is_the_uniform_average():
+def test_power_of_choice_with_everybody_is_the_uniform_average():
     problem = batch_norm()
-    skew, full = run(Skew(MINI), problem), run(SGDFull(MINI), problem)
-    assert torch.equal(skew.x, full.x)
-    assert not any(r.task.endswith((":losses", ":row_counts")) for r in skew.asks)
-    assert not torch.equal(run(Skew(MINI), problem, clients_per_round=2).x, full.x)
+    uniform, full = run(PowerOfChoice(MINI), problem), run(SGDFull(MINI), problem)
+    assert torch.equal(uniform.x, full.x)
+    assert not any(r.task.endswith((":losses", ":row_counts")) for r in uniform.asks)
+    assert not torch.equal(run(PowerOfChoice(MINI), problem, clients_per_round=2).x, full.x)
 
 
-def test_skew_with_all_candidates_takes_the_highest_losses_and_with_m_candidates_none_are_left_to_choose():
+def test_power_of_choice_takes_the_highest_losses_of_all_candidates():
     problem = quadratic({"a": [0.1], "b": [5.0], "c": [1.0], "d": [4.0]})
     local = LocalSGD(lr=0.01, steps=Steps(1), batch_size=None)
-    found = run(Skew(local, candidates=4), problem, 2, clients_per_round=2)
+    found = run(PowerOfChoice(local, candidates=4), problem, 2, clients_per_round=2)
     assert chosen_by_round(found) == {1: ["b", "d"], 2: ["b", "d"]}
-    free = run(Skew(local, candidates=2), problem, 20, clients_per_round=2)
+    free = run(PowerOfChoice(local, candidates=2), problem, 20, clients_per_round=2)
     assert set(itertools.chain(*chosen_by_round(free).values())) == set("abcd")
 
 
-def test_skew_estimates_losses_on_a_batch():
+def test_power_of_choice_estimates_losses_on_a_batch():
     problem = logistic()
-    found = run(Skew(FULL, candidates=5, loss_batch_size=3), problem, 1, clients_per_round=2)
-    whole = run(Skew(FULL, candidates=5), problem, 1, clients_per_round=2)
+    found = run(PowerOfChoice(FULL, candidates=5, loss_batch_size=3), problem, 1, clients_per_round=2)
+    whole = run(PowerOfChoice(FULL, candidates=5), problem, 1, clients_per_round=2)
     one, other = ({r.client: r.value for r in f.history if r.metric == "candidate_loss"} for f in (found, whole))
     assert all(one[n] != other[n] for n in SIZES)
     assert found.history.select("row_gradients") == [
@@ -85,17 +89,20 @@ def test_skew_estimates_losses_on_a_batch():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Skew(lr=0), "Skew.lr must be a number > 0; got 0"),
+        (lambda: PowerOfChoice(lr=0), "PowerOfChoice.lr must be a number > 0; got 0"),
         (
-            lambda: Skew(candidates=0),
-            r"Skew.candidates must be None \(twice the clients of a round\) or an int > 0; got 0",
+            lambda: PowerOfChoice(candidates=0),
+            r"PowerOfChoice.candidates must be None \(twice the clients of a round\) or an int > 0; got 0",
         ),
-        (lambda: Skew(loss_batch_size=0), r"Skew.loss_batch_size must be None \(all rows\) or an int > 0; got 0"),
         (
-            lambda: run(Skew(candidates=2), logistic(), clients_per_round=3),
-            r"Skew.candidates must be between 3 \(clients_per_round\) and 5 \(clients\); got 2",
+            lambda: PowerOfChoice(loss_batch_size=0),
+            r"PowerOfChoice.loss_batch_size must be None \(all rows\) or an int > 0; got 0",
         ),
-        (lambda: run(Skew(candidates=6), logistic(), clients_per_round=3), "and 5 .clients.; got 6"),
+        (
+            lambda: run(PowerOfChoice(candidates=2), logistic(), clients_per_round=3),
+            r"PowerOfChoice.candidates must be between 3 \(clients_per_round\) and 5 \(clients\); got 2",
+        ),
+        (lambda: run(PowerOfChoice(candidates=6), logistic(), clients_per_round=3), "and 5 .clients.; got 6"),
     ],
 )
 def test_bad_fields_are_named(make, sentence):

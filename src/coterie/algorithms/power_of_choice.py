@@ -1,4 +1,4 @@
-r"""Skew: power-of-choice, which trains those clients whose loss is highest.
+r"""Power-of-choice: train those clients whose loss is highest.
 
 Paper: Y. J. Cho, J. Wang, G. Joshi, "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022 (2020 as
 "Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies"), Section 4; called Skew
@@ -23,11 +23,11 @@ a candidate, updates are averaged evenly, as in the paper.
 
 Laws:
 - m = n is the uniform average:
-  tests/methods/test_skew.py::test_skew_with_everybody_is_the_uniform_average
+  tests/methods/test_power_of_choice.py::test_power_of_choice_with_everybody_is_the_uniform_average
 - the chosen have the highest losses:
-  tests/methods/test_skew.py::test_skew_with_all_candidates_takes_the_highest_losses_and_with_m_candidates_none_are_left_to_choose
+  tests/methods/test_power_of_choice.py::test_power_of_choice_takes_the_highest_losses_of_all_candidates
 - candidates follow the draw by size:
-  tests/methods/test_skew.py::test_skew_by_hand
+  tests/methods/test_power_of_choice.py::test_power_of_choice_by_hand
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Number, OneModel, Rows, task
 from coterie.solvers.sampling import without_replacement
 
-__all__ = ["Skew", "State"]
+__all__ = ["PowerOfChoice", "State"]
 
 
 class Sizes(NamedTuple):
@@ -87,7 +87,7 @@ class State(NamedTuple):
 
 
 @options
-class Skew(Method[State]):
+class PowerOfChoice(Method[State]):
     """Train the clients with the highest loss among some that are drawn by size.
 
     Attributes:
@@ -100,7 +100,7 @@ class Skew(Method[State]):
     >>> rows = {"a": (torch.ones(9, 1), torch.zeros(9)), "b": (torch.ones(9, 1), torch.ones(9))}
     >>> local = ct.LocalSGD(lr=0.1, batch_size=None, steps=ct.Steps(1))
     >>> clients, settings = ct.data.from_tensors(rows, task="regression"), ct.RunSettings(clients_per_round=1)
-    >>> run = ct.fit(ct.Skew(local), clients, ct.models.Logistic(), rounds=1, settings=settings)
+    >>> run = ct.fit(ct.PowerOfChoice(local), clients, ct.models.Logistic(), rounds=1, settings=settings)
     >>> run.weights["*"]  # the first model outputs 0, which is what a wants
     {'b': 1.0}
     """
@@ -123,7 +123,7 @@ class Skew(Method[State]):
         given = self.candidates
         if given is not None and not m <= given <= len(everyone):
             raise InputError(
-                f"Skew.candidates must be between {m} (clients_per_round) and {len(everyone)} (clients); got {given}"
+                f"PowerOfChoice.candidates must be between {m} (clients_per_round) and {len(everyone)} (clients); got {given}"
             )
         sizes = torch.zeros(len(everyone), dtype=torch.float64)
         if m < len(everyone):
