@@ -99,12 +99,12 @@ def _labels_of(part: Part) -> str:
     return f"[rows{''.join(f', {n}' for n in part.labels.shape[1:])}] ({kind})"
 
 
-def _check_alike(part: Part, usual: Part, who: str, others: str) -> None:
+def _check_alike(part: Part, usual: Part, who: str, reference: str) -> None:
     """Raise `InputError` that begins with `who` unless a part has inputs and labels of the usual shape."""
     for what, form in (("inputs", _shapes), ("labels", _labels_of)):
         mine, theirs = form(part), form(usual)
         if mine != theirs:
-            raise InputError(f"{who} has {what} of shape {mine}{others} of {theirs}")
+            raise InputError(f"{who} has {what} of shape {mine}{reference} of {theirs}")
 
 
 def _merged_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
@@ -158,11 +158,14 @@ class Clients(Sequence[Client]):
         if len(clients) <= 0:
             raise InputError("there are no clients; give at least one")
         ordered = sorted(clients, key=lambda c: c.name)
-        first = ordered[0]
+        model_client = ordered[0]
         for client in ordered:
             for kind, part in client.parts():
                 _check_alike(
-                    part, first.train, f"client {client.name!r}", f" in its {kind} rows, client {first.name!r}"
+                    part,
+                    model_client.train,
+                    f"client {client.name!r}",
+                    f" in its {kind} rows, client {model_client.name!r}",
                 )
         train = Rows.concatenate([c.train for c in ordered])
         if train is None:
@@ -289,18 +292,20 @@ class Clients(Sequence[Client]):
         shared = validation.inputs is self.train.inputs and validation.labels is self.train.labels
         inputs, labels, shift = self.train.inputs, self.train.labels, 0
         if not shared:
-            both = Rows.concatenate([Part(r.inputs, r.labels) for r in (self.train, validation)])
-            if both is None:
+            joined_rows = Rows.concatenate([Part(r.inputs, r.labels) for r in (self.train, validation)])
+            if joined_rows is None:
                 return self
-            inputs, labels, shift = both.inputs, both.labels, len(self.train.labels)
-        train, rest = [], []
+            inputs, labels, shift = joined_rows.inputs, joined_rows.labels, len(self.train.labels)
+        train_lists, validation_lists = [], []
         for i, name in enumerate(self.names):
-            mine, held = self.train.numbers(i), validation.numbers(i) + shift
-            train.append(mine if name in keep else np.concatenate([mine, held]))
-            rest.append(held if name in keep else held[:0])
+            train_numbers, validation_numbers = self.train.numbers(i), validation.numbers(i) + shift
+            train_lists.append(train_numbers if name in keep else np.concatenate([train_numbers, validation_numbers]))
+            validation_lists.append(validation_numbers if name in keep else validation_numbers[:0])
         clients = copy(self)
-        clients.train = Rows.indexed(inputs, labels, train)
-        clients.validation = Rows.indexed(inputs, labels, rest) if any(len(r) for r in rest) else None
+        clients.train = Rows.indexed(inputs, labels, train_lists)
+        clients.validation = (
+            Rows.indexed(inputs, labels, validation_lists) if any(len(r) for r in validation_lists) else None
+        )
         clients.row_groups = MappingProxyType(
             {name: parts if name in keep else _merged_groups(parts) for name, parts in self.row_groups.items()}
         )
@@ -341,14 +346,14 @@ class Clients(Sequence[Client]):
                 changed[key] = change(tensor, name)
             return changed[key]
 
-        other = copy(self)
+        clients = copy(self)
         for kind in ("train", "validation", "test"):
             rows: Rows | None = getattr(self, kind)
             if rows is not None:
-                setattr(other, kind, Rows(*Part(rows.inputs, rows.labels).changed(new), rows.offsets, rows.index))
-        other.server = None if self.server is None else self.server.changed(new)
-        other.unseen = None if self.unseen is None else self.unseen.changed(change)
-        return other
+                setattr(clients, kind, Rows(*Part(rows.inputs, rows.labels).changed(new), rows.offsets, rows.index))
+        clients.server = None if self.server is None else self.server.changed(new)
+        clients.unseen = None if self.unseen is None else self.unseen.changed(change)
+        return clients
 
     def with_server(self, part: Part | None) -> Clients:
         """The same clients beside a server that holds these rows."""
@@ -378,15 +383,15 @@ class Clients(Sequence[Client]):
     @property
     def multi_hot(self) -> bool:
         """Whether all labels are rows of zeros and ones, one for each of several classes, whatever their type."""
-        return all(is_multi_hot(held.labels) for _, held in self.groups())
+        return all(is_multi_hot(rows.labels) for _, rows in self.groups())
 
     def groups(self) -> Iterator[tuple[tuple[str, ...], Rows]]:
         """The rows of each part of these clients, of unseen ones and of the server, with the names to which they belong."""
         for group in (self, self.unseen):
             for part in ("train", "validation", "test") if group is not None else ():
-                held: Rows | None = getattr(group, part)
-                if group is not None and held is not None:
-                    yield group.names, held
+                rows: Rows | None = getattr(group, part)
+                if group is not None and rows is not None:
+                    yield group.names, rows
         if self.server is not None:
             yield ("server",), Rows(*self.server, np.array([0, len(self.server)]))
 
@@ -404,8 +409,8 @@ class Clients(Sequence[Client]):
         """A short hash of the rows of each client, unseen ones behind the others; of unread inputs as `Rows.evidence` says."""
         fingerprints: dict[str, str] = {}
         for group in [self] if self.unseen is None else [self, self.unseen]:
-            held = {kind: getattr(group, kind) for kind in ("train", "validation", "test")}
-            evidence = [(kind, rows.evidence()) for kind, rows in held.items() if rows is not None]
+            parts = {kind: getattr(group, kind) for kind in ("train", "validation", "test")}
+            evidence = [(kind, rows.evidence()) for kind, rows in parts.items() if rows is not None]
             for i, name in enumerate(group.names):
                 digest = hashlib.blake2b(digest_size=16)
                 for kind, of_client in evidence:

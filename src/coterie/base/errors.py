@@ -56,8 +56,8 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
         return ""
     word = word[:100]  # the time to compare grows with the square of the length
     close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    known = f"allowed: {', '.join(allowed)}"
-    return f"did you mean {close[0]!r}? ({known})" if close else known
+    choices = f"allowed: {', '.join(allowed)}"
+    return f"did you mean {close[0]!r}? ({choices})" if close else choices
 
 
 def visible(text: str) -> str:
@@ -141,7 +141,7 @@ def native(value: Any) -> Any:
     if isinstance(value, tuple) and type(value) is tuple:
         return tuple(map(native, value))
     if type(value) is dict:
-        return {key: native(one) for key, one in value.items()}
+        return {key: native(item) for key, item in value.items()}
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
@@ -168,19 +168,19 @@ def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, every
     >>> clients_named(SimpleNamespace(internal="king-*"), "internal", ("fool-x", "king-a", "king-b"))
     ('king-a', 'king-b')
     """
-    given = getattr(owner, field)
-    chosen = (given,) if isinstance(given, str) else tuple(given)
+    setting = getattr(owner, field)
+    chosen = (setting,) if isinstance(setting, str) else tuple(setting)
     if chosen == (everybody,):
         return everyone
-    named: set[str] = set()
+    matches: set[str] = set()
     for name in sorted(set(chosen)):
         fit = [name] if name in everyone else fnmatch.filter(everyone, name)
         if not fit:
             raise InputError(
                 f"{type(owner).__name__}.{field} names {name!r}, which is not a client; {nearest(name, everyone)}"
             )
-        named.update(fit)
-    return tuple(sorted(named))
+        matches.update(fit)
+    return tuple(sorted(matches))
 
 
 def write_crash(error: BaseException, folder: Path) -> str:

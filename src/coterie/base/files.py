@@ -202,8 +202,8 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        said = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
-        number = int(said[1]) if said else getattr(error, "errno", None)
+        match = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+        number = int(match[1]) if match else getattr(error, "errno", None)
         if not isinstance(number, int):
             raise
         raise OSError(number, os.strerror(number), str(path)) from error
@@ -246,11 +246,11 @@ def write_checkpoint(
         )
     values = state._asdict()
     tensors = {f"state/{k}": v.detach().cpu().contiguous().clone() for k, v in values.items() if isinstance(v, Tensor)}
-    rest = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
+    values_beside = {k: v for k, v in values.items() if not isinstance(v, Tensor)}
     tensors.update({f"memory/{k}": v.detach().cpu().contiguous().clone() for k, v in memory.items()})
-    about = {"rest": rest, "fields": list(values), "meta": dict(meta)}
-    given = {**{f"state/{k}": v for k, v in values.items()}, **{f"memory/{k}": v for k, v in memory.items()}}
-    if away := [name for name in tensors if given[name].device.type != "cpu"]:
+    about = {"rest": values_beside, "fields": list(values), "meta": dict(meta)}
+    sources = {**{f"state/{k}": v for k, v in values.items()}, **{f"memory/{k}": v for k, v in memory.items()}}
+    if away := [name for name in tensors if sources[name].device.type != "cpu"]:
         about["on_device"] = away
     text = json.dumps({**about, SEAL: _seal(about, tensors)})
     write_atomically(path, lambda p: save_file(tensors, p, metadata={"coterie": text}), durable=durable)

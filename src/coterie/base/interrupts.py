@@ -71,13 +71,13 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
 
 @contextmanager
 def _handled(handler: Callable[[int, Any], Any]) -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
+    old_handler = signal.getsignal(signal.SIGINT)
     # Only the main thread may choose; and what is not Python's own could not be put back.
-    if before is None or threading.current_thread() is not threading.main_thread():
+    if old_handler is None or threading.current_thread() is not threading.main_thread():
         yield
         return
     signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, old_handler)

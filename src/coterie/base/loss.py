@@ -92,7 +92,7 @@ class TorchLoss:
                 f"{name}(weight=...) divides by the weights of a batch, so clients could not be averaged; leave weight out, or give "
                 "a function (outputs, labels) -> loss of each row"
             )
-        self.kind: Kind = next(kind for known, kind in _KINDS.items() if isinstance(module, known))
+        self.kind: Kind = next(kind for module_class, kind in _KINDS.items() if isinstance(module, module_class))
         copy: Any = deepcopy(module)
         copy.reduction = "none"
         self.module: Any = copy
@@ -159,22 +159,22 @@ def choose_loss(loss: str | RowLoss, outputs: Tensor, labels: Tensor) -> Loss:
         raise InputError(f"loss must be a name or a callable (outputs, labels) -> [rows]; {nearest(str(loss), LOSSES)}")
     shapes = f"outputs of shape {tuple(outputs.shape)} for labels of shape {tuple(labels.shape)}"
     one_logit = outputs.shape == labels.shape or (outputs.ndim == labels.ndim + 1 and outputs.shape[1] == 1)
-    first = outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
-    last = outputs.ndim == labels.ndim + 1 and outputs.ndim > 2 and outputs.shape[:-1] == labels.shape
+    classes_first = outputs.ndim == labels.ndim + 1 and outputs.shape[2:] == labels.shape[1:]
+    classes_last = outputs.ndim == labels.ndim + 1 and outputs.ndim > 2 and outputs.shape[:-1] == labels.shape
     if loss == "squared" or (loss == "auto" and labels.is_floating_point()):
         if not one_logit:
             raise InputError(f"the model gives {shapes}; for regression they must agree")
         return Loss("regression")
     if one_logit and loss in ("auto", "binary"):
-        several = outputs.shape == labels.shape and labels.ndim == 2 and labels.shape[1] > 1
-        return Loss("multilabel" if several else "binary")
-    if loss == "auto" and first and last:
+        several_classes = outputs.shape == labels.shape and labels.ndim == 2 and labels.shape[1] > 1
+        return Loss("multilabel" if several_classes else "binary")
+    if loss == "auto" and classes_first and classes_last:
         raise InputError(
             f'the model gives {shapes}: dimension 1 or the last may hold the classes; say loss="classes" or "classes-last"'
         )
-    if first and loss in ("auto", "classes"):
+    if classes_first and loss in ("auto", "classes"):
         return Loss("classes")
-    if last and loss in ("auto", "classes-last"):
+    if classes_last and loss in ("auto", "classes-last"):
         return Loss("classes", last=True)
     raise InputError(
         f"the model gives {shapes}; classification needs one logit, or C logits in dimension 1 or in the last"

@@ -39,7 +39,7 @@ def find_metric(name: str, metrics: Iterable[str]) -> str:
     >>> find_metric("AUC", ["auc", "loss"]), find_metric("log-loss", ["auc", "loss"]), find_metric("mse", ["auc"])
     ('auc', 'loss', 'mse')
     """
-    said = name.casefold()
+    folded_name = name.casefold()
     for metric in metrics:
         printed = {
             metric,
@@ -47,7 +47,7 @@ def find_metric(name: str, metrics: Iterable[str]) -> str:
             PRINTED.get(metric, metric),
             "log-loss" if metric == "loss" else metric,
         }
-        if said in map(str.casefold, printed):
+        if folded_name in map(str.casefold, printed):
             return metric
     return name
 

@@ -98,12 +98,12 @@ class Rng:
         """The first `count` numbers in [0, 1), float64."""
         return (self.integers(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def permutation(self, count: int, first: int | None = None) -> NDArray[np.int64]:
-        """The numbers 0..count-1 in random order, int64; with `first`, only that many of them."""
+    def permutation(self, count: int, limit: int | None = None) -> NDArray[np.int64]:
+        """The numbers 0..count-1 in random order, int64; with `limit`, only that many of them."""
         hashes = self.integers(count)
-        if first is None or first >= count:
+        if limit is None or limit >= count:
             return hashes.argsort(kind="stable")
-        chosen = hashes.argpartition(first)[:first]
+        chosen = hashes.argpartition(limit)[:limit]
         return chosen[hashes[chosen].argsort(kind="stable")]
 
     def permutations(self, low: int, high: int, count: int) -> NDArray[np.int64]:
@@ -151,18 +151,20 @@ def batches(
     if epochs is None:
         epochs = -(-(steps or 0) // each)
     drawn: list[NDArray[np.int64]] = []
-    left = epochs * each if steps is None else steps
+    open_steps = epochs * each if steps is None else steps
     group = max(1, _HASHES // count)
     for low in range(0, epochs, group):
         high = min(epochs, low + group)
         orders = (
-            rng.permutations(low, high, count) if high - low > 1 else [rng.child(low).permutation(count, left * size)]
+            rng.permutations(low, high, count)
+            if high - low > 1
+            else [rng.child(low).permutation(count, open_steps * size)]
         )
         for order in orders:
-            present = min(each, left)
+            present = min(each, open_steps)
             for start in range(0, present * size, size):
                 drawn.append(order[start : start + size])
-            left -= present
+            open_steps -= present
     return drawn
 
 
@@ -201,8 +203,8 @@ class Generators(NamedTuple):
 
 def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ...]:
     """The generators, beside the global ones of a CPU, that a model on this device can draw from: the device's, and those it holds."""
-    held = [v for module in model.modules() for v in vars(module).values() if isinstance(v, Generator)]
-    seeded = {id(v): v for v in held if not isinstance(v, random.SystemRandom)}
+    attributes = [v for module in model.modules() for v in vars(module).values() if isinstance(v, Generator)]
+    seeded = {id(v): v for v in attributes if not isinstance(v, random.SystemRandom)}
     if device.type != "cuda":
         return tuple(seeded.values())
     number = torch.cuda.current_device() if device.index is None else device.index
@@ -220,13 +222,13 @@ def seed_noise(seed: int, more: tuple[Generator, ...] = ()) -> None:
 @contextmanager
 def forked(seed: int | None = None, more: tuple[Generator, ...] = ()) -> Iterator[None]:
     """Within it the generators are of this `seed` (None: go on as they are); behind it they stand where they stood."""
-    before = Generators.now(more)
+    old_states = Generators.now(more)
     try:
         if seed is not None:
             seed_noise(seed, more)
         yield
     finally:
-        before.restore()
+        old_states.restore()
 
 
 def _state(generator: Generator) -> Any:

@@ -116,8 +116,12 @@ class LazyInputs:
     def chosen(self, index: Tensor | slice = slice(None)) -> Array:
         """The numbers of the rows `index` of these in the source, int64."""
         if isinstance(index, slice):
-            whole = range(*index.indices(len(self)))
-            return np.arange(whole.start, whole.stop, whole.step) if self.numbers is None else self.numbers[index]
+            positions = range(*index.indices(len(self)))
+            return (
+                np.arange(positions.start, positions.stop, positions.step)
+                if self.numbers is None
+                else self.numbers[index]
+            )
         at = index.cpu().numpy()
         return at if self.numbers is None else self.numbers[at]
 
@@ -146,16 +150,16 @@ def take_rows(value: Tensor, index: Tensor | slice) -> Tensor:
 
 def joined(parts: Sequence[Held]) -> Held:
     """The rows of several behind each other; unread ones stay so. Raises `InputError` for unread rows of several sources."""
-    first = parts[0]
-    if isinstance(first, LazyInputs):
-        source = first.source
+    example = parts[0]
+    if isinstance(example, LazyInputs):
+        source = example.source
         if not all(isinstance(part, LazyInputs) and part.source is source for part in parts):
             raise InputError(
                 "unread rows of several data sets cannot be joined; make them one, e.g. by torch.utils.data.ConcatDataset"
             )
         return LazyInputs(source, np.concatenate([part.chosen() for part in parts]))  # type: ignore[union-attr]
-    if isinstance(first, dict):
-        return {k: torch.cat([part[k] for part in parts]) for k in first}  # type: ignore[index]
+    if isinstance(example, dict):
+        return {k: torch.cat([part[k] for part in parts]) for k in example}  # type: ignore[index]
     return torch.cat(parts)  # type: ignore[arg-type]
 
 
@@ -237,10 +241,10 @@ class Part(NamedTuple):
     def chunks(self) -> Iterator[Part]:
         """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
         of_row = max(1, sum([v.shape[1:].numel() for v in named(sample(self.inputs)).values()]))
-        many = max(1, min(CHUNK, ELEMENTS // of_row))
+        chunk_rows = max(1, min(CHUNK, ELEMENTS // of_row))
         count = len(self)
-        for low in range(0, count, many):
-            yield self if count <= many else self.select(slice(low, low + many))
+        for low in range(0, count, chunk_rows):
+            yield self if count <= chunk_rows else self.select(slice(low, low + chunk_rows))
 
     def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
         """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""
@@ -335,9 +339,11 @@ class Rows:
             part = self.part(client)
             if not len(part) or not isinstance(part.inputs, LazyInputs):
                 return part.tensors() if len(part) else {}
-            own = looked[(looked >= self.offsets[client]) & (looked < self.offsets[client + 1])] - self.offsets[client]
+            positions = (
+                looked[(looked >= self.offsets[client]) & (looked < self.offsets[client + 1])] - self.offsets[client]
+            )
             numbers = torch.from_numpy(part.inputs.chosen())
             mark = {f"numbers of {part.inputs.source.mark}": numbers}
-            return {**mark, **part.tensors(), **named(part.inputs.read(torch.from_numpy(own)))}
+            return {**mark, **part.tensors(), **named(part.inputs.read(torch.from_numpy(positions)))}
 
         return of_client

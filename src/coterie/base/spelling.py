@@ -64,16 +64,16 @@ def variants(values: Iterable[str]) -> list[list[str]]:
     return [group for _, group in sorted(groups.items()) if len(group) > 1]
 
 
-def alike(one: str, other: str) -> bool:
+def alike(name_a: str, name_b: str) -> bool:
     """Whether two names of columns are probably one: the same letters and digits but for a unit in brackets, or a slip of the pen.
 
     >>> alike("MEAN_RADIUS", "mean radius (mm)"), alike("colour", "coulour"), alike("x1", "x2")
     (True, True, False)
     """
-    plain, compared = (re.sub(r"(?<=.)[(\[].*[)\]]|[\W_]", "", name.casefold()) for name in (one, other))
+    plain, compared = (re.sub(r"(?<=.)[(\[].*[)\]]|[\W_]", "", name.casefold()) for name in (name_a, name_b))
     if plain == compared:
         return True
-    if re.findall(r"\d+", one) != re.findall(r"\d+", other):
+    if re.findall(r"\d+", name_a) != re.findall(r"\d+", name_b):
         return False
     match = difflib.SequenceMatcher(None, plain, compared)
     return match.real_quick_ratio() >= _ALIKE and match.quick_ratio() >= _ALIKE and match.ratio() >= _ALIKE

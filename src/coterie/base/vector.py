@@ -238,33 +238,35 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
 
 def aliases(model: nn.Module) -> Iterator[tuple[str, str]]:
     """Pairs of names, in a state dict, of one tensor."""
-    first: dict[int, str] = {}
+    first_names: dict[int, str] = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        known = first.setdefault(id(value), name)
-        if known != name:
-            yield known, name
+        first_name = first_names.setdefault(id(value), name)
+        if first_name != name:
+            yield first_name, name
 
 
 def export(x: Tensor, model: nn.Module, layout: Layout, *, trained_only: bool = False) -> Mapping[str, Tensor]:
     """A state dict: the vector's tensors under each of their names, and unless `trained_only` what is frozen or counted."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    moved = {id(own[name]): value for name, value in unflatten(x, layout).items()}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    moved = {id(tensors[name]): value for name, value in unflatten(x, layout).items()}
     state = model.state_dict(keep_vars=True)  # the tensors themselves, by which names of one tensor are known
-    kept = {k: v for k, v in state.items() if id(v) in moved or not trained_only}
-    return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in kept.items()}
+    exported = {k: v for k, v in state.items() if id(v) in moved or not trained_only}
+    return {k: moved.get(id(v), v).detach().cpu().contiguous() for k, v in exported.items()}
 
 
 def still(model: nn.Module, layout: Layout) -> dict[str, Tensor]:
     """What a state dict holds and a vector does not, by name: all that is frozen or counted."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    moved = {id(own[name]) for name, _ in (*layout.parameters, *layout.buffers)}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    moved = {id(tensors[name]) for name, _ in (*layout.parameters, *layout.buffers)}
     return {k: v.detach() for k, v in model.state_dict(keep_vars=True).items() if id(v) not in moved}
 
 
 def add_tensors(digest: Any, state: Mapping[str, Any]) -> None:
     """Let a hash know names, shapes, types and numbers of tensors; without those that have no numbers or cannot be trained with."""
     for name, value in sorted(state.items()):
-        known = isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and not (value.is_meta or value.is_nested)
-        if known and value.layout == torch.strided and not value.is_quantized:
+        readable = (
+            isinstance(value, Tensor) and not nn.parameter.is_lazy(value) and not (value.is_meta or value.is_nested)
+        )
+        if readable and value.layout == torch.strided and not value.is_quantized:
             digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -100,10 +100,10 @@ def requirement_payload(
     Who keeps its requirement is known to the federation: `federation.holders(KEPT)`. A client that failed may have lost it, so let it
     count no longer: `federation.discard(KEPT, replies.failed)`.
     """
-    given = [_by_client(requirements).get(n, math.nan) for n in clients]
+    user_losses = [_by_client(requirements).get(n, math.nan) for n in clients]
     return {
         "start": None if set(clients) <= set(ready) else start,
-        "required": PerClient(torch.tensor(given, dtype=torch.float64)),
+        "required": PerClient(torch.tensor(user_losses, dtype=torch.float64)),
         "rows": requirements if isinstance(requirements, str) else "train",
         "warm": warm,
     }
@@ -112,7 +112,7 @@ def requirement_payload(
 def asks_of_requirements(owner: Any, *tasks: Task[Any]) -> tuple[Asks, ...]:
     """Declare tasks of a method whose payload is that of `requirement_payload`."""
     rows = owner.requirements if isinstance(owner.requirements, str) else "train"
-    return tuple(asks(one, rows=rows, warm=with_steps(owner.local, owner.warmup_steps)) for one in tasks)
+    return tuple(asks(task, rows=rows, warm=with_steps(owner.local, owner.warmup_steps)) for task in tasks)
 
 
 def _as_measured(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
@@ -149,22 +149,22 @@ def measured(cohort: Cohort, *, x: OneModel, start: Start, required: Required, w
     """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
     rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
     blocks = []
-    for some in _chunks(range(len(cohort.names))):
-        part = cohort.only(some).unbilled()  # looking is not part of the method's work
-        need, own = rho[some], solo[some]
+    for positions in _chunks(range(len(cohort.names))):
+        part = cohort.only(positions).unbilled()  # looking is not part of the method's work
+        need, solo_values = rho[positions], solo[positions]
         tuned = part.train(x, with_steps(warm, _TUNED), purpose="tuned")
         train, (test, right) = part.loss(x), _on_test(part, x)
-        columns = [train - need, (need - train).clamp(min=0), train, (train < own[:, 1]).double(), test, right]
-        columns += [*_preferences(test, right, own), *_preferences(*_on_test(part, tuned), own)]
+        columns = [train - need, (need - train).clamp(min=0), train, (train < solo_values[:, 1]).double(), test, right]
+        columns += [*_preferences(test, right, solo_values), *_preferences(*_on_test(part, tuned), solo_values)]
         blocks.append(torch.stack(columns, dim=1))
     table = torch.cat(blocks)
     return Measured(table.nan_to_num(0.0), ~table.isnan())
 
 
-def _preferences(test: Tensor, right: Tensor, own: Tensor) -> list[Tensor]:
+def _preferences(test: Tensor, right: Tensor, solo: Tensor) -> list[Tensor]:
     """Whether a model appeals on test rows, and the accuracy of the preferred and of the better of the two models, [n] each."""
-    appeals = test < own[:, 2]
-    either = torch.where(appeals, right, own[:, 3]), torch.maximum(right, own[:, 3])
+    appeals = test < solo[:, 2]
+    either = torch.where(appeals, right, solo[:, 3]), torch.maximum(right, solo[:, 3])
     return [torch.where(test.isnan(), test, appeals.double()), *either]
 
 
@@ -180,21 +180,24 @@ def requirement(cohort: Cohort, start: Tensor | None, required: Tensor, warm: Lo
 
 def _solo(cohort: Cohort, start: Tensor | None, warm: LocalSGD, rows: str) -> Tensor:
     """rho_k, training loss, test loss and test accuracy of xhat_k [n, 4], computed once; NaN where there are no rows."""
-    kept, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
+    solo, rounds, _ = cohort.state(KEPT, torch.full((4,), math.nan, dtype=torch.float64))
     new = torch.nonzero(rounds < 0).flatten().tolist()
     if new and start is None:
         raise RuntimeError("the requirement is lost (a process ended?); it is computed anew when next asked")
-    for some in _chunks(new):
-        part = replace(cohort.only(some), round=0)
-        own = part.train(start, warm, purpose="warmup")  # type: ignore[arg-type]
-        train, held = part.loss(own), [i for i in range(len(some)) if rows != "train" and part.has(i, rows)]
+    for positions in _chunks(new):
+        part = replace(cohort.only(positions), round=0)
+        models = part.train(start, warm, purpose="warmup")  # type: ignore[arg-type]
+        train, with_rows = (
+            part.loss(models),
+            [i for i in range(len(positions)) if rows != "train" and part.has(i, rows)],
+        )
         rho = train.clone()
-        if held:
-            rho[held] = part.only(held).loss(own[held], part=rows)
-        kept[some] = torch.stack([rho, train, *_on_test(part, own)], dim=1)
+        if with_rows:
+            rho[with_rows] = part.only(with_rows).loss(models[with_rows], part=rows)
+        solo[positions] = torch.stack([rho, train, *_on_test(part, models)], dim=1)
     if new:
-        cohort.keep(KEPT, kept)
-    return kept
+        cohort.keep(KEPT, solo)
+    return solo
 
 
 def _chunks(positions: Any) -> Iterator[list[int]]:

@@ -16,13 +16,13 @@ def check_free_memory(vectors: int, layout_size: int, itemsize: int, available: 
 
     Raises `RunError` if it is more than what is `available`, in bytes; None: nobody knows.
     """
-    needed = vectors * layout_size * itemsize
-    sentence = f"a round holds {vectors} model vectors of {layout_size} numbers: {needed / 1e9:.2f} GB"
-    if available is not None and needed > available:
+    bytes_per_round = vectors * layout_size * itemsize
+    sentence = f"a round holds {vectors} model vectors of {layout_size} numbers: {bytes_per_round / 1e9:.2f} GB"
+    if available is not None and bytes_per_round > available:
         raise RunError(
             f"{sentence}, but only {available / 1e9:.2f} GB are free; ask fewer clients a round or take a smaller model"
         )
-    return sentence if needed > 1e8 else None
+    return sentence if bytes_per_round > 1e8 else None
 
 
 def free_bytes(device: torch.device) -> int | None:

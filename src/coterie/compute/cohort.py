@@ -97,16 +97,16 @@ class Cohort(CohortRows):
             compute: gives the same numbers for a cohort of some of these clients, [k, ...].
             of: as for `note`.
         """
-        known = self.memory.noted(key, (self.seed, *of))
-        missing = [i for i, value in enumerate(known) if value is None]
-        if len(missing) == len(known):
+        values = self.memory.noted(key, (self.seed, *of))
+        missing = [i for i, value in enumerate(values) if value is None]
+        if len(missing) == len(values):
             return compute(self)
         if missing:
-            some = self.only(missing)
-            some = replace(some, memory=self.memory.part(some.names))
-            for i, value in zip(missing, compute(some), strict=True):
-                known[i] = value
-        return torch.stack(cast("list[Tensor]", known))
+            cohort = self.only(missing)
+            cohort = replace(cohort, memory=self.memory.part(cohort.names))
+            for i, value in zip(missing, compute(cohort), strict=True):
+                values[i] = value
+        return torch.stack(cast("list[Tensor]", values))
 
     def steps(self, local: LocalSGD) -> Tensor:
         """Number of batches that each client's training with these settings has, int64 [n]."""
@@ -203,15 +203,15 @@ class Cohort(CohortRows):
         Yields:
             Position of the client, number of the model, labels [r] of some of the client's rows, and their gradients [r, d].
         """
-        few = max(1, cohort_rows.BLOCK // (2 * self.layout.dim))
+        rows_at_once = max(1, cohort_rows.BLOCK // (2 * self.layout.dim))
         for i, inputs, labels in self.chunks(xs[0], part, None, "round", "eval"):
-            for low in range(0, len(labels), few):
-                some = take(inputs, slice(low, low + few))
-                own = labels[low : low + few]
+            for low in range(0, len(labels), rows_at_once):
+                piece_inputs = take(inputs, slice(low, low + rows_at_once))
+                piece_labels = labels[low : low + rows_at_once]
                 for number, x in enumerate(xs):
                     self.workspace.load(x)
-                    self.spent["row_gradients"] += len(own)
-                    yield i, number, own, self.workspace.row_gradients(some, own)
+                    self.spent["row_gradients"] += len(piece_labels)
+                    yield i, number, piece_labels, self.workspace.row_gradients(piece_inputs, piece_labels)
 
     @torch.no_grad()
     def loss(self, x: Tensor, *, part: str = "train", batch_size: int | None = None, purpose: str = "round") -> Tensor:

@@ -124,14 +124,14 @@ class CohortRows:
     def _ready(self, part: Part) -> Batch:
         return self.workspace.prepare(part.read()), part.labels.to(self.workspace.device)
 
-    def transform(self, client: int, inputs: Inputs, purpose: str, first: int = 0) -> Inputs:
+    def transform(self, client: int, inputs: Inputs, purpose: str, start: int = 0) -> Inputs:
         """Return a client's rows as the clients' `transform` changes them, each with a stream of its own.
 
         Args:
             client: Position of the client.
             inputs: Rows as the model takes them.
             purpose: What they are read for.
-            first: Place of the first of these rows among those that are read for it.
+            start: Place of the first of these rows among those that are read for it.
         """
         transform = self.clients.transform
         if transform is None:
@@ -140,7 +140,7 @@ class CohortRows:
         changed = []
         with forked():
             for k in range(rows(inputs)):
-                stream = streams.child(first + k)
+                stream = streams.child(start + k)
                 seed_noise(stream.seed())  # for transforms that draw from a global generator
                 changed.append(transform(_row(inputs, k), stream))
         return self.workspace.prepare(
@@ -195,12 +195,12 @@ class CohortRows:
                     workspace.load(x[i])
                 if mode == "train" or noisy:
                     self.restart_layers(i, purpose if share is None else f"{purpose}/{share.start}")
-                first = 0 if share is None else share.start or 0
+                start = 0 if share is None else share.start or 0
                 for piece in self._batch(i, part, batch_size, purpose, share).chunks():
                     inputs, labels = self._ready(piece)
                     if mode == "train" and part == "train":
-                        inputs = self.transform(i, inputs, purpose, first)
-                    first += len(labels)
+                        inputs = self.transform(i, inputs, purpose, start)
+                    start += len(labels)
                     yield i, inputs, labels
 
     def _batch(self, client: int, part: str, batch_size: int | None, purpose: str, share: slice | None) -> Part:
@@ -227,10 +227,10 @@ def _row(inputs: Inputs, k: int) -> Any:
     return {key: value[k] for key, value in inputs.items()} if isinstance(inputs, dict) else inputs[k]
 
 
-def _stack(changed: list[Tensor], before: Tensor) -> Tensor:
+def _stack(changed: list[Tensor], inputs: Tensor) -> Tensor:
     for row in changed:
-        if not isinstance(row, Tensor) or (row.shape, row.dtype) != (before.shape[1:], before.dtype):
+        if not isinstance(row, Tensor) or (row.shape, row.dtype) != (inputs.shape[1:], inputs.dtype):
             shape = f"{tuple(row.shape)} and {row.dtype}" if isinstance(row, Tensor) else type(row).__name__
-            kept = f"{tuple(before.shape[1:])} and {before.dtype}"
-            raise InputError(f"the transform of rows gave {shape}; it must keep {kept}")
+            form = f"{tuple(inputs.shape[1:])} and {inputs.dtype}"
+            raise InputError(f"the transform of rows gave {shape}; it must keep {form}")
     return torch.stack(changed)

@@ -63,9 +63,9 @@ def recognise(model: nn.Module, layout: Layout, inputs: Tensor) -> tuple[Layer, 
             flat = True
         elif not (type(module) is nn.Identity or (type(module) is nn.Dropout and module.p == 0)):
             return None
-    known = names == [k for k, _ in layout.parameters] and not layout.buffers
-    good = known and not layers[-1].relu and layout.dtype in (torch.float32, torch.float64)
-    return tuple(layers) if good and layers[0].inputs in (0, inputs[0].numel()) else None
+    in_order = names == [k for k, _ in layout.parameters] and not layout.buffers
+    trainable = in_order and not layers[-1].relu and layout.dtype in (torch.float32, torch.float64)
+    return tuple(layers) if trainable and layers[0].inputs in (0, inputs[0].numel()) else None
 
 
 def _leaves(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
@@ -148,7 +148,7 @@ def chunks(
     """
     forms = [(max(map(len, batches)), len(batches) == 1) for batches in chosen]
     for form in sorted(set(forms)):
-        size, alike = form[0], [i for i, own in enumerate(forms) if own == form]
+        size, alike = form[0], [i for i, positions in enumerate(forms) if positions == form]
         alike.sort(key=lambda i: -len(chosen[i]))
         # Of about equal width: a step of a narrow chunk costs nearly as many calls as one of a wide one.
         count = -(-len(alike) // width(size))
@@ -158,13 +158,13 @@ def chunks(
             rows = np.empty((steps[0], len(members), size), dtype=np.int64)
             counts = np.zeros((steps[0], len(members)), dtype=np.int64)
             for slot, i in enumerate(members):
-                own = place(i, np.concatenate(chosen[i]))
+                positions = place(i, np.concatenate(chosen[i]))
                 counts[: steps[slot], slot] = [len(batch) for batch in chosen[i]]
-                if len(own) == steps[0] * size:
-                    rows[:, slot] = own.reshape(-1, size)
+                if len(positions) == steps[0] * size:
+                    rows[:, slot] = positions.reshape(-1, size)
                 else:
-                    rows[:, slot] = own[:1]
-                    rows[:, slot][np.arange(size) < counts[:, slot, None]] = own
+                    rows[:, slot] = positions[:1]
+                    rows[:, slot][np.arange(size) < counts[:, slot, None]] = positions
             yield Chunk(members, rows, counts, steps)
 
 
@@ -260,14 +260,14 @@ class Batched:
         """One step, from `old` straight into `result`: a product that adds to `old` would copy it first, and be copied itself."""
         wide = [v.expand(len(grads[0]), -1, -1) for v in old]
         self._step(self._sides(wide, grads, space, []), *batch, _GRADIENT)
-        kept = rule.shrink - relative  # share of `old` in what is written
-        base = [v if kept == 1 else v * kept for v in old] if kept else []
+        old_share = rule.shrink - relative  # share of `old` in what is written
+        base = [v if old_share == 1 else v * old_share for v in old] if old_share else []
         base = [v + added for v, added in zip(base, shift, strict=True)] if base and shift else base or shift
-        first, last = chunk.members[0], chunk.members[-1]
-        together = last - first == len(chunk.members) - 1  # single steps keep the order of clients
+        lowest, highest = chunk.members[0], chunk.members[-1]
+        together = highest - lowest == len(chunk.members) - 1  # single steps keep the order of clients
         for k, (place, grad) in enumerate(zip(self._split(result), grads, strict=True)):
             if not base and together:
-                torch.mul(grad[: len(chunk.members)], -rule.lr, out=place[first : last + 1])
+                torch.mul(grad[: len(chunk.members)], -rule.lr, out=place[lowest : highest + 1])
                 continue
             for slot, i in enumerate(chunk.members):
                 if base:
@@ -313,18 +313,18 @@ class Batched:
         )
         labels = (labels[:, 0] > 0).long() if self.kind == "classes" else labels
 
-        def train(clients: range, batch: int, steps: int, own: bool) -> Tensor:
+        def train(clients: range, batch: int, steps: int, separate: bool) -> Tensor:
             rows = [[np.arange(k * batch, (k + 1) * batch)] * steps for k in clients]
-            start = x.expand(len(clients), -1) if own else x
+            start = x.expand(len(clients), -1) if separate else x
             models = torch.empty(len(clients), self.layout.dim, dtype=x.dtype, device=self.device)
-            for chunk in chunks(rows, lambda size: len(clients), lambda client, own: own):
+            for chunk in chunks(rows, lambda size: len(clients), lambda client, numbers: numbers):
                 self.train(start, chunk, RowSource(inputs.__getitem__, labels.__getitem__), StepRule(0.1), models)
             return models
 
-        many = 7 if size <= _CACHE else 3
+        client_count = 7 if size <= _CACHE else 3
         for form in ((5, 2, False), (9, 1, True), (32, 2, True)):
-            together = train(range(many), *form)
-            for group in (range(2), range(1), range(many // 2 + 1, many)):
+            together = train(range(client_count), *form)
+            for group in (range(2), range(1), range(client_count // 2 + 1, client_count)):
                 if not torch.equal(together[group.start : group.stop], train(group, *form)):
                     return False
         return True
@@ -332,8 +332,10 @@ class Batched:
     @cached_property
     def _shapes(self) -> list[tuple[int, int]]:
         """[outputs, inputs] of weights and [1, outputs] of biases, in the order of the model vector."""
-        of = [((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in self.layers]
-        return [shape for both in of for shape in both if shape is not None]
+        shape_pairs = [
+            ((y.outputs, y.inputs) if y.inputs else None, (1, y.outputs) if y.bias else None) for y in self.layers
+        ]
+        return [shape for pair in shape_pairs for shape in pair if shape is not None]
 
     @cached_property
     def _factor(self) -> float:
@@ -390,22 +392,30 @@ class Batched:
         scales = torch.from_numpy(weights).to(self.device, self.layout.dtype).unbind()
 
         def labels(low: int, high: int) -> tuple[Tensor, ...]:
-            own = self._labels(source.labels(numbers[low:high].reshape(-1)))
-            steps: tuple[Tensor, ...] = own.unflatten(0, (high - low, slots, batch + spare))[:, :, :batch].unbind()
+            piece_labels = self._labels(source.labels(numbers[low:high].reshape(-1)))
+            steps: tuple[Tensor, ...] = piece_labels.unflatten(0, (high - low, slots, batch + spare))[
+                :, :, :batch
+            ].unbind()
             return steps
 
         # Inputs come for some steps at a time; labels too, unless they are small.
         width = 1 if self.kind == "classes" else self.layers[-1].outputs
-        known = labels(0, total) if width == 1 else ()
+        all_labels = labels(0, total) if width == 1 else ()
         low = 0
         while low < total:
             w = wide[low]
             high = min(total, low + max(1, _BLOCK // (batch * w * max(1, self.layers[0].inputs, width))))
             inputs = source.inputs(numbers[low:high, :w].reshape(-1)).reshape((high - low) * w, batch + spare, -1)
             inputs = self._align(inputs)[:, :batch].unflatten(0, (-1, w))
-            own = known[low:high] or labels(low, high)
-            for n, few, label, scale in zip(wide[low:high], inputs.unbind(), own, scales[low:high], strict=True):
-                yield few if n == w else few[:n], label if n == slots else label[:n], scale if n == slots else scale[:n]
+            piece_labels = all_labels[low:high] or labels(low, high)
+            for n, step_inputs, label, scale in zip(
+                wide[low:high], inputs.unbind(), piece_labels, scales[low:high], strict=True
+            ):
+                yield (
+                    step_inputs if n == w else step_inputs[:n],
+                    label if n == slots else label[:n],
+                    scale if n == slots else scale[:n],
+                )
             low = high
 
     def _sides(self, old: list[Tensor], new: list[Tensor], space: list[Tensor], shift: list[Tensor]) -> list[_Side]:
@@ -447,8 +457,10 @@ class Batched:
             _, weight, _, _, slope, back, moves = sides[number]
             if back is not None and weight is not None:  # before the weight moves
                 torch.bmm(slope, weight, out=back)
-            for old, new, left, right, shift in moves:
-                torch.baddbmm(old, left, inputs if right is None else right, beta=keep, alpha=pace, out=new)
+            for old, new, lhs, rhs, shift in moves:
+                torch.baddbmm(
+                    old, lhs, inputs if rhs is None else rhs, beta=keep, alpha=pace, out=new
+                )
                 if shift is not None:
                     new.add_(shift)
             if back is not None:  # in place of the outputs, which nobody needs any more

@@ -104,13 +104,13 @@ class StepBatches:
         example = sample(cohort.clients.train.inputs)
         per_row = max(1, sum(value.shape[1:].numel() for value in named(example).values()))
         group = max(1, cohort_rows.BLOCK // (per_row * max(len(batch) for batch in numbers)))
-        first = 0
+        start = 0
         for low in range(0, len(numbers), group):
             # One gather for many steps, then views: a gather per step costs as much as a small model's forward pass.
             steps = numbers[low : low + group]
             inputs, labels = cohort.training_rows(client, np.concatenate(steps))
-            inputs = cohort.transform(client, inputs, self.purpose, first)
-            first += len(labels)
+            inputs = cohort.transform(client, inputs, self.purpose, start)
+            start += len(labels)
             cohort.spent["row_gradients"] += len(labels)
             sizes = [len(batch) for batch in steps]
             yield from zip(_split(inputs, sizes), labels.split(sizes), strict=True)
@@ -127,8 +127,8 @@ class StepBatches:
 def _check_numbers(rows: Any, sampler: Sampler, count: int) -> NDArray[np.int64]:
     """Return row numbers [steps, batch_size] of a sampler. Raises `InputError` for one that the client does not have."""
     numbers = np.asarray(rows)
-    whole = numbers.ndim == 2 and numbers.dtype.kind in "iu" and numbers.size > 0
-    if not whole or numbers.min() < 0 or numbers.max() >= count:
+    valid = numbers.ndim == 2 and numbers.dtype.kind in "iu" and numbers.size > 0
+    if not valid or numbers.min() < 0 or numbers.max() >= count:
         raise InputError(
             f"{type(sampler).__name__}.rows must return row numbers [steps, batch_size] from 0 to {count - 1}; got {cut(rows)}"
         )
@@ -185,8 +185,8 @@ class LocalTraining:
         """Return True if kernels know each step."""
         local = self.local
         plain = local.optimiser == "sgd" and not local.momentum and local.clip is None and self.rule is None
-        known = self.penalty is None or isinstance(self.penalty, Quadratic)
-        return plain and known and self.cohort.clients.transform is None
+        quadratic = self.penalty is None or isinstance(self.penalty, Quadratic)
+        return plain and quadratic and self.cohort.clients.transform is None
 
     @cached_property
     def _same(self) -> StepBatches:
@@ -287,7 +287,7 @@ class _Hooks:
         if self.rule is None:
             return self._plain(batch)
         workspace = self.cohort.workspace
-        here = workspace.head.clone()
+        start = workspace.head.clone()
         noise: dict[int, Generators] = {}
         counted = {0}  # the rows of this batch were counted as they were read, for one gradient
 
@@ -304,8 +304,8 @@ class _Hooks:
                 self.cohort.spent["row_gradients"] += len(rows[1])
             return self._plain(rows)
 
-        direction = self.rule(at, here)
-        workspace.head.copy_(here)
+        direction = self.rule(at, start)
+        workspace.head.copy_(start)
         return direction
 
     def _plain(self, batch: Batch) -> Tensor:

@@ -125,8 +125,8 @@ def _share(outputs: Tensor, labels: Tensor, kind: Kind, parts: _Parts) -> float 
     risk = _risks(outputs, labels, kind)
     if risk is None:
         return None
-    part, whole = parts(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)
-    return int(part.sum()) / int(whole.sum()) if bool(whole.any()) else None
+    part, total = parts(risk >= THRESHOLD, labels.cpu().reshape(-1) == 1)
+    return int(part.sum()) / int(total.sum()) if bool(total.any()) else None
 
 
 Metric = Callable[[Tensor, Tensor, Kind], float | None]
@@ -310,11 +310,11 @@ def evaluate(cohort: Cohort, *, x: ModelOfEach, part: str, metrics: tuple[str, .
         if metrics
         else torch.zeros(len(cohort.names), 0, dtype=torch.float64)
     )
-    loss, known = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()
+    loss, defined = columns["loss"].where(columns["n"] > 0, 0.0), values.isfinite()
     for name, value in zip(cohort.names, loss.tolist(), strict=True):
         if not isfinite(value):
             raise FloatingPointError(f"the loss on {part} rows of client {name!r} is {value}")
-    return Evaluation(columns["n"], loss, values.where(known, 0.0), known)
+    return Evaluation(columns["n"], loss, values.where(defined, 0.0), defined)
 
 
 class Shares(NamedTuple):
@@ -333,8 +333,8 @@ def _drop_ignored(labels: Tensor) -> Tensor:
 def baselines(cohort: Cohort, *, part: str) -> Shares:
     """What a constant prediction reaches on each client's rows: the yardstick of any accuracy or log-loss."""
     shares = [_constant(cohort, i, part) for i in range(len(cohort.names))]
-    table = torch.tensor([known or (0.0, 0.0) for known in shares], dtype=torch.float64)
-    return Shares(table[:, 0], table[:, 1], torch.tensor([known is not None for known in shares]))
+    table = torch.tensor([pair or (0.0, 0.0) for pair in shares], dtype=torch.float64)
+    return Shares(table[:, 0], table[:, 1], torch.tensor([pair is not None for pair in shares]))
 
 
 def _constant(cohort: Cohort, client: int, part: str) -> tuple[float, float] | None:
@@ -347,6 +347,6 @@ def _constant(cohort: Cohort, client: int, part: str) -> tuple[float, float] | N
     classes = int(max(labels.max(), train.max())) + 1
     counts = torch.bincount(labels, minlength=classes).double()
     # One added row per class: a class without training rows would cost an infinite loss.
-    known = torch.bincount(train, minlength=classes).double() + 1
-    loss = -(counts * (known / known.sum()).log()).sum() / counts.sum()
+    smoothed = torch.bincount(train, minlength=classes).double() + 1
+    loss = -(counts * (smoothed / smoothed.sum()).log()).sum() / counts.sum()
     return float(counts.max() / counts.sum()), float(loss)

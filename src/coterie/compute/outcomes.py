@@ -164,24 +164,29 @@ def joined_folds(folds: Sequence[Rows]) -> Rows:
 
 
 def paired_influences(
-    one: Mapping[int, Rows], two: Mapping[int, Rows], metric: str, *, constant: bool = False
+    rows_a: Mapping[int, Rows], rows_b: Mapping[int, Rows], metric: str, *, constant: bool = False
 ) -> Pairs:
     """What the rows of a client add to the error of a difference, for each seed that both have; the second may be the constant."""
-    both = [(one[s].influence(metric), two[s].influence(metric, constant)) for s in one if s in two]
-    return [(a, b) for a, b in both if a is not None and b is not None]
+    pairs = [(rows_a[s].influence(metric), rows_b[s].influence(metric, constant)) for s in rows_a if s in rows_b]
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
 def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
     """Of the mean of `values` [R], such as losses. Infinite errors below two rows."""
-    given = np.asarray(values, dtype=float)
-    return Influence(numbers, _centred(given), len(given), float(given.mean()))
+    row_values = np.asarray(values, dtype=float)
+    return Influence(numbers, _centred(row_values), len(row_values), float(row_values.mean()))
 
 
 def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
     """Of the root of the mean of squared errors `squares` [R]."""
-    given = np.asarray(squares, dtype=float)
-    root = math.sqrt(float(given.mean()))
-    return Influence(numbers, _centred(given) / (2 * root) if root else np.zeros(len(given)), len(given), root)
+    errors = np.asarray(squares, dtype=float)
+    root = math.sqrt(float(errors.mean()))
+    return Influence(
+        numbers,
+        _centred(errors) / (2 * root) if root else np.zeros(len(errors)),
+        len(errors),
+        root,
+    )
 
 
 def auc_influence(
@@ -207,9 +212,9 @@ def _delong(scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64
     """The placement of each row among those of the other class and its fold, centred and scaled within its class; and the AUC."""
     placement = np.full(len(scores), math.nan)
     for fold in np.unique(folds):
-        here = folds == fold
-        for mine, others in ((positive & here, ~positive & here), (~positive & here, positive & here)):
-            ordered = np.sort(scores[others])
+        in_fold = folds == fold
+        for mine, opposite in ((positive & in_fold, ~positive & in_fold), (~positive & in_fold, positive & in_fold)):
+            ordered = np.sort(scores[opposite])
             if len(ordered):
                 below = np.searchsorted(ordered, scores[mine], "left") + np.searchsorted(ordered, scores[mine], "right")
                 placement[mine] = below / (2 * len(ordered))
@@ -263,17 +268,19 @@ def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
         len(a) == len(b), f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds"
     )
     require(
-        all(np.array_equal(one.numbers, two.numbers) for one, two in zip(a, b, strict=True)),
+        all(np.array_equal(left_side.numbers, right_side.numbers) for left_side, right_side in zip(a, b, strict=True)),
         "two models were not tried on the same test rows, so they cannot be compared row by row; check the run with coterie verify",
     )
     with np.errstate(invalid="ignore"):
-        gaps = np.concatenate([one.values - two.values for one, two in zip(a, b, strict=True)]) / len(a)
-    _, patient = np.unique(np.concatenate([one.numbers for one in a]), return_inverse=True)
+        gaps = np.concatenate(
+            [left_side.values - right_side.values for left_side, right_side in zip(a, b, strict=True)]
+        ) / len(a)
+    _, patient = np.unique(np.concatenate([left_side.numbers for left_side in a]), return_inverse=True)
     return np.asarray(np.bincount(patient, weights=gaps), dtype=float)
 
 
 def _known(error: float, a: Sequence[Influence]) -> RowError | None:
-    fewest = min(one.fewest for one in a)
+    fewest = min(influence.fewest for influence in a)
     return RowError(error, fewest - 1) if math.isfinite(error) and fewest > 1 else None
 
 
@@ -281,10 +288,10 @@ def student(mean: float, rows: RowError) -> tuple[float, float]:
     """Half the length of the 95 % interval of a mean with this error, and its p value (two-sided, Student's t)."""
     from scipy.special import stdtr, stdtrit
 
-    error, freedom, told = rows
+    error, freedom, p_value = rows
     half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-    if told is not None:
-        return half, told
+    if p_value is not None:
+        return half, p_value
     if error == 0:
         return 0.0, 0.0 if mean else 1.0
     return half, 2 * float(stdtr(freedom, -abs(mean) / error))

@@ -45,9 +45,9 @@ class Shard:
         self.begin(ask)
         answers: list[Answer] = []
         for group in self._groups(ask.names):
-            whole = self._run(ask.to(group))
-            alone = [(name,) for name in group] if whole.failed and len(group) > 1 else []
-            answers += [self._run(ask.to(one)) for one in alone] or [whole]
+            group_answer = self._run(ask.to(group))
+            retries = [(name,) for name in group] if group_answer.failed and len(group) > 1 else []
+            answers += [self._run(ask.to(names)) for names in retries] or [group_answer]
         return Answer.joined(answers)
 
     def take_back(self, context: Context) -> None:
@@ -122,7 +122,7 @@ class Shard:
 
 
 def _sort_names(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(sorted(some)) for key, some in names.items() if some}
+    return {key: tuple(sorted(clients)) for key, clients in names.items() if clients}
 
 
 def _check_travels(key: str, value: Any) -> None:

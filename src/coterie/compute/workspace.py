@@ -109,27 +109,27 @@ class Workspace:
         named = dict(self.model.named_parameters())
         for name, _ in self.layout.parameters:
             named[name].data = views[name]
-        first = {id(v): k for k, v in self.model.named_buffers()}
+        first_names = {id(v): k for k, v in self.model.named_buffers()}
         for name, buffer in list(self.model.named_buffers(remove_duplicate=False)):
-            if first[id(buffer)] in views:  # under each of its names
+            if first_names[id(buffer)] in views:  # under each of its names
                 owner, _, leaf = name.rpartition(".")
-                self.model.get_submodule(owner)._buffers[leaf] = views[first[id(buffer)]]
+                self.model.get_submodule(owner)._buffers[leaf] = views[first_names[id(buffer)]]
         return [named[name] for name, _ in self.layout.parameters]
 
     def _probe(self, loss: str | RowLoss, example: Client) -> None:
-        few = example.train.select(slice(0, 2))
-        inputs = self.prepare(few.read())
-        kept = self.x.clone()
+        two_rows = example.train.select(slice(0, 2))
+        inputs = self.prepare(two_rows.read())
+        start = self.x.clone()
         with self.noise():
             outputs = self._tried(inputs, example.name)
             self.always_random = self._draws(inputs)
-        self.loss = choose_loss(loss, outputs, few.labels)
+        self.loss = choose_loss(loss, outputs, two_rows.labels)
         if loss == "auto" and self.loss.kind != "regression":
             self._refuse_probabilities(example)
-        labels = few.labels.to(self.device)
+        labels = two_rows.labels.to(self.device)
         self._check_loss(outputs, labels)
         self._logits = self.loss.ordered(outputs).shape[1] if self.loss.kind == "classes" else 2
-        one_each = few.labels.ndim == 1 and not few.labels.is_floating_point()
+        one_each = two_rows.labels.ndim == 1 and not two_rows.labels.is_floating_point()
         self.classes = 2 if self.loss.kind == "binary" else outputs.shape[1] if outputs.ndim > 1 and one_each else 0
         # Convolutions with a kernel per row took eight times as long on a CPU as one row after the other (ResNet8, 16 rows).
         convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
@@ -141,8 +141,8 @@ class Workspace:
         # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
         with self.noise():
             self.train(True)
-            self.random = self.always_random or (len(few) >= self.smallest_batch and self._draws(inputs))
-        self.x.copy_(kept)
+            self.random = self.always_random or (len(two_rows) >= self.smallest_batch and self._draws(inputs))
+        self.x.copy_(start)
         self.restart_counters()
 
     @torch.no_grad()
@@ -177,14 +177,14 @@ class Workspace:
     @torch.no_grad()
     def _draws(self, inputs: Inputs) -> bool:
         """Whether the model draws random numbers. Raises `InputError` if it does so from a generator that cannot be seeded."""
-        before, kept = Generators.now(self.generators), self.x.clone()
-        first = self.model(inputs)
-        drawn = before.moved()
-        before.restore()
-        self.load(kept)
+        generators, start = Generators.now(self.generators), self.x.clone()
+        outputs = self.model(inputs)
+        drawn = generators.moved()
+        generators.restore()
+        self.load(start)
         self.restart_counters()
         require(
-            torch.allclose(first, self.model(inputs), equal_nan=True),
+            torch.allclose(outputs, self.model(inputs), equal_nan=True),
             "the model gives other outputs when it reads the same rows again with the same seed, so no run could be repeated; "
             "let the module that draws hold its generator as an attribute: self.generator = torch.Generator()",
         )
@@ -242,12 +242,12 @@ class Workspace:
         """Raise `InputError` that names the client if a label is not a class that the model has an output for."""
         if self.loss.own is not None or self.loss.kind in ("regression", "own"):
             return
-        whole = [rows.labels for _, rows in clients.groups()]
-        if all(not bool(self._unfit(labels).any()) for labels in whole):
+        all_labels = [group_rows.labels for _, group_rows in clients.groups()]
+        if all(not bool(self._unfit(labels).any()) for labels in all_labels):
             return
-        for names, held in clients.groups():
+        for names, group_rows in clients.groups():
             for i, name in enumerate(names):
-                labels = held.part(i).labels
+                labels = group_rows.part(i).labels
                 unfit = labels[self._unfit(labels)]
                 if len(unfit):
                     least = "0 to" if self._logits > 2 else "0 and"
@@ -357,16 +357,16 @@ class Workspace:
                 self.vectorised = False
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
                 logger.info("gradients of single rows are computed one by one, which is slower (%s)", why)
-        few = [slice(i, i + 1) for i in range(len(labels))]
-        return torch.stack([self.flat_gradient(take(inputs, one), labels[one]) for one in few])
+        slices = [slice(i, i + 1) for i in range(len(labels))]
+        return torch.stack([self.flat_gradient(take(inputs, row), labels[row]) for row in slices])
 
     def _vectorised_gradients(self, inputs: Inputs, labels: Tensor) -> Tensor:
         named = dict(self.model.named_parameters())
         names = [name for name, _ in self.layout.parameters]
 
         def value(parameters: dict[str, Tensor], row: Inputs, label: Tensor) -> Tensor:
-            one = {k: v[None] for k, v in row.items()} if isinstance(row, dict) else row[None]
-            return self.loss.rows(torch.func.functional_call(self.model, parameters, (one,)), label[None]).sum()
+            batch = {k: v[None] for k, v in row.items()} if isinstance(row, dict) else row[None]
+            return self.loss.rows(torch.func.functional_call(self.model, parameters, (batch,)), label[None]).sum()
 
         at = {name: named[name].detach() for name in names}
         gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))(at, inputs, labels)

@@ -74,10 +74,10 @@ def _rule(declared: Any, hint: Any) -> Rule | None:
     return Rule(lambda given: _takes(given, len(names)), f"a function ({', '.join(names)})")
 
 
-def _takes(given: Any, count: int) -> bool:
+def _takes(function: Any, count: int) -> bool:
     """Whether something can be called with so many arguments."""
     try:
-        inspect.signature(given).bind(*range(count))
+        inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
     except ValueError:  # nothing is known of how it is called
@@ -85,7 +85,7 @@ def _takes(given: Any, count: int) -> bool:
     return True
 
 
-def check_hooks(given: Any, base: type[Any]) -> None:
+def check_hooks(candidate: Any, base: type[Any]) -> None:
     """Raise `InputError` if an object, or a class of such objects, cannot serve as `base`, or would do nothing.
 
     Public attributes that resemble a hook but are none are refused; fields of a dataclass are the user's own.
@@ -99,55 +99,58 @@ def check_hooks(given: Any, base: type[Any]) -> None:
     Traceback (most recent call last):
     coterie.base.errors.InputError: Mine.keep_validation is not a hook of a callback; did you mean keeps_validation?
     """
-    cls = given if isinstance(given, type) else type(given)
-    own, kind, hooks = cls.__name__, article(base._kind.name), hooks_of(base)
+    cls = candidate if isinstance(candidate, type) else type(candidate)
+    class_name, kind, hooks = cls.__name__, article(base._kind.name), hooks_of(base)
     if base._kind.derived and not issubclass(cls, base):
         example = f"give one such as {base._kind.example}, of a class derived from {base.__name__}"
-        raise InputError(f"{cut(given)} is not {kind}; {example}")
-    fields = {f.name for f in dataclasses.fields(given)} if dataclasses.is_dataclass(given) else set()
-    for name in dir(given):
+        raise InputError(f"{cut(candidate)} is not {kind}; {example}")
+    fields = {f.name for f in dataclasses.fields(candidate)} if dataclasses.is_dataclass(candidate) else set()
+    for name in dir(candidate):
         if not (name.startswith("_") or name in hooks or name in fields):
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
-            require(not close, f"{own}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
-    needed: Collection[str] = getattr(base, "__abstractmethods__", ())
-    missing = [name for name in sorted(needed) if not (hasattr(given, name) and overrides(given, base, name))]
-    require(not missing, f"{own} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(given))}")
+            require(not close, f"{class_name}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
+    required: Collection[str] = getattr(base, "__abstractmethods__", ())
+    missing = [name for name in sorted(required) if not (hasattr(candidate, name) and overrides(candidate, base, name))]
+    require(
+        not missing,
+        f"{class_name} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(candidate))}",
+    )
     functions = [name for name in hooks if inspect.isfunction(getattr(base, name))]
     require(
-        bool(needed) or any(hasattr(given, name) and overrides(given, base, name) for name in functions),
-        f"{own} has no hook of {kind} and would do nothing; define {', '.join(functions[:-1])} or {functions[-1]}",
+        bool(required) or any(hasattr(candidate, name) and overrides(candidate, base, name) for name in functions),
+        f"{class_name} has no hook of {kind} and would do nothing; define {', '.join(functions[:-1])} or {functions[-1]}",
     )
     for name, rule in hooks.items():
-        if cls is not given and rule is not None and hasattr(given, name):
-            obey(rule, getattr(given, name), f"{own}.{name}")
+        if cls is not candidate and rule is not None and hasattr(candidate, name):
+            obey(rule, getattr(candidate, name), f"{class_name}.{name}")
 
 
 def _meant(missing: Sequence[str], names: Sequence[str]) -> str:
     """A half-sentence about a name that one of the missing hooks may stand under."""
-    own = [name for name in names if not name.startswith("_")]
+    public_names = [name for name in names if not name.startswith("_")]
     for hook in missing:
-        for close in difflib.get_close_matches(hook, own, n=2, cutoff=0.6):
+        for close in difflib.get_close_matches(hook, public_names, n=2, cutoff=0.6):
             if close != hook:
                 return f"; rename {close} to {hook}"
     return ""
 
 
-def overrides(given: Any, base: type[Any], hook: str) -> bool:
+def overrides(candidate: Any, base: type[Any], hook: str) -> bool:
     """Return True if the class of an object, or a class, defines `hook` itself."""
-    return getattr(given if isinstance(given, type) else type(given), hook, None) is not getattr(base, hook)
+    return getattr(candidate if isinstance(candidate, type) else type(candidate), hook, None) is not getattr(base, hook)
 
 
-def check_object(given: Any, base: type[Any]) -> None:
+def check_object(candidate: Any, base: type[Any]) -> None:
     """Let an object serve as `base`: its class gets the default of each hook that it lacks, and counts as derived from `base`.
 
     Raises `InputError` as `check_hooks` does, and for a class in place of an object.
     """
-    if isinstance(given, type):
-        raise InputError(f"{given!r} is a class and not {article(base._kind.name)}; call it")
-    check_hooks(given, base)
-    cls = type(given)
-    if not isinstance(given, base):
+    if isinstance(candidate, type):
+        raise InputError(f"{candidate!r} is a class and not {article(base._kind.name)}; call it")
+    check_hooks(candidate, base)
+    cls = type(candidate)
+    if not isinstance(candidate, base):
         for name in hooks_of(base):
-            if not hasattr(given, name):
+            if not hasattr(candidate, name):
                 setattr(cls, name, inspect.getattr_static(base, name))
         base.register(cls)

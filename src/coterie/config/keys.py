@@ -93,14 +93,14 @@ class Key(NamedTuple):
 
 def keys_of(table: str) -> Iterator[Key]:
     """Yield the keys of one table; of what has a name those of each class, which is imported."""
-    seen = set[str]()
+    yielded = set[str]()
     for declared in DECLARED[table]:
         if isinstance(declared, Registry):
             keys = [_name_of(table, declared), *_fields_of_entries(table, declared, declared.importable()[0])]
         else:
             keys = [*_fields(table, declared)]
-        yield from (key for key in keys if key.name not in seen)
-        seen |= {key.name for key in keys}
+        yield from (key for key in keys if key.name not in yielded)
+        yielded |= {key.name for key in keys}
 
 
 def flagged(*tables: str) -> Iterator[Key]:
@@ -118,19 +118,21 @@ def flagged(*tables: str) -> Iterator[Key]:
 def lasting(table: str, name: str) -> set[str]:
     """Keys of a table that keep their value when it gets another `name`, or kind: those that all have, and so the new one."""
     last = {key.name for key in keys_of(table) if not key.entries}
-    for registry in (one for one in DECLARED[table] if isinstance(one, Registry) and ".py:" in name):
-        own = registry.find(name, f"[{table}]")
-        declared = {key for option in options_of(own) for key in option.keys} if is_dataclass(own) else set()
+    for registry in (declarer for declarer in DECLARED[table] if isinstance(declarer, Registry) and ".py:" in name):
+        new_class = registry.find(name, f"[{table}]")
+        declared = (
+            {key for option in options_of(new_class) for key in option.keys} if is_dataclass(new_class) else set()
+        )
         last -= {key.name for key in _fields_of_entries(table, registry, registry.importable()[0])} - declared
     return last
 
 
 def _fields(table: str, cls: type, entries: tuple[str, ...] = ()) -> Iterator[Key]:
-    said = explanations(cls)
+    docs = explanations(cls)
     for option in options_of(cls):
         for name in option.keys:
             of_kinds = KINDS_OF.get(name, ()) if cls is Split else entries
-            about = said.get(option.name, "")
+            about = docs.get(option.name, "")
             if option.units is not None:
                 about = str(option.units.keys[name].__doc__).partition("\n")[0].lower()
             yield Key(table, name, option, of_kinds, about)
@@ -148,6 +150,6 @@ def _fields_of_entries(table: str, registry: Registry, classes: Mapping[str, Any
             continue
         for key in _fields(table, cast("type", cls), (name,)):
             by_name.setdefault(key.name, []).append(key)
-    for several in by_name.values():
-        shared = len(several) == len(registry)
-        yield several[0]._replace(entries=() if shared else tuple(key.entries[0] for key in several))
+    for same_name in by_name.values():
+        shared = len(same_name) == len(registry)
+        yield same_name[0]._replace(entries=() if shared else tuple(key.entries[0] for key in same_name))

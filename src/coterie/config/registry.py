@@ -182,8 +182,8 @@ class Registry(Choice, MutableMapping[str, Any]):
             return value
         with placed(where):
             if value is None:
-                own = f"FILE.py:NAME is {article(self.kind)} of your own"
-                raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {own}")
+                hint = f"FILE.py:NAME is {article(self.kind)} of your own"
+                raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {hint}")
             return self[name]
 
     def check_value(self, value: Any, where: str) -> Any:
@@ -212,8 +212,8 @@ class Registry(Choice, MutableMapping[str, Any]):
         """Return the table that says the same as `value`. Raises `InputError` if its class has no name."""
         name = self.name_of(type(value))
         if name is None:
-            own = type(value).__name__
-            raise InputError(f"a {self.kind} of class {own} has no name in files; give FILE.py:{own}")
+            class_name = type(value).__name__
+            raise InputError(f"a {self.kind} of class {class_name} has no name in files; give FILE.py:{class_name}")
         return {"name": name, **(spell(value) if dataclasses.is_dataclass(value) else {})}
 
 

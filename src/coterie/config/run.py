@@ -223,9 +223,9 @@ class RunTable(StudySettings):
     )
 
     def __post_init__(self) -> None:
-        given: Any = self.seeds
-        if _are_seeds(given) and isinstance(given, int):
-            object.__setattr__(self, "seeds", tuple(range(given)))
+        seeds: Any = self.seeds
+        if _are_seeds(seeds) and isinstance(seeds, int):
+            object.__setattr__(self, "seeds", tuple(range(seeds)))
         if isinstance(self.seeds, tuple) and len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"run.seeds repeat: {list(self.seeds)}; name each once")
 

@@ -175,7 +175,7 @@ def options(cls: type[T]) -> type[T]:
     Traceback (most recent call last):
     coterie.base.errors.InputError: Walk.steps must be an int > 0; got 0
     """
-    own = cls.__dict__.get("__post_init__")
+    post_init = cls.__dict__.get("__post_init__")
 
     def checked(self: Any) -> None:
         for option in options_of(type(self)):
@@ -185,10 +185,10 @@ def options(cls: type[T]) -> type[T]:
                 object.__setattr__(self, option.name, value := plain)
             if option.rule is not None:
                 obey(option.rule, value, f"{type(self).__name__}.{option.name}")
-        if own is not None:
-            own(self)
+        if post_init is not None:
+            post_init(self)
 
-    if own is not None or not hasattr(cls, "__post_init__"):
+    if post_init is not None or not hasattr(cls, "__post_init__"):
         cls.__post_init__ = checked  # type: ignore[attr-defined]
     _CHECKED.add(cls)
     return _with_spellings(dataclass(frozen=True)(cls))
@@ -266,10 +266,10 @@ def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named:
     """
     require(isinstance(table, Mapping), f"{where} must be a table; got {table!r}")
     declared = options_of(cls) if dataclasses.is_dataclass(cls) else ()
-    known = [key for option in declared for key in option.keys] if declared else _parameters(cls)
+    keys = [key for option in declared for key in option.keys] if declared else _parameters(cls)
     for key in table:
-        hint = nearest(key, known) if known else "it has none"
-        require(known is None or key in known, f"{where}: unknown key {key!r}; {hint}")
+        hint = nearest(key, keys) if keys else "it has none"
+        require(keys is None or key in keys, f"{where}: unknown key {key!r}; {hint}")
     try:
         values = _read(declared, table, named or getattr(cls, "__name__", "")) if declared else _tuples(table)
         return cls(**values)
@@ -284,13 +284,13 @@ def spell(value: Any) -> dict[str, Any]:
 
 def explanations(cls: type) -> dict[str, str]:
     """What the docstrings of a class and of its bases say of each field, under Attributes."""
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         text = inspect.cleandoc(base.__doc__ or "")
         section = re.search(r"^Attributes:\n((?:    .*\n|\n)+)", text + "\n", re.M)
         entries = re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n        .*)*)", section.group(1) if section else "", re.M)
-        said |= {name: " ".join(words.split()) for names, words in entries for name in names.split(", ")}
-    return said
+        texts |= {name: " ".join(words.split()) for names, words in entries for name in names.split(", ")}
+    return texts
 
 
 def _option(field: dataclasses.Field[Any], hint: Any, checked: bool) -> Option:
@@ -344,13 +344,13 @@ def _first(kind: type[T], extras: Iterable[Any]) -> T | None:
 def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option in declared:
-        given = [key for key in option.keys if key in table]
-        require(len(given) < 2, f"{' and '.join(given)} exclude each other; give one")
-        for key in given:
+        present_keys = [key for key in option.keys if key in table]
+        require(len(present_keys) < 2, f"{' and '.join(present_keys)} exclude each other; give one")
+        for key in present_keys:
             values[option.name] = native(option.read(key, table[key]))
             if option.in_files is not None:
                 obey(option.in_files, values[option.name], f"{owner}.{option.name}", spelled=table[key])
-        lacking = not given and option.default is MISSING and option.files.said
+        lacking = not present_keys and option.default is MISSING and option.files.said
         require(not lacking, f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}")
     return values
 

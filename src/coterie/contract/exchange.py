@@ -137,17 +137,17 @@ class Exchange(Generic[R]):
         if self._too_few(replies) and replies.failed:
             again, more = self._ask_all(self._retry(replies.failed))
             # Checked together: an outlier that is asked again must still stand beside the others.
-            both = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
-            replies, answer = self._check_replies(self.ask, Answer(both, again.failed)), Answer.joined([answer, more])
+            blocks = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
+            replies, answer = self._check_replies(self.ask, Answer(blocks, again.failed)), Answer.joined([answer, more])
         self._settle(replies, answer)
         return replies
 
-    def averaged(self, names: tuple[str, ...], given: Tensor | None) -> Average[R]:
+    def averaged(self, names: tuple[str, ...], weights: Tensor | None) -> Average[R]:
         """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows."""
-        weights = self._weights(names, given)
+        weight_of = self._weights(names, weights)
         if len(names) <= self._at_once or self.engine.needs_all:
-            return self._mean(self.stacked(), weights)
-        return self._average_blocks(weights)
+            return self._mean(self.stacked(), weight_of)
+        return self._average_blocks(weight_of)
 
     @cached_property
     def _at_once(self) -> int:
@@ -158,11 +158,15 @@ class Exchange(Generic[R]):
         return min(AT_ONCE, max(1, self.engine.serves, HELD_BYTES // (layout.size * layout.dtype.itemsize)))
 
     def _mean(self, replies: Replies[R], weights: Mapping[str, float]) -> Average[R]:
-        own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
         vectors = {key: replies.fields[key] for key, kind in self.task.kinds.items() if kind in VECTORS}
         for key, value in vectors.items():
             require(value.ndim == 2, f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
-        return Average(replies, {key: average(own, value) for key, value in vectors.items()}, own / own.sum())
+        return Average(
+            replies,
+            {key: average(shares, value) for key, value in vectors.items()},
+            shares / shares.sum(),
+        )
 
     def _average_blocks(self, weights: Mapping[str, float]) -> Average[R]:
         """The means of vectors that come in blocks and are forgotten once they are added, in the order of names.
@@ -186,14 +190,14 @@ class Exchange(Generic[R]):
         self._settle(tally.replies, Answer.joined(answers))
         return tally.average(weights)
 
-    def _weights(self, names: tuple[str, ...], given: Tensor | None) -> dict[str, float]:
-        if given is None:
+    def _weights(self, names: tuple[str, ...], tensor: Tensor | None) -> dict[str, float]:
+        if tensor is None:
             rows = self.session.rows = self.session.rows or self.engine.sizes("train")
             return {name: float(rows.get(name, 0)) for name in names}
-        require(given.shape == (len(names),), f"weights have shape {tuple(given.shape)} for {len(names)} clients")
-        weights = given.tolist()
-        good = all(math.isfinite(w) and w >= 0 for w in weights) and (sum(weights) > 0 or not weights)
-        require(good, f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}")
+        require(tensor.shape == (len(names),), f"weights have shape {tuple(tensor.shape)} for {len(names)} clients")
+        weights = tensor.tolist()
+        valid = all(math.isfinite(w) and w >= 0 for w in weights) and (sum(weights) > 0 or not weights)
+        require(valid, f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}")
         return dict(zip(names, weights, strict=True))
 
     # ---- carried
@@ -251,8 +255,8 @@ class Exchange(Generic[R]):
         """The replies whose fields of these kinds are what the task declares and have no NaN; norms of vectors [n] by field."""
         layout = self.engine.layout
         refused = misfits(answer.blocks, ask, self.task, layout, self.engine.sizes, kinds)
-        kept = [block for b in answer.blocks if (block := b.without(refused)).names]
-        replies: Replies[R] = stack(ask.names, kept, {**answer.failed, **refused})
+        blocks = [block for b in answer.blocks if (block := b.without(refused)).names]
+        replies: Replies[R] = stack(ask.names, blocks, {**answer.failed, **refused})
         lost, norms = not_finite(kinds, replies, layout.dim)
         if lost:
             rows = [i for i, n in enumerate(replies.clients) if n not in lost]
@@ -291,18 +295,20 @@ class Exchange(Generic[R]):
         names = tuple(sorted(name for ask in asks for name in ask.names))
         vectors = {key: kind for key, kind in self.task.kinds.items() if kind in VECTORS}
         sums, norms = {key: Sum() for key in vectors}, {key: list[Tensor]() for key in vectors}
-        rests: list[Answer] = []
+        block_answers: list[Answer] = []
         sent = 0
         for low in range(0, len(names), self._at_once):
-            rest, bytes_of_one = self._add_block(asks, names[low : low + self._at_once], weights, usual, sums, norms)
-            rests.append(rest)
+            block_answer, bytes_of_one = self._add_block(
+                asks, names[low : low + self._at_once], weights, usual, sums, norms
+            )
+            block_answers.append(block_answer)
             sent = max(sent, bytes_of_one)
-        answer = Answer.joined([Answer(failed=refused or {}), *rests])
+        answer = Answer.joined([Answer(failed=refused or {}), *block_answers])
         added = [name for block in answer.blocks for name in block.names]
-        others = {key: kind for key, kind in self.task.kinds.items() if key not in vectors}
-        replies, _ = self._well_made(self.ask, answer, others)
-        kept = [i for i, name in enumerate(added) if name not in replies.failed]
-        lengths = {key: torch.cat(parts)[kept] for key, parts in norms.items() if parts}
+        scalar_kinds = {key: kind for key, kind in self.task.kinds.items() if key not in vectors}
+        replies, _ = self._well_made(self.ask, answer, scalar_kinds)
+        accepted = [i for i, name in enumerate(added) if name not in replies.failed]
+        lengths = {key: torch.cat(parts)[accepted] for key, parts in norms.items() if parts}
         usual = medians(lengths) if usual is None else usual
         replies = replies.without(self._too_long(replies.clients, lengths, usual))
         failed = sum(name in replies.failed for name in names)
@@ -321,17 +327,17 @@ class Exchange(Generic[R]):
         """Ask some clients and add their vectors; what is left of the answer, and the bytes of one client's reply."""
         answer, sent = self._carry_to(asks, names)
         replies, lengths = self._vectors(answer, names, {k: v for k, v in self.task.kinds.items() if k in sums}, usual)
-        own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
         for key, total in sums.items() if len(replies) else ():
-            total.add(own, replies.fields[key])
+            total.add(shares, replies.fields[key])
             norms[key].append(lengths[key])
-        rest = Block(replies.clients, {k: v for k, v in replies.fields.items() if k not in sums})
-        return replace(answer, blocks=(rest,) if len(replies) else (), failed=replies.failed), sent
+        scalars = Block(replies.clients, {k: v for k, v in replies.fields.items() if k not in sums})
+        return replace(answer, blocks=(scalars,) if len(replies) else (), failed=replies.failed), sent
 
     def _carry_to(self, asks: Sequence[Ask], names: tuple[str, ...]) -> tuple[Answer, int]:
         """The answer of some clients, each to its own ask."""
-        some = frozenset(names)
-        parts = [(ask, tuple(n for n in ask.names if n in some)) for ask in asks]
+        name_set = frozenset(names)
+        parts = [(ask, tuple(n for n in ask.names if n in name_set)) for ask in asks]
         carried = [self._carry(ask.to(part)) for ask, part in parts if part]
         return Answer.joined(answer for answer, _ in carried), max(sent for _, sent in carried)
 
@@ -339,25 +345,25 @@ class Exchange(Generic[R]):
         self, answer: Answer, names: tuple[str, ...], kinds: Mapping[str, str], usual: Mapping[str, float] | None
     ) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies whose vectors may be added, and their norms [n] by field."""
-        several = {
+        misshapen = {
             name: f"field {key!r} has shape {list(block.values[key].shape)}; {_SINGLE}"
             for block in answer.blocks
             for key in kinds
             if isinstance(block.values.get(key), Tensor) and block.values[key].ndim != 2
             for name in block.names
         }
-        blocks = tuple(kept for block in answer.blocks if (kept := block.without(several)).names)
-        fit = replace(answer, blocks=blocks, failed={**answer.failed, **several})
+        blocks = tuple(vector_block for block in answer.blocks if (vector_block := block.without(misshapen)).names)
+        fit = replace(answer, blocks=blocks, failed={**answer.failed, **misshapen})
         replies, norms = self._well_made(self.ask.to(names), fit, kinds)
         far = outliers(replies.clients, norms, usual or {}, self.max_norm)
         rows = [i for i, name in enumerate(replies.clients) if name not in far]
-        return replies.without(far), {key: some[rows] for key, some in norms.items()}
+        return replies.without(far), {key: norm[rows] for key, norm in norms.items()}
 
     # ---- counted
 
     def _too_few(self, replies: Replies[R]) -> bool:
-        asked = len(self.ask.names)
-        return len(replies) < (asked if self.need == "all" else self.need * asked)
+        count = len(self.ask.names)
+        return len(replies) < (count if self.need == "all" else self.need * count)
 
     def _settle(self, replies: Replies[R], answer: Answer) -> None:
         """Note whose state counts and who failed. Raises `QuorumError` if too few replied."""
@@ -370,11 +376,11 @@ class Exchange(Generic[R]):
             raise InputError(sentence) if sentence else QuorumError(self._quorum_sentence(replies.failed))
 
     def _quorum_sentence(self, failed: Mapping[str, str]) -> str:
-        asked = len(self.ask.names)
-        wanted = "all of them" if self.need == "all" else f"at least {self.need:.0%}"
+        count = len(self.ask.names)
+        quorum = "all of them" if self.need == "all" else f"at least {self.need:.0%}"
         head = (
-            f"round {self.ask.context.round}, task {self.task.name[-60:]!r}: {asked - len(failed)} of {asked} clients replied, "
-            f"{wanted} are needed. Failed: "
+            f"round {self.ask.context.round}, task {self.task.name[-60:]!r}: {count - len(failed)} of {count} clients replied, "
+            f"{quorum} are needed. Failed: "
         )
         cure = ". Correct or remove these clients, then resume"
         if self.ask.context.round and all(why.startswith(FloatingPointError.__name__) for why in failed.values()):
@@ -394,14 +400,14 @@ def _list_failures(failed: Mapping[str, str], room: int) -> str:
     return "; ".join(shown)
 
 
-def _of_all(asked: Sequence[str], failed: Mapping[str, str]) -> str:
+def _of_all(names: Sequence[str], failed: Mapping[str, str]) -> str:
     """The sentence of an `InputError` that the task raised at every client, with their names; else empty."""
     sign = f"{InputError.__name__}: "
-    if not asked or not all(failed.get(name, "").startswith(sign) for name in asked):
+    if not names or not all(failed.get(name, "").startswith(sign) for name in names):
         return ""
-    shown = ", ".join(plain(name, 40) for name in asked[:3])
-    more = f" and {len(asked) - 3} more" if len(asked) > 3 else ""
-    return f"client{'s' if len(asked) > 1 else ''} {shown}{more}: {failed[asked[0]].removeprefix(sign)}"
+    shown = ", ".join(plain(name, 40) for name in names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"client{'s' if len(names) > 1 else ''} {shown}{more}: {failed[names[0]].removeprefix(sign)}"
 
 
 @dataclass(frozen=True)
@@ -427,6 +433,10 @@ class _Tally(Generic[R]):
     def average(self, weights: Mapping[str, float]) -> Average[R]:
         """The means: each sum is divided once, by that of the weights."""
         replies = self.replies
-        own = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
-        whole = float(own.sum())
-        return Average(replies, {key: total.divided_by(whole) for key, total in self.sums.items()}, own / whole)
+        shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
+        total = float(shares.sum())
+        return Average(
+            replies,
+            {key: total.divided_by(total) for key, total in self.sums.items()},
+            shares / total,
+        )

@@ -152,17 +152,23 @@ class Federation:
         names = tuple(clients)
         return self._exchange(names, task, payload, need).averaged(names, weights)
 
-    def _exchange(self, given: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
+    def _exchange(self, clients: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
         if not isinstance(task, Task):
             raise InputError(f"a federation is asked a function decorated with @task; got {cut(task)}")
         if need != "all" and not (is_number(need) and 0 <= need <= 1):
             raise InputError(f'need must be in [0, 1] or "all"; got {cut(need)}')
-        order = sorted(range(len(given)), key=given.__getitem__)
-        names = tuple([given[i] for i in order])
+        order = sorted(range(len(clients)), key=clients.__getitem__)
+        names = tuple([clients[i] for i in order])
         self._check_names(names)
-        asked = self.session.standing(self.round, self.attempt)
+        ask_counts = self.session.standing(self.round, self.attempt)
         context = Context(
-            self.seed, self.round, self.attempt, len(self.session.asks), asked.total(), asked[task.name], self.label
+            self.seed,
+            self.round,
+            self.attempt,
+            len(self.session.asks),
+            ask_counts.total(),
+            ask_counts[task.name],
+            self.label,
         )
         values = {k: _reorder(k, v, order) for k, v in payload.items()}
         ask = Ask(names, task.name, values, context, self.session.counted_by(names), self.filters)
@@ -171,7 +177,7 @@ class Federation:
     def _check_names(self, names: tuple[str, ...]) -> None:
         twice = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
         require(not twice, f"an ask names {', '.join(twice)} twice; name each client once")
-        known = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
+        addressable = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
         for name in names:
             if name == "server":
                 require(
@@ -179,7 +185,7 @@ class Federation:
                     "this method asks rows held by the server, and there are none; give it rows: from_tensors(server=...) or "
                     "[data] server_file",
                 )
-            elif name not in known:
+            elif name not in addressable:
                 raise InputError(f"there is no client {name!r} to ask; {nearest(name, self.everyone)}")
 
 

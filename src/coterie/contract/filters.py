@@ -68,9 +68,9 @@ class Passage:
 
     def residual(self, like: Tensor) -> Tensor:
         """What earlier replies of this field have left out, in the form of `like` [n, ...], or zeros."""
-        none = torch.zeros_like(like[0])
-        kept = [self.memory.only((name,)).get(self._key, none)[0] for name in self.names]
-        return torch.stack([own if own.shape == none.shape else none for own in kept])
+        zeros = torch.zeros_like(like[0])
+        residuals = [self.memory.only((name,)).get(self._key, zeros)[0] for name in self.names]
+        return torch.stack([residual if residual.shape == zeros.shape else zeros for residual in residuals])
 
     def leave(self, residual: Tensor) -> None:
         """Keep what this reply leaves out, [n, ...], until the next reply of this field."""
@@ -143,11 +143,11 @@ def _filter_field(
 ) -> Tensor | Packed:
     rows, changed = value if dim is None else value[..., :dim], False
     packing: Filter | None = None
-    for position, one in enumerate(ask.filters):
-        if kind in one.kinds:
+    for position, reply_filter in enumerate(ask.filters):
+        if kind in reply_filter.kinds:
             passage = Passage(ask.names, field, kind, ask.task, ask.context, memory, position)
-            rows = of_shape(one.apply(rows, passage), rows.shape, f"{type(one).__name__}.apply")
-            changed, packing = True, one if one.packs else packing
+            rows = of_shape(reply_filter.apply(rows, passage), rows.shape, f"{type(reply_filter).__name__}.apply")
+            changed, packing = True, reply_filter if reply_filter.packs else packing
     if not changed:
         return value
     buffers = rows[..., :0] if dim is None else value[..., dim:]
@@ -172,7 +172,7 @@ def unpacked(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answe
     """The answer with every field in its own form; whose reply cannot be unpacked has failed."""
     if Packed not in {type(value) for block in answer.blocks for value in block.values.values()}:
         return answer
-    packing = next((one for one in ask.filters if one.packs), None)
+    packing = next((reply_filter for reply_filter in ask.filters if reply_filter.packs), None)
     done: list[Block] = []
     failed: dict[str, str] = {}
     for block in answer.blocks:

@@ -115,28 +115,28 @@ class Memory:
 
     def load(self, saved: Mapping[str, Tensor], clients: Iterable[str]) -> None:
         """Replace everything by what `save` gave, for those of `clients` that live here."""
-        here = set(clients)
+        local_clients = set(clients)
         self._values, self._notes = {}, {}
         for name, value in saved.items():
             number, key, client = _split(name)
-            if client in here:
+            if client in local_clients:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
-    def kept(self, client: str) -> dict[str, Tensor]:
+    def values(self, client: str) -> dict[str, Tensor]:
         """What `client` has remembered in the present round so far, by key, for `undo`."""
-        now, kept = self._round[0], {}
+        now, values = self._round[0], {}
         for key, by_client in self._values.items():
             if now in by_client.get(client, ()):
-                kept[key] = by_client[client][now]
-        return kept
+                values[key] = by_client[client][now]
+        return values
 
-    def undo(self, client: str, kept: Mapping[str, Tensor]) -> None:
-        """Let `client` have remembered in the present round what `kept` gave, and nothing else."""
+    def undo(self, client: str, values: Mapping[str, Tensor]) -> None:
+        """Let `client` have remembered in the present round what `values` gave, and nothing else."""
         for by_client in self._values.values():
             by_client.get(client, {}).pop(self.round, None)
             if not by_client.get(client, True):
                 del by_client[client]
-        for key, value in kept.items():
+        for key, value in values.items():
             self.write(key, client, value)
 
     def forget(self, clients: Iterable[str]) -> None:
@@ -155,8 +155,8 @@ def owners(saved: Iterable[str]) -> set[str]:
 
 def of_clients(saved: Mapping[str, Tensor], clients: Iterable[str]) -> dict[str, Tensor]:
     """The saved values of some clients."""
-    wanted = set(clients)
-    return {name: value for name, value in saved.items() if _split(name)[2] in wanted}
+    name_set = set(clients)
+    return {name: value for name, value in saved.items() if _split(name)[2] in name_set}
 
 
 def _join_names(number: int, key: str, client: str) -> str:
@@ -194,9 +194,9 @@ class MemoryView:
 
     def only(self, names: tuple[str, ...]) -> MemoryView:
         """The committed memory of some of the clients."""
-        some = MemoryView(self._memory, names, self._counted)
-        some.forgot, some._looked_at = self.forgot, self._looked_at
-        return some
+        view = MemoryView(self._memory, names, self._counted)
+        view.forgot, view._looked_at = self.forgot, self._looked_at
+        return view
 
     def part(self, names: tuple[str, ...]) -> MemoryView:
         """The same; what is written there counts with what is written here."""
@@ -271,8 +271,8 @@ class MemoryView:
         self._written.clear()
 
 
-def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    return len(one) == len(other) and all(
+def _equal(first_values: tuple[Any, ...], second_values: tuple[Any, ...]) -> bool:
+    return len(first_values) == len(second_values) and all(
         torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else type(a) is type(b) and bool(a == b)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first_values, second_values, strict=True)
     )

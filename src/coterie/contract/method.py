@@ -46,24 +46,24 @@ Log = dict[str, Any]
 by client, or by target and client."""
 
 
-def as_log(said: Any, called: str, clients: Collection[str]) -> Log:
+def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
     """What the hook `called` says of a round. Raises `InputError` unless it is a `Log`, with weights of these clients."""
-    if not isinstance(said, Mapping):
-        raise InputError(f"{called} must return numbers by name as its log; got {cut(said)}")
-    for key, value in said.items():
+    if not isinstance(log, Mapping):
+        raise InputError(f"{called} must return numbers by name as its log; got {cut(log)}")
+    for key, value in log.items():
         where = f"{called}: {key!r} of its log"
         require(key != "weights" or isinstance(value, Mapping), f"{where} must be numbers by client; got {cut(value)}")
         _check_numbers(value, where)
-    weights = said.get("weights", {})
-    for one in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:
-        _check_clients(one, f"{called}: 'weights' of its log names", clients)
-    return dict(said)
+    weights = log.get("weights", {})
+    for shares in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:
+        _check_clients(shares, f"{called}: 'weights' of its log names", clients)
+    return dict(log)
 
 
 def _check_numbers(value: Any, where: str) -> None:
     if isinstance(value, Mapping):
-        for one in value.values():
-            _check_numbers(one, where)
+        for part in value.values():
+            _check_numbers(part, where)
         return
     try:
         float(value)
@@ -89,11 +89,11 @@ def as_models(models: Any, called: str, size: int, clients: Collection[str]) -> 
     return dict(by_client)
 
 
-def validation_kept(method: Method[Any], names: tuple[str, ...]) -> Sequence[str]:
+def validation_kept(method: Method[Any], clients: tuple[str, ...]) -> Sequence[str]:
     """Clients whose validation rows the method does not train on. Raises `InputError` for one that there is not."""
-    kept = method.keeps_validation(names)
-    _check_clients(kept, f"{type(method).__name__}.keeps_validation names", names)
-    return kept
+    names_kept = method.keeps_validation(clients)
+    _check_clients(names_kept, f"{type(method).__name__}.keeps_validation names", clients)
+    return names_kept
 
 
 class Sampler(ABC):  # noqa: B024 - so that other classes can be registered
@@ -274,17 +274,17 @@ class Attack(Attackers, ABC):
         return clients
 
 
-def filters_of(method: Method[Any], filters: Iterable[Any]) -> tuple[Filter, ...]:
+def filters_of(method: Method[Any], candidates: Iterable[Any]) -> tuple[Filter, ...]:
     """Return the filters of a run of this method in the order in which they run; none where it is a reference.
 
     Raises:
         InputError: What is not a filter or cannot travel, two that pack, and a lossy one where the method needs exact uploads.
     """
-    chosen = tuple(filters)
-    for one in chosen:
-        check_object(one, Filter)
-        _check_filter(one, method)
-    packing = [type(one).__name__ for one in chosen if one.packs]
+    chosen = tuple(candidates)
+    for reply_filter in chosen:
+        check_object(reply_filter, Filter)
+        _check_filter(reply_filter, method)
+    packing = [type(reply_filter).__name__ for reply_filter in chosen if reply_filter.packs]
     if len(packing) > 1:
         raise InputError(f"{' and '.join(packing)} both choose the form in which replies are sent; keep one of them")
     return () if method.is_reference else in_order(chosen)

@@ -72,10 +72,10 @@ class Replies(Generic[R]):
         """The same without the clients whose reply was refused, for these reasons."""
         if not refused:
             return self
-        kept = Block(self.clients, self.fields).without(refused)
+        block = Block(self.clients, self.fields).without(refused)
         failed = {**self.failed, **refused}
         in_order = {n: failed[n] for n in self.asked if n in failed}
-        return Replies(kept.names, self.asked, kept.values, in_order, self.forgot)
+        return Replies(block.names, self.asked, block.values, in_order, self.forgot)
 
 
 class Average(Replies[R]):
@@ -167,8 +167,8 @@ def misfits(
     return refused
 
 
-def _find_unasked(blocks: Sequence[Block], asked: Sequence[str]) -> dict[str, str]:
-    answered, names = [n for block in blocks for n in block.names], frozenset(asked)
+def _find_unasked(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, str]:
+    answered, names = [n for block in blocks for n in block.names], frozenset(clients)
     if len(names.intersection(answered)) == len(answered):
         return {}
     return {
@@ -207,10 +207,12 @@ def _form(value: Any) -> tuple[Any, ...]:
 def _misfit(key: str, value: Any, expected: tuple[Any, ...] | None) -> str:
     if not isinstance(value, Tensor):
         return f"field {key!r} is a {type(value).__name__}, not a tensor with a row per client"
-    wanted = f"; expected {[1, *expected[0]]} and {expected[1]}" if expected and len(expected) == 2 else ""
+    expectation = f"; expected {[1, *expected[0]]} and {expected[1]}" if expected and len(expected) == 2 else ""
     if expected == ():  # one of two would else choose for both
-        wanted = "; the replies differ, and the task declares no form (coterie.Form) that would tell which is right"
-    return f"field {key!r} has shape {list(value.shape)} and {value.dtype}{wanted}"
+        expectation = (
+            "; the replies differ, and the task declares no form (coterie.Form) that would tell which is right"
+        )
+    return f"field {key!r} has shape {list(value.shape)} and {value.dtype}{expectation}"
 
 
 def _out_of_range(
@@ -224,12 +226,12 @@ def _out_of_range(
     if form is None or not isinstance(value, Tensor):
         return {}
     if form.facts:
-        known = sizes(str(ask.payload.get("part", "train")))
-        said = zip(names, value.tolist(), strict=True)
+        fact_sizes = sizes(str(ask.payload.get("part", "train")))
+        reply_sizes = zip(names, value.tolist(), strict=True)
         return {
-            n: f"field {key!r} says {rows:g} rows, but the facts of this client {known[n]}"
-            for n, rows in said
-            if n in known and rows != known[n]
+            n: f"field {key!r} says {rows:g} rows, but the facts of this client {fact_sizes[n]}"
+            for n, rows in reply_sizes
+            if n in fact_sizes and rows != fact_sizes[n]
         }
     if form.within == (-math.inf, math.inf):
         return {}

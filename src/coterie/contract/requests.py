@@ -87,20 +87,22 @@ def declared(owner: Any) -> dict[str, tuple[Asks, Any]]:
     """Return what a method and its sampler ask, by name of the task, each with whose settings its fields hold."""
     sampler = getattr(owner, "sampler", None)
     owners = (owner,) if sampler is None else (owner, sampler)
-    every = [(one if isinstance(one, Asks) else Asks(one), by) for by in owners for one in getattr(by, "tasks", ())]
-    return {one.task.name: (one, by) for one, by in every}
+    every = [
+        (entry if isinstance(entry, Asks) else Asks(entry), by) for by in owners for entry in getattr(by, "tasks", ())
+    ]
+    return {entry.task.name: (entry, by) for entry, by in every}
 
 
-def check_payload(one: Asks, owner: Any, payload: Mapping[str, Any], limits: Limits) -> None:
+def check_payload(declaration: Asks, owner: Any, payload: Mapping[str, Any], limits: Limits) -> None:
     """Raise `InputError` for a field of a payload that is not as the task and the method declare it.
 
     Args:
-        one: the declaration.
+        declaration: the declaration.
         owner: the method or sampler whose settings fields hold.
         payload: what a server sends to one client.
         limits: what dimensions may be.
     """
-    fields, name = one.task.payload, one.task.name.rpartition(".")[2]
+    fields, name = declaration.task.payload, declaration.task.name.rpartition(".")[2]
     for key in payload:
         if key not in fields:
             raise InputError(f"{name} has no field {key[:40]!r}")
@@ -113,9 +115,9 @@ def check_payload(one: Asks, owner: Any, payload: Mapping[str, Any], limits: Lim
         if about.tensor:
             if value is None and about.optional:
                 continue
-            why = _wrong(about.holds, value, limits, one.most_models(limits.clients))
+            why = _wrong(about.holds, value, limits, declaration.most_models(limits.clients))
         else:
-            allowed = one.values[key] if key in one.values else getattr(owner, key, _UNDECLARED)
+            allowed = declaration.values[key] if key in declaration.values else getattr(owner, key, _UNDECLARED)
             undeclared = "nobody declares what it may hold (tasks)"
             why = (
                 undeclared
@@ -133,7 +135,7 @@ _UNDECLARED = object()
 
 def _allows(allowed: Any, value: Any, rounds: int) -> bool:
     if isinstance(allowed, Among):
-        return any(_allows(one, value, rounds) for one in allowed.values)
+        return any(_allows(alternative, value, rounds) for alternative in allowed.values)
     if isinstance(allowed, range):
         return type(value) is int and value in allowed
     if isinstance(allowed, Schedule):
@@ -173,7 +175,7 @@ def _wrong(holds: Holds | None, value: Any, limits: Limits, models: int) -> str:
 def _fits(size: int, dimension: Any, about: tuple[Limits, int]) -> bool:
     limits, models = about
     if isinstance(dimension, tuple):
-        return any(_fits(size, one, about) for one in dimension)
+        return any(_fits(size, alternative, about) for alternative in dimension)
     if isinstance(dimension, int):
         return size == dimension
     if dimension in ("clients", "models"):
@@ -183,11 +185,11 @@ def _fits(size: int, dimension: Any, about: tuple[Limits, int]) -> bool:
 
 def about_each_model(task: Task[Any], payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the payload about each of its models, as if that came alone; the payload itself where it holds at most one model."""
-    several = [key for key, about in task.payload.items() if about.holds and about.holds.shape[:1] == ("models",)]
-    if len(several) != 1 or payload.get(several[0]) is None:
+    model_keys = [key for key, about in task.payload.items() if about.holds and about.holds.shape[:1] == ("models",)]
+    if len(model_keys) != 1 or payload.get(model_keys[0]) is None:
         yield dict(payload)
         return
-    value = payload[several[0]]
+    value = payload[model_keys[0]]
     rows = value.tensor[0] if isinstance(value, PerClient) else value
     for row in rows:
-        yield {**payload, several[0]: row.contiguous()}
+        yield {**payload, model_keys[0]: row.contiguous()}

@@ -139,11 +139,11 @@ class PayloadField(NamedTuple):
     needed: bool
 
 
-def _payload_field(hint: Any, needed: bool) -> PayloadField:
+def _payload_field(hint: Any, required: bool) -> PayloadField:
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds = [get_args(a)[0] if get_origin(a) is Annotated else a for a in alternatives]
     holds = [h for a in alternatives if get_origin(a) is Annotated for h in get_args(a)[1:] if isinstance(h, Holds)]
-    return PayloadField(Tensor in kinds, next(iter(holds), None), NoneType in kinds, needed)
+    return PayloadField(Tensor in kinds, next(iter(holds), None), NoneType in kinds, required)
 
 
 P = ParamSpec("P")

@@ -297,8 +297,8 @@ class Ask:
 
     def again(self, names: Collection[str]) -> Ask:
         """The same ask once more to those of its clients that are among `names`."""
-        some = frozenset(names)
-        return replace(self.to(tuple(n for n in self.names if n in some)), repeats=True)
+        name_set = frozenset(names)
+        return replace(self.to(tuple(n for n in self.names if n in name_set)), repeats=True)
 
     def counted_by_name(self) -> dict[str, dict[str, int]]:
         """`counted` by key and client."""
@@ -323,12 +323,12 @@ class Block:
     names: tuple[str, ...]
     values: Mapping[str, Any]
 
-    def rows(self, kept: list[int]) -> Block:
+    def rows(self, positions: list[int]) -> Block:
         """The replies of the clients at these positions."""
-        if len(kept) == len(self.names):
+        if len(positions) == len(self.names):
             return self
-        values = {k: pick(v, kept) for k, v in self.values.items()}
-        return Block(tuple(self.names[i] for i in kept), values)
+        values = {k: pick(v, positions) for k, v in self.values.items()}
+        return Block(tuple(self.names[i] for i in positions), values)
 
     def bytes_of_one(self) -> int:
         """Bytes of the first client's reply."""
@@ -348,11 +348,11 @@ class Packed:
     parts: Mapping[str, Tensor]
 
 
-def pick(value: Any, kept: list[int]) -> Any:
+def pick(value: Any, positions: list[int]) -> Any:
     """The rows of a field at these positions."""
     if isinstance(value, Packed):
-        return Packed({name: part[kept] for name, part in value.parts.items()})
-    return value[kept] if isinstance(value, Tensor) else tuple(value[i] for i in kept)
+        return Packed({name: part[positions] for name, part in value.parts.items()})
+    return value[positions] if isinstance(value, Tensor) else tuple(value[i] for i in positions)
 
 
 def _bytes_of_one(value: Any) -> int:
@@ -397,34 +397,34 @@ class Answer:
     remembered: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        good = _are(Block, self.blocks) and isinstance(self.costs, tuple)
-        good = good and {*map(type, self.costs)} <= {ClientCost, tuple}  # the wire carries a cost as a plain tuple
-        for block in self.blocks if good else ():
-            good = good and isinstance(block.values, Mapping) and _are(str, block.names)
+        valid = _are(Block, self.blocks) and isinstance(self.costs, tuple)
+        valid = valid and {*map(type, self.costs)} <= {ClientCost, tuple}  # the wire carries a cost as a plain tuple
+        for block in self.blocks if valid else ():
+            valid = valid and isinstance(block.values, Mapping) and _are(str, block.names)
         for part in (self.failed, self.spent, self.forgot, self.remembered):
-            good = good and isinstance(part, Mapping)
-        good = good and _are(str, tuple(self.failed.values())) and _are(int, tuple(self.spent.values()))
-        for names in self.forgot.values() if good else ():
-            good = good and _are(str, names)
-        for pairs in self.remembered.values() if good else ():
+            valid = valid and isinstance(part, Mapping)
+        valid = valid and _are(str, tuple(self.failed.values())) and _are(int, tuple(self.spent.values()))
+        for names in self.forgot.values() if valid else ():
+            valid = valid and _are(str, names)
+        for pairs in self.remembered.values() if valid else ():
             for pair in pairs:
-                good = good and _are(tuple, (pair,)) and [*map(type, pair)] == [str, int]
-        if not good:
+                valid = valid and _are(tuple, (pair,)) and [*map(type, pair)] == [str, int]
+        if not valid:
             raise InputError("an answer must hold replies, reasons of failures and counts of rows")
 
     @classmethod
     def joined(cls, answers: Iterable[Answer]) -> Answer:
         """One answer of several."""
-        several = tuple(answers)
-        if len(several) == 1:
-            return several[0]
+        parts = tuple(answers)
+        if len(parts) == 1:
+            return parts[0]
         blocks: list[Block] = []
         failed: dict[str, str] = {}
         spent: dict[str, int] = {}
         costs: list[ClientCost] = []
         forgot: dict[str, tuple[str, ...]] = {}
         remembered: dict[str, tuple[tuple[str, int], ...]] = {}
-        for answer in several:
+        for answer in parts:
             blocks += answer.blocks
             failed.update(answer.failed)
             costs += answer.costs

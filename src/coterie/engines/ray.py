@@ -135,7 +135,7 @@ class RayEngine(Engine):
         """Run the task in the actors that its clients live in; the server and unseen clients are asked here."""
         import ray
 
-        here = tuple(n for n in ask.names if n not in self._home)
+        local_names = tuple(n for n in ask.names if n not in self._home)
         failed: dict[str, str] = {}
         parts: list[tuple[Host, Ask]] = []
         for host in self._hosts:
@@ -153,9 +153,9 @@ class RayEngine(Engine):
         answers: list[Answer] = []
         costs: list[ClientCost] = []
         refused: InputError | None = None
-        if here:
+        if local_names:
             try:
-                answers.append(self._shard.answer(ask.to(here)))
+                answers.append(self._shard.answer(ask.to(local_names)))
             except InputError as error:  # raised below: no actor may be left with an ask that nobody waits for
                 refused = error
         seconds = self._wait([host.asked for host, _ in parts], started)
@@ -181,10 +181,10 @@ class RayEngine(Engine):
                 failed.update(dict.fromkeys(part.names, str(host.excuse())))
         if refused is not None:
             raise refused
-        whole = Answer.joined([*answers, Answer(failed=failed)])
-        known, took = {c.client for c in costs}, time.monotonic() - started
-        costs += [ClientCost(n, down, 0, took, why) for n, why in whole.failed.items() if n not in known]
-        return replace(whole, costs=tuple(costs))
+        answer = Answer.joined([*answers, Answer(failed=failed)])
+        costed, took = {c.client for c in costs}, time.monotonic() - started
+        costs += [ClientCost(n, down, 0, took, why) for n, why in answer.failed.items() if n not in costed]
+        return replace(answer, costs=tuple(costs))
 
     def _wait(self, calls: list[Any], started: float) -> dict[Any, float]:
         """Seconds after which each of the calls was answered; those that took too long are left out."""
@@ -192,8 +192,8 @@ class RayEngine(Engine):
 
         seconds: dict[Any, float] = {}
         while calls:
-            left = max(0.0, started + self.timeout - time.monotonic())
-            done, calls = ray.wait(calls, num_returns=1, timeout=left)
+            seconds_left = max(0.0, started + self.timeout - time.monotonic())
+            done, calls = ray.wait(calls, num_returns=1, timeout=seconds_left)
             if not done:
                 break
             seconds.update(dict.fromkeys(done, time.monotonic() - started))

@@ -61,12 +61,12 @@ class Actor:
         self._shard = Shard(clients, Workspace(model, loss, clients[0], kernel=kernel))
         return coterie.__version__, os.getpid()
 
-    def ask(self, parcel: Parcel | None, shared: Packed, own: Packed) -> Packed:
+    def ask(self, parcel: Parcel | None, shared: Packed, message: Packed) -> Packed:
         """Answer an ask; `shared` is the part of its payload that all actors get."""
         shard = self._placed
         try:
             _learn(parcel)
-            ask: Ask = unpack(own)["ask"]
+            ask: Ask = unpack(message)["ask"]
             ask = replace(ask, payload={**ask.payload, **unpack(shared)})
             return pack({"answer": shard.answer(ask)})
         except (InputError, ImportError) as error:

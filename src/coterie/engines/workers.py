@@ -67,8 +67,8 @@ class Arena:
         """
         text, tensors = take_apart(values)
         places = {number: place for number, t in enumerate(tensors) if (place := self._put(t)) is not None}
-        rest = {str(number): tensor for number, tensor in enumerate(tensors) if number not in places}
-        message = encode({"text": text, "places": json.dumps(places), **rest})
+        inline = {str(number): tensor for number, tensor in enumerate(tensors) if number not in places}
+        message = encode({"text": text, "places": json.dumps(places), **inline})
         place = self._put(torch.frombuffer(bytearray(message), dtype=torch.uint8))
         return message if place is None else encode({"message": json.dumps(place)})
 
@@ -117,8 +117,8 @@ class Workers:
         timeout: seconds after which a worker that does not answer is ended; None: never.
     """
 
-    def __init__(self, shard: Shard, count: int, here: Collection[str], timeout: float | None) -> None:
-        self._shard, self._here, self._timeout = shard, frozenset(here), timeout
+    def __init__(self, shard: Shard, count: int, local_clients: Collection[str], timeout: float | None) -> None:
+        self._shard, self._here, self._timeout = shard, frozenset(local_clients), timeout
         self._homes = Homes()
         self._down = Arena()
         self._all = [Worker(shard, self._down) for _ in range(count)]
@@ -131,16 +131,16 @@ class Workers:
         """
         self._shard.begin(ask)
         parts = {home: ask.to(group) for home, group in self._deal(ask.names, ask.context.round).items()}
-        own = parts.pop(-1, None)
+        local_ask = parts.pop(-1, None)
         self._send(parts)
-        answers = [self._shard.answer(own)] if own else []
+        answers = [self._shard.answer(local_ask)] if local_ask else []
         for home, why in self._receive(parts, answers).items():
             names = _list_names(parts[home].names)
             logger.warning("a worker process %s while it served %s; each is asked again, alone", why, names)
             for name in parts[home].names:
-                alone = {home: parts[home].to((name,))}
-                self._send(alone)
-                for again in self._receive(alone, answers).values():
+                single = {home: parts[home].to((name,))}
+                self._send(single)
+                for again in self._receive(single, answers).values():
                     answers.append(Answer(failed={name: f"its worker process {again} when it was asked alone"}))
         return Answer.joined(answers)
 
@@ -149,11 +149,11 @@ class Workers:
 
         Some clients live in this process (-1).
         """
-        here, homes = self._here, self._homes.of(round)
-        free = [n for n in names if n not in homes and n not in here]
+        local_clients, homes = self._here, self._homes.of(round)
+        free = [n for n in names if n not in homes and n not in local_clients]
         groups: dict[int, list[str]] = {i: [] for i in range(-1, len(self._all))}
         for name in names:
-            if name in homes or name in here:
+            if name in homes or name in local_clients:
                 groups[homes.get(name, -1)].append(name)
         for name in free:
             groups[min(range(len(self._all)), key=lambda i: len(groups[i]))].append(name)
@@ -180,9 +180,9 @@ class Workers:
             answers.append(answer_in(message))
         return ended
 
-    def _wait(self, asked: Collection[Worker]) -> None:
+    def _wait(self, busy: Collection[Worker]) -> None:
         """Wait until each of these workers has answered or ended. One that takes long is named, and ended if there is a timeout."""
-        started, waiting = time.monotonic(), {worker.pipe: worker for worker in asked}
+        started, waiting = time.monotonic(), {worker.pipe: worker for worker in busy}
         for seconds in sorted({PATIENCE, self._timeout or PATIENCE}):
             while waiting and (ready := wait(list(waiting), max(0.0, started + seconds - time.monotonic()))):
                 waiting = {pipe: worker for pipe, worker in waiting.items() if pipe not in ready}
@@ -192,10 +192,10 @@ class Workers:
                 else:
                     logger.warning("%s has not answered for %g s; it goes on waiting", str(worker), seconds)
 
-    def _remember(self, written: Iterable[str], kept: Mapping[str, Tensor]) -> None:
+    def _remember(self, written: Iterable[str], values: Mapping[str, Tensor]) -> None:
         """Note what clients of a worker have remembered in this round."""
         by_client: dict[str, dict[str, Tensor]] = {name: {} for name in written}
-        for place, value in kept.items():
+        for place, value in values.items():
             key, name = place.split("/", 1)  # a key has no '/', a client's name may
             by_client[name][key] = value
         for name, values in by_client.items():
@@ -203,8 +203,8 @@ class Workers:
 
     def restart(self) -> None:
         """Start all workers again, since what clients remember was replaced; those that remember anything are dealt out anew."""
-        known = filter(self._shard.memory.has, sorted(set(self._shard.clients.names) - self._here))
-        self._homes.settle({name: i % len(self._all) for i, name in enumerate(known)})
+        remembering = filter(self._shard.memory.has, sorted(set(self._shard.clients.names) - self._here))
+        self._homes.settle({name: i % len(self._all) for i, name in enumerate(remembering)})
         for worker in self._all:
             worker.restart()
 
@@ -315,7 +315,7 @@ def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers after saving
     parents.close()
     torch.set_num_threads(1)
-    told = _Told(shard)
+    memory_news = _Told(shard)
     while True:
         try:
             received = pipe.recv_bytes()
@@ -325,7 +325,7 @@ def _serve(shard: Shard, pipe: Any, parents: Any, down: Arena, up: Arena) -> Non
         ask: Ask = down.unpack(received)["ask"]
         answer = shard.answer(ask)
         notes = tuple(n for n in ask.names if shard.memory.has_notes(n))
-        pipe.send_bytes(up.pack({"answer": answer, "notes": notes, **told.news(ask)}))
+        pipe.send_bytes(up.pack({"answer": answer, "notes": notes, **memory_news.news(ask)}))
 
 
 class _Told:
@@ -340,12 +340,12 @@ class _Told:
         """Who of the clients of this ask has remembered something else since, and what it has remembered in this round."""
         if self._round != (ask.context.round, ask.context.attempt):
             self._round, self._told = (ask.context.round, ask.context.attempt), {}
-        kept = {name: self._memory.kept(name) for name in ask.names}
-        written = tuple(name for name, now in kept.items() if not _is_same(now, self._told.get(name, {})))
-        self._told.update({name: kept[name] for name in written})
-        values = {f"{key}/{name}": value for name in written for key, value in kept[name].items()}
-        return {"written": written, "kept": Saved(values)}
+        values = {name: self._memory.kept(name) for name in ask.names}
+        written = tuple(name for name, now in values.items() if not _is_same(now, self._told.get(name, {})))
+        self._told.update({name: values[name] for name in written})
+        named_values = {f"{key}/{name}": value for name in written for key, value in values[name].items()}
+        return {"written": written, "kept": Saved(named_values)}
 
 
-def _is_same(now: Mapping[str, Tensor], told: Mapping[str, Tensor]) -> bool:
-    return now.keys() == told.keys() and all(now[key] is told[key] for key in now)
+def _is_same(now: Mapping[str, Tensor], sent: Mapping[str, Tensor]) -> bool:
+    return now.keys() == sent.keys() and all(now[key] is sent[key] for key in now)

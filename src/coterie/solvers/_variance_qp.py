@@ -79,11 +79,11 @@ def _proven(w: Array, factor: Array, m: int, budget: float, linear: bool, value:
 def _least_vertex(a: float, slopes: Array, m: int, budget: float) -> float:
     """The minimum of `2 (a u + slopes @ y)`; the vertices fill up the smallest slopes."""
     ordered = np.sort(slopes)
-    whole = min(ordered.size, int(budget))
-    sums = np.concatenate([[0.0], np.cumsum(ordered[:whole])])
-    least = ((a * m + sums) / (m + np.arange(whole + 1))).min()
-    if whole < ordered.size:
-        least = min(least, (a * m + sums[-1] + (budget - whole) * ordered[whole]) / (m + budget))
+    whole_vertices = min(ordered.size, int(budget))
+    sums = np.concatenate([[0.0], np.cumsum(ordered[:whole_vertices])])
+    least = ((a * m + sums) / (m + np.arange(whole_vertices + 1))).min()
+    if whole_vertices < ordered.size:
+        least = min(least, (a * m + sums[-1] + (budget - whole_vertices) * ordered[whole_vertices]) / (m + budget))
     return float(2 * least)
 
 

@@ -85,7 +85,7 @@ def entropic_descent(
     >>> entropic_descent(lambda w: [1.0, 0.0], [0.5, 0.5], steps=1, step=1.0986123)
     tensor([0.2500, 0.7500], dtype=torch.float64)
     """
-    rows, alone = as_distributions(weights, "weights")
+    rows, single = as_distributions(weights, "weights")
     steps = as_count(steps, "steps", least=0)
     search = isinstance(step, str)
     if search and step != "line-search":
@@ -96,14 +96,14 @@ def entropic_descent(
     dtype = dtype_of(weights)
 
     def shaped(w: Tensor) -> Tensor:
-        return w.to(dtype)[0] if alone else w.to(dtype)
+        return w.to(dtype)[0] if single else w.to(dtype)
 
     if steps == 0:
         return shaped(rows).clone()
     w = rows.clamp_min(FLOOR)
     phi = _Line(lambda w: value(shaped(w)), len(rows)) if search and value is not None else None
     for done in range(steps):
-        slope = _slope(gradient(shaped(w)), w, alone)
+        slope = _slope(gradient(shaped(w)), w, single)
         share = 1.0 / (done + 1) if damping else 1.0
         moved = entropic_step(w, slope, length, share) if phi is None else phi.search(w, slope, share)
         if moved is None:
@@ -112,12 +112,14 @@ def entropic_descent(
     return shaped(w)
 
 
-def _slope(raw: Any, w: Tensor, alone: bool) -> Tensor:
+def _slope(raw: Any, w: Tensor, single: bool) -> Tensor:
     """The caller's gradient at w as a checked float64 matrix; tensors take a short way, as this is the inner loop."""
-    slope = raw.detach().to(torch.float64) if isinstance(raw, Tensor) else as_double(raw, "gradient(w)", ndim=2 - alone)
-    wanted = w[0].shape if alone else w.shape
-    if slope.shape != wanted:
-        raise ValueError(f"gradient(w) must have the shape of weights {list(wanted)}; got {list(slope.shape)}")
+    slope = (
+        raw.detach().to(torch.float64) if isinstance(raw, Tensor) else as_double(raw, "gradient(w)", ndim=2 - single)
+    )
+    expected = w[0].shape if single else w.shape
+    if slope.shape != expected:
+        raise ValueError(f"gradient(w) must have the shape of weights {list(expected)}; got {list(slope.shape)}")
     # A sum is finite only if its terms are; it may overflow alone.
     if not math.isfinite(slope.sum().item()) and not torch.isfinite(slope).all():
         raise NotFiniteError(f"gradient(w) must be finite; got {int((~torch.isfinite(slope)).sum())} NaN or Inf")
@@ -204,11 +206,11 @@ class _Line:
             trial = entropic_step(w, slope, length[:, None].to(w.device), share)
             reached = self._values(trial)
             promised = ((trial - w) * slope).sum(1).cpu().clamp_max(0.0)  # above 0 by rounding only
-            good = waiting & torch.isfinite(reached) & (reached <= self._reached + SUFFICIENT * promised)
-            moved[good] = trial[good]
-            self._reached = torch.where(good, reached, self._reached)
-            self._taken = torch.where(good, length, self._taken)
-            waiting &= ~good
+            improved = waiting & torch.isfinite(reached) & (reached <= self._reached + SUFFICIENT * promised)
+            moved[improved] = trial[improved]
+            self._reached = torch.where(improved, reached, self._reached)
+            self._taken = torch.where(improved, length, self._taken)
+            waiting &= ~improved
             length = torch.where(waiting, length * SHRINK, length)
         return None if torch.equal(moved, w) else moved
 

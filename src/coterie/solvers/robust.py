@@ -95,9 +95,9 @@ def geometric_median(
         for _ in range(steps):
             weights = 1 / distances.clamp_min(nu * spread)
             weights = weights / weights.sum()
-            before, point = point, weights @ matrix
+            old_point, point = point, weights @ matrix
             distances = _distances(matrix, point)
-            if float(torch.linalg.vector_norm(point - before)) <= enough * spread:
+            if float(torch.linalg.vector_norm(point - old_point)) <= enough * spread:
                 break
     return point.to(dtype), weights.to(dtype)
 

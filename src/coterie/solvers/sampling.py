@@ -43,9 +43,9 @@ def inclusion_probabilities(norms: Values, expected: float) -> Tensor:
     # Only ratios matter; with the largest at 1 no sum overflows.
     u, order = (values / values.max().clamp_min(torch.finfo(torch.float64).tiny)).sort(stable=True)
     sums = u.cumsum(0)
-    left = m - n + torch.arange(1, n + 1, dtype=torch.float64, device=u.device)  # m + l - n
-    last = int(torch.nonzero((left > 0) & (left * u <= sums)).max())
-    share, total = float(left[last]), float(sums[last])
+    remainders = m - n + torch.arange(1, n + 1, dtype=torch.float64, device=u.device)  # m + l - n
+    last = int(torch.nonzero((remainders > 0) & (remainders * u <= sums)).max())
+    share, total = float(remainders[last]), float(sums[last])
     p = torch.ones_like(u)
     p[: last + 1] = share * u[: last + 1] / total if total > 0 else share / (last + 1)
     probabilities = torch.empty_like(p)

@@ -37,5 +37,5 @@ def project(v: Values) -> Tensor:
     shifted = values - values.max()
     ordered = shifted.sort(descending=True).values
     thresholds = (ordered.cumsum(0) - 1.0) / torch.arange(1, n + 1, dtype=torch.float64, device=values.device)
-    kept = int((ordered > thresholds).sum())
-    return (shifted - thresholds[kept - 1]).clamp_min(0.0).to(dtype_of(v))
+    support = int((ordered > thresholds).sum())
+    return (shifted - thresholds[support - 1]).clamp_min(0.0).to(dtype_of(v))

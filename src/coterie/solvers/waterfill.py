@@ -113,8 +113,8 @@ def exact(p: Values, p_local: Values, lipschitz: Values, floor: float, *, suppor
     allowed = torch.ones_like(shares, dtype=torch.bool)
     if support == "local":
         allowed = as_distribution(p_local, "p_local").to(shares.device) > 0
-    kept = allowed.cpu().numpy()
-    target, least, slopes = (tensor.cpu().numpy()[kept] for tensor in (shares, lower, constants))
+    present = allowed.cpu().numpy()
+    target, least, slopes = (tensor.cpu().numpy()[present] for tensor in (shares, lower, constants))
     # The absent classes keep q = 0 and so add a constant to the distance from p.
     missing = float(shares[~allowed].square().sum())
     q = torch.zeros_like(shares)
@@ -138,10 +138,10 @@ def _best_on_path(p: Array, lower: Array, constants: Array, missing: float) -> A
         # decreases it never rises again: C pieces at most.
         times = np.full(p.size, math.inf)
         times[falling] = np.maximum(q - lower, 0.0)[falling] / -velocity[falling]
-        first = int(times.argmin())
-        end = np.maximum(q + times[first] * velocity, lower)
-        end[first] = lower[first]
-        free[first] = False
+        blocking = int(times.argmin())
+        end = np.maximum(q + times[blocking] * velocity, lower)
+        end[blocking] = lower[blocking]
+        free[blocking] = False
         end[free] += (1.0 - end.sum()) / free.sum()
         share, value = _lowest_of_cubic(q, end, p, squares, missing)
         if value < lowest:
