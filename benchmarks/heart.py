@@ -43,7 +43,7 @@ def _fit(clients: ct.Clients, rounds: int) -> None:
 def _bare(clients: ct.Clients, rounds: int) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    some = clients.folded()
+    some = clients.merge_validation()
     start = list(build_model(ct.models.Logistic(), some, 0).parameters())
     bare = BareLoop(some, start, lr=0.1, steps=10, batch_size=16, decay=1e-3)
     models = [bare.parameters] * len(some)

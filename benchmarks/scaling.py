@@ -70,7 +70,7 @@ def clients(work: Work, count: int) -> ct.Clients:
     images = torch.from_numpy(rng.integers(0, 256, (work.rows, 784), dtype=np.uint8))
     labels = torch.from_numpy(rng.integers(0, 10, work.rows))
     lists = [rng.integers(0, work.rows, work.own_rows) for _ in range(count)]
-    return ct.Clients.indexed([f"client-{i:05d}" for i in range(count)], Rows.indexed(images, labels, lists))
+    return ct.Clients.from_indices([f"client-{i:05d}" for i in range(count)], Rows.from_indices(images, labels, lists))
 
 
 def _measure(work: Work, everyone: dict[int, ct.Clients], method: ct.FedAvg, model: Any) -> dict[str, Any]:

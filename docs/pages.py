@@ -19,7 +19,7 @@ from coterie.cli.catalogue import Entry, entries, traffic
 from coterie.cli.options import build_parser
 from coterie.config.registry import DATASETS
 from coterie.config.schema import explanations, options_of
-from coterie.contract.task import find_task, known_tasks
+from coterie.contract.task import find_task, task_names
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
@@ -260,7 +260,7 @@ def _drawn(mark: re.Match[str]) -> str:
 
 def privacy_row(entry: Entry) -> str:
     """Which fields of which tasks leave a site, from the types of the replies, and what a site is shown, from the header."""
-    tasks = {task.rpartition(":")[2]: find_task(task).reply._fields for task in known_tasks()}
+    tasks = {task.rpartition(":")[2]: find_task(task).reply._fields for task in task_names()}
     sent = "; ".join(
         f"`{task}`: {', '.join(f'`{field}`' for field in tasks[task])}" for task in traffic(entry.paragraph("Sends"))
     )

@@ -18,7 +18,7 @@ INTERNAL = ("client-00", "client-01")
 def internal_classes(*, seed: int, split: Mapping[str, Any], source: str = "fashion-mnist") -> Clients:
     """The two internal clients, each with the rows that all clients have of their classes, in their shares, and its own test rows."""
     clients = ct.data.load(source, seed=seed, split=split)
-    pooled = clients.pooled()
+    pooled = clients.pool_training_rows()
     internal = [clients[clients.names.index(name)] for name in INTERNAL]
     own = torch.cat([client.train.labels for client in internal]).numpy()
     known = np.flatnonzero(np.isin(pooled.labels.numpy(), np.unique(own)))

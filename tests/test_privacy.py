@@ -12,12 +12,12 @@ import pytest
 import coterie.sites.paired  # noqa: F401 - it registers its tasks
 from coterie.cli.catalogue import entries, traffic
 from coterie.config.registry import METHODS
-from coterie.contract.task import find_task, known_tasks
+from coterie.contract.task import find_task, task_names
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = runpy.run_path(str(DOCS / "pages.py"))
 TEXT = PAGES["complete"]((DOCS / "deploy.md").read_text(encoding="utf-8"))
-TASKS = [t for t in known_tasks() if t.startswith("coterie.")]
+TASKS = [t for t in task_names() if t.startswith("coterie.")]
 
 
 def rows_about(task):

@@ -36,7 +36,7 @@ from coterie.config.schema import options, wire_type
 from coterie.contract.engine import Engine
 from coterie.contract.filters import WRONG_SHAPE, Filter, Passage, in_order, of_shape, streams
 from coterie.contract.method import Attack
-from coterie.contract.replies import VECTORS, well_formed
+from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
@@ -372,7 +372,7 @@ class Attacked(Engine):
             forms: dict[Any, list[tuple[str, Tensor]]] = {}
             for block, copy_ in zip(blocks, copies, strict=True):
                 value = block.values[field]
-                if well_formed(value, kind, len(block.names), self.layout):
+                if has_form(value, kind, len(block.names), self.layout):
                     copy_.values[field] = value.clone()  # type: ignore[index]
                     named = zip(block.names, copy_.values[field], strict=True)
                     forms.setdefault((value.shape[1:], value.dtype), []).extend(named)

@@ -12,12 +12,12 @@ from coterie.cli import flags
 from coterie.cli.options import build_parser
 from coterie.cli.settings import override
 from coterie.config.data import Split
-from coterie.config.keys import DECLARED, flagged, keys_of
+from coterie.config.keys import DECLARED, keys_of, keys_with_flags
 from coterie.config.registry import Registry
 from coterie.config.schema import options_of
 from coterie.run.experiment import Experiment
 
-FLAGGED = [*flagged()]
+FLAGGED = [*keys_with_flags()]
 EXAMPLES = {"int": "3", "float": "0.5", "tuple[str, ...]": "b,a", "tuple[int, ...]": "7,5", "str": "some"}
 
 

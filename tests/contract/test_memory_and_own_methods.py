@@ -36,7 +36,7 @@ class Velocity(NamedTuple):
 @task
 def remember(cohort, *, x: Tensor, local: LocalSGD) -> Velocity:
     """Momentum that every client keeps for itself."""
-    had = cohort.memory.known("velocity")
+    had = cohort.memory.has_value("velocity")
     delta = cohort.train(x, local) - x
     velocity = BETA * cohort.memory.get("velocity", torch.zeros_like(x)) + delta
     cohort.memory.put("velocity", velocity)
@@ -61,7 +61,7 @@ class ClientMomentum:
         if federation.round == self.break_in:
             raise RuntimeError("power cut")
         weights = got.sizes / got.sizes.sum()
-        log = {"weights": got.named(weights), "had": got.named(got.had)}
+        log = {"weights": got.by_client(weights), "had": got.by_client(got.had)}
         return State(move(state.x, weights, got.delta, 1.0, federation.dim)), log
 
     def models(self, state):
@@ -220,7 +220,7 @@ def tell(cohort, *, value: float, x: torch.Tensor = X, only: str = "") -> Told:
             some.memory.put("computed", torch.full((len(some.names),), value))
         return torch.tensor([value + ord(n) - ord("a") for n in some.names])
 
-    found = cohort.noted("told", compute, x, "settings")
+    found = cohort.recall("told", compute, x, "settings")
     cohort.note("told", found, x, "settings")
     if only in cohort.names:
         raise ValueError("after noting")
@@ -296,7 +296,7 @@ class Cloned:
         got = federation.ask(federation.clients, forget_each, x=own)
         return ServerState(state.x, state.velocity + got.delta), {
             "norm": float(got.delta.norm()),
-            "by": got.named(got.sizes),
+            "by": got.by_client(got.sizes),
         }
 
     def models(self, state):

@@ -298,7 +298,9 @@ def test_nothing_on_the_method_changes(case):
 def test_saving_and_loading_the_state_changes_no_bit_of_the_next_round(case, tmp_path):
     problem = logistic()
     with_server = problem.with_clients(
-        problem.clients.with_server(problem.clients.pooled() if is_pooled(case) else problem.clients["a"].validation)
+        problem.clients.with_server(
+            problem.clients.pool_training_rows() if is_pooled(case) else problem.clients["a"].validation
+        )
     )
     method = method_of(case)
     with federation_of(with_server) as federation:

@@ -115,21 +115,21 @@ def test_a_method_declares_what_it_asks_and_asks_what_it_declares(case):
     most = dict.fromkeys(allowed.tasks, 0)
     for (_, _, task, _), seen in models.items():
         most[task] = max(most[task], len(seen))
-    declared = {task: one.most_models(5) for task, (one, _) in allowed.tasks.items()}
+    declarations = {task: one.most_models(5) for task, (one, _) in allowed.tasks.items()}
     own = {task: n for task, n in most.items() if "metrics" not in task and "paired" not in task}
     assert {task for task, n in own.items() if not n} == set()
     for task, n in own.items():
         line = getattr(method, "md_step", None) == "line-search" and "target_losses" in task
-        assert n <= declared[task] if line else n == declared[task], task
+        assert n <= declarations[task] if line else n == declarations[task], task
 
 
 @at_sites
 def test_every_field_of_every_declared_task_says_what_it_may_hold(case):
     """An undeclared field runs in one process; a site refuses it, so that no method of the catalogue may have one."""
-    from coterie.contract.requests import declared
+    from coterie.contract.requests import declarations
 
     method = method_of(case, LOCAL)
-    for one, owner in declared(method).values():
+    for one, owner in declarations(method).values():
         for name, about in one.task.payload.items():
             where = f"{one.task.name} takes {name!r}"
             if about.tensor:

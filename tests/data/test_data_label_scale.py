@@ -116,7 +116,7 @@ def tensors(seed=0, factor=1.0, n=20):
 def test_standardise_does_for_tensors_what_tables_do():
     clients = from_tensors({"a": tensors(0), "b": tensors(1, 3.0)}, server=tensors(2), unseen={"new": tensors(3)})
     made = standardise(clients)
-    pooled = made.pooled()
+    pooled = made.pool_training_rows()
     torch.testing.assert_close(pooled.inputs.mean(0), torch.zeros(2), atol=1e-6, rtol=0)
     torch.testing.assert_close(pooled.inputs.square().mean(0), torch.ones(2), atol=1e-5, rtol=0)
     assert float(pooled.labels.mean()) == pytest.approx(0, abs=1e-6)

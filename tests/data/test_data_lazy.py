@@ -142,7 +142,7 @@ def test_groups_of_a_subset_are_clients(path):
     data = ct.data.from_dataset(some, ct.data.by_group(groups), lazy=True)
     assert data.names == ("a", "b")
     assert torch.equal(
-        data["a"].train.read()[0], torch.from_numpy(np.load(path)[10 + data["a"].train.inputs.chosen()[0]])
+        data["a"].train.read()[0], torch.from_numpy(np.load(path)[10 + data["a"].train.inputs.source_numbers()[0]])
     )
     with pytest.raises(ct.InputError, match="scale each row where it is read"):
         ct.data.standardise(data)

@@ -187,9 +187,9 @@ def test_natural_clients_take_seed_and_parts_only():
     with pytest.raises(InputError, match="clients does not apply to heart-disease, which has its own clients"):
         Split.parse({"clients": 5}, natural="heart-disease")
     rule = Split.parse({"seed": 7, "parts": {"test": 0.5, "train": 0.5, "validation": 0}}, natural="heart-disease")
-    assert rule.seeded(0) == 7
+    assert rule.seed_for(0) == 7
     assert list(rule.parts) == ["train", "test"]
-    assert Split.parse(None).seeded(3) == 3
+    assert Split.parse(None).seed_for(3) == 3
     assert Split.parse({"parts": dict(DEFAULT_PARTS)}).parts == DEFAULT_PARTS
 
 
@@ -475,4 +475,4 @@ def test_inputs_that_are_read_on_demand_are_read_once_for_used_rows():
     assert len(asked[0]) == 600 == len(clients.train.inputs)
     eager = split_over(torch.arange(1200)[:, None].float(), TEN, rule, seed=3)
     assert numbers(clients) == numbers(eager)
-    assert torch.equal(clients.pooled().labels, eager.pooled().labels)
+    assert torch.equal(clients.pool_training_rows().labels, eager.pool_training_rows().labels)

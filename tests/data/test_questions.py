@@ -42,7 +42,7 @@ def test_several_rows_of_a_patient_are_asked_about_and_stay_together(tmp_path):
     assert not {*groups["train"].tolist()} & {*groups["test"].tolist()}
     assert not {*groups["train"].tolist()} & {*groups["validation"].tolist()}
     assert {key: len(own) for key, own in groups.items()} == {key: clients.sizes(key)["a"] for key in groups}
-    folded = clients.folded()
+    folded = clients.merge_validation()
     assert len(folded.row_groups["a"]["train"]) == folded.sizes("train")["a"] == len(folded["a"].row_groups["train"])
 
 

@@ -16,7 +16,7 @@ import torch
 
 from coterie import SCAFFOLD, FedAvg, task
 from coterie.base.errors import InputError
-from coterie.base.interrupts import end, heeded
+from coterie.base.interrupts import end, raise_interrupts
 from coterie.config.local import LocalSGD, Steps
 from coterie.contract.method import Method
 from coterie.contract.task import Task, Update
@@ -121,7 +121,7 @@ def faulty(cohort, *, kind: str = "") -> Reply:
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.filterwarnings("ignore:.*prototype:UserWarning")
 def test_a_fault_is_that_of_its_client_and_is_told_alike_on_any_number_of_workers(count):
-    with heeded(), federation_of(quadratic(CENTRES), count, strict_wire=False) as federation:
+    with raise_interrupts(), federation_of(quadratic(CENTRES), count, strict_wire=False) as federation:
         for kind, (_, sentence) in FAULTS.items():
             replies = federation.ask("abcde", faulty, kind=kind)
             assert (kind, replies.clients, replies.failed) == (kind, OTHERS, {"c": sentence})

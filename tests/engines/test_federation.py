@@ -81,7 +81,7 @@ def test_replies_are_sorted_by_name_whatever_the_order_of_the_ask(five, order):
     assert len(got) == len(order)
     if order:
         assert got.value.tolist() == [number(n) for n in sorted(order)]
-        assert got.named(got.value) == {n: number(n) for n in order}
+        assert got.by_client(got.value) == {n: number(n) for n in order}
 
 
 @pytest.mark.parametrize("order", ["abcde", "edcba", "cae"])
@@ -562,7 +562,7 @@ def steps_then_break(cohort, *, x: Tensor, local: LocalSGD, victim: str) -> Move
 def test_sizes_are_training_rows():
     with federation_of(logistic()) as federation:
         got = federation.ask("abcde", steps, x=torch.zeros(4, dtype=torch.float64), local=LocalSGD(steps=Steps(1)))
-        assert got.named(got.sizes) == SIZES
+        assert got.by_client(got.sizes) == SIZES
 
 
 class Slow(Method):
@@ -608,7 +608,7 @@ def test_rows_are_moved_to_a_device_once_and_named_as_before():
     assert there.server.inputs.is_meta
     assert there.names == everyone.names
     assert not everyone.train.inputs.is_meta
-    shared = problem.clients.folded().to(torch.device("meta"))
+    shared = problem.clients.merge_validation().to(torch.device("meta"))
     assert shared.train.inputs is shared.to(torch.device("meta")).train.inputs
 
 

@@ -84,7 +84,7 @@ def test_each_actor_has_one_thread_and_the_rows_of_its_own_clients(federation):
     import ray
 
     got = federation.ask("abcde", home)
-    processes = got.named(got.process)
+    processes = got.by_client(got.process)
     assert federation.engine.processes() == processes
     assert {processes[n] for n in WITH_C} != {processes[n] for n in OTHERS}
     assert len(set(processes.values())) == 2
@@ -108,7 +108,7 @@ def test_costs_are_those_of_each_client(federation):
 
 
 def test_a_subset_has_the_same_rows_and_nobody_elses():
-    clients = logistic().clients.folded()
+    clients = logistic().clients.merge_validation()
     some = clients.subset(("b", "d"))
     assert some.names == ("b", "d")
     assert len(some.train.labels) == clients.sizes("train")["b"] + clients.sizes("train")["d"]

@@ -233,7 +233,7 @@ def test_an_answer_of_other_parts_is_refused(parts):
 
 def test_answers_are_joined():
     one, two = Block(("a",), {}), Block(("b",), {})
-    joined = Answer.joined([Answer((one,), {}, {"rows": 1}), Answer((two,), {"c": "gone"}, {"rows": 2})])
+    joined = Answer.join([Answer((one,), {}, {"rows": 1}), Answer((two,), {"c": "gone"}, {"rows": 2})])
     assert joined == Answer((one, two), {"c": "gone"}, {"rows": 3})
 
 

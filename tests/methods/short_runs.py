@@ -36,7 +36,7 @@ def trained(method, problem, rounds=3, **options):
 
 def run_with_server(method, problem, rounds=3, **options):
     """A run whose server has a copy of all rows."""
-    return run(method, problem, rounds, **{"server": problem.clients.pooled(), **options})
+    return run(method, problem, rounds, **{"server": problem.clients.pool_training_rows(), **options})
 
 
 def uniform(problem, local, rounds=3, lr=1.0):

@@ -36,8 +36,8 @@ MUTANTS = {
     "fedavg": [
         (
             "algorithms/fedavg.py",
-            "average.named(average.weights)",
-            "average.named(average.weights * 0 + 1 / len(average))",
+            "average.by_client(average.weights)",
+            "average.by_client(average.weights * 0 + 1 / len(average))",
         ),
         ("algorithms/fedavg.py", "x=state.x", "weights=state.x.new_ones(len(federation.clients)), x=state.x"),
         ("algorithms/fedavg.py", "self.lr, federation.dim)", "1.0, federation.dim)"),
@@ -52,7 +52,7 @@ def test_one_step_on_all_rows_is_gradient_descent_on_the_size_weighted_loss(make
     problem = make()
     if make is dropout:
         problem.model[2].p = 0.0
-    together = problem.clients.pooled()
+    together = problem.clients.pool_training_rows()
     for lr in (1.0, 0.7):
         model = model_at(problem, start(problem))
         for _ in range(3):

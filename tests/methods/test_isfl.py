@@ -112,7 +112,7 @@ def test_a_client_whose_model_is_the_average_samples_by_the_global_shares(dtype)
     single = Clients(
         [Client("a", Part(problem.clients["a"].train.inputs.to(dtype), problem.clients["a"].train.labels))]
     )
-    held = problem.clients.pooled()
+    held = problem.clients.pool_training_rows()
     for local in (MINI, replace(MINI, lr=20.0)):
         found = fit(ISFL(local), single, problem.model.to(dtype), 2, server=Part(held.inputs.to(dtype), held.labels))
         assert_close(q_of(found, "a"), shares(problem, "a"))
@@ -164,7 +164,7 @@ def test_the_exact_optimum_is_no_worse_and_both_are_logged():
         assert all(best[r] <= closed[r] * (1 + 1e-12) for r in closed)
     assert any(best[4] < 0.99 * closed[4] for closed, best in pairs)
     assert all(v > 0 for _, v in found.history.select("local_distance"))
-    held = len(skewed().clients.pooled())
+    held = len(skewed().clients.pool_training_rows())
     assert found.history.select("lipschitz_gradients") == [(r, 5 * held) for r in (1, 2, 3, 4)]
 
 
@@ -398,7 +398,7 @@ KINDS = ["logistic", "batch-norm", "dropout", "frozen", "tokens", "dict-inputs"]
 
 def held_rows(problem: Problem) -> Part:
     """Rows of all clients, so that each class is among them."""
-    return problem.clients.pooled()
+    return problem.clients.pool_training_rows()
 
 
 def server_of(problem: Problem) -> Cohort:

@@ -38,10 +38,10 @@ from federations import (
 
 MUTANTS = {
     "maxfl": [
-        ("compute/appeal.py", "appeals = test < own[:, 2]", "appeals = test <= own[:, 2]"),
-        ("compute/appeal.py", "(train < own[:, 1])", "(train <= own[:, 1])"),
+        ("compute/appeal.py", "appeals = test < solo[:, 2]", "appeals = test <= solo[:, 2]"),
+        ("compute/appeal.py", "(train < solo_values[:, 1])", "(train <= solo_values[:, 1])"),
         ("compute/appeal.py", "if gap < 0)", "if gap <= 0)"),
-        ("compute/appeal.py", "torch.where(appeals, right, own[:, 3])", "torch.maximum(right, own[:, 3])"),
+        ("compute/appeal.py", "torch.where(appeals, right, solo[:, 3])", "torch.maximum(right, solo[:, 3])"),
         ("solvers/appeal.py", "torch.sigmoid(gap) * torch.sigmoid(-gap)", "torch.sigmoid(gap)"),
         ("solvers/appeal.py", "(gap >= 0).to(gap.dtype)", "(gap > 0).to(gap.dtype)"),
         ("algorithms/maxfl.py", "q / (q.sum() + self.eps)", "q / q.sum()"),
@@ -55,8 +55,8 @@ MUTANTS = {
             "federation.round <= self.mandatory_rounds",
             "federation.round < self.mandatory_rounds",
         ),
-        ("compute/appeal.py", "part.only(held).loss(own[held], part=rows)", "part.only(held).loss(own[held])"),
-        ("compute/appeal.py", "replace(cohort.only(some), round=0)", "cohort.only(some)"),
+        ("compute/appeal.py", "part.only(with_rows).loss(models[with_rows], part=rows)", "part.only(with_rows).loss(models[with_rows])"),
+        ("compute/appeal.py", "replace(cohort.only(positions), round=0)", "cohort.only(positions)"),
         ("compute/appeal.py", "(need - train).clamp(min=0)", "(need - train)"),
     ],
 }

@@ -46,10 +46,10 @@ MUTANTS = {
     "meritfed": [
         (
             "algorithms/meritfed.py",
-            "self.lr * torch.mv(aligned(d), aligned(g))",
-            "-self.lr * torch.mv(aligned(d), aligned(g))",
+            "self.lr * torch.mv(align(d), align(g))",
+            "-self.lr * torch.mv(align(d), align(g))",
         ),
-        ("algorithms/meritfed.py", "self.lr * torch.mv(aligned(d), aligned(g))", "torch.mv(aligned(d), aligned(g))"),
+        ("algorithms/meritfed.py", "self.lr * torch.mv(align(d), align(g))", "torch.mv(align(d), align(g))"),
         ("algorithms/meritfed.py", "weights[:, here] = after * mass", "weights[:, here] = before * mass"),
         (
             "algorithms/meritfed.py",
@@ -62,7 +62,7 @@ MUTANTS = {
             "part=part, batch_size=batch, purpose=purpose) for i, c, part in _targets(cohort, rows)]\n    return TargetGradient",
             'part=part, batch_size=batch, purpose="oracle") for i, c, part in _targets(cohort, rows)]\n    return TargetGradient',
         ),
-        ("algorithms/meritfed.py", "aligned(b * g)", "aligned(g)"),
+        ("algorithms/meritfed.py", "align(b * g)", "align(g)"),
         (
             "algorithms/meritfed.py",
             "state.x.mean(0, keepdim=True) if self.shared_uploads",

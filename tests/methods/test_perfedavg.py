@@ -39,8 +39,8 @@ MUTANTS = {
         ("algorithms/perfedavg.py", "return meta - alpha * product", "return meta"),
         (
             "algorithms/perfedavg.py",
-            "x - alpha * cohort.unbilled().gradient(x)",
-            "x - 0 * cohort.unbilled().gradient(x)",
+            "x - alpha * cohort.without_billing().gradient(x)",
+            "x - 0 * cohort.without_billing().gradient(x)",
         ),
         (
             "algorithms/perfedavg.py",

@@ -280,7 +280,7 @@ def test_labels_in_a_shared_data_set_are_turned_for_the_attackers_alone(fold):
         torch.utils.data.TensorDataset(inputs, labels), {k: list(v) for k, v in lists.items()}, seed=0
     )
     made = LabelFlip().on_rows(clients, ("b",))
-    one, two = (c.folded() if fold else c for c in (clients, made))
+    one, two = (c.merge_validation() if fold else c for c in (clients, made))
     for name in lists:
         mine = one[name].train.labels
         assert torch.equal(two[name].train.labels, 2 - mine if name == "b" else mine)

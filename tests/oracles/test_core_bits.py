@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coterie.base.errors import InputError
-from coterie.base.vector import ALIGNMENT, aligned, is_aligned
+from coterie.base.vector import ALIGNMENT, align, fits_alignment
 from coterie.compute.tasks import local_update
 from coterie.contract.task import find_task
 from coterie.solvers import NotFiniteError, appeal, mirror
@@ -15,13 +15,13 @@ def test_what_begins_at_64_bytes_is_left_and_what_does_not_is_copied():
     numbers = torch.arange(64.0)
     first = next(k for k in range(64) if (numbers.data_ptr() + 4 * k) % ALIGNMENT == 0)
     view, shifted = numbers[first:], numbers[first + 1 :]
-    assert aligned(view) is view
-    assert (is_aligned(view), is_aligned(shifted)) == (True, False)
-    copy = aligned(shifted)
+    assert align(view) is view
+    assert (fits_alignment(view), fits_alignment(shifted)) == (True, False)
+    copy = align(shifted)
     assert torch.equal(copy, shifted)
-    assert is_aligned(copy)
+    assert fits_alignment(copy)
     assert copy.data_ptr() != shifted.data_ptr()
-    assert aligned(torch.eye(4).T[::2]).is_contiguous()
+    assert align(torch.eye(4).T[::2]).is_contiguous()
 
 
 def test_positions_are_among_everyone_in_the_order_that_is_asked_for():
@@ -42,7 +42,7 @@ def test_a_report_names_the_round_and_the_task():
 def test_unbilled_work_is_not_counted():
     problem = logistic()
     cohort = cohort_of(problem)
-    looked = cohort.unbilled().gradient(start(problem))
+    looked = cohort.without_billing().gradient(start(problem))
     assert cohort.spent["row_gradients"] == 0
     assert torch.equal(cohort.gradient(start(problem)), looked)
     assert cohort.spent["row_gradients"] > 0

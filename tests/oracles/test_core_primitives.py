@@ -389,12 +389,12 @@ def test_a_sum_has_the_same_bits_however_many_vectors_come_at_a_time(shape, dtyp
         total = Sum()
         for low in range(0, 40, size):
             total.add(weights[low : low + size], vectors[low : low + size].clone())
-        assert torch.equal(total.divided_by(float(weights.sum())), whole)
+        assert torch.equal(total.divide(float(weights.sum())), whole)
 
 
 def test_a_sum_of_nothing_is_an_error():
     with pytest.raises(ValueError, match="no vector to add"):
-        Sum().divided_by(1.0)
+        Sum().divide(1.0)
 
 
 def test_buffers_stay_where_no_weight_is_left():

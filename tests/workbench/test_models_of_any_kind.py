@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import coterie as ct
-from coterie.base.rng import Generators, forked, seed_noise
+from coterie.base.rng import Generators, fork_generators, seed_noise
 from coterie.config.run import RunSettings
 from coterie.engines.specs import InProcess
 from coterie.study.row_outcomes import outcomes
@@ -58,7 +58,7 @@ def test_noise_of_any_library_has_the_bits_of_the_seed(draw, always):
     seed_noise(5)
     before = Generators.now()
     first = fitted(model)
-    assert not before.moved()  # nobody else's numbers change
+    assert not before.differ()  # nobody else's numbers change
     seed_noise(7)
     second = fitted(model, engine=InProcess(workers=2))
     assert torch.equal(first.x, second.x)
@@ -112,7 +112,7 @@ def test_what_a_noisy_model_says_of_each_row_is_what_its_summary_says():
     run = fitted(Noisy(lambda: torch.randn(1), always=True))
     before = Generators.now()
     names, tensors = outcomes(run, clients())
-    assert not before.moved()
+    assert not before.differ()
     means = [float(loss.mean()) for loss in tensors["loss"].tensor_split(tensors["offsets"][1:-1])]
     expected = {row["client"]: row["loss"] for row in run.summary if row["split"] == "test"}
     assert dict(zip(names, means, strict=True)) == pytest.approx(expected, rel=1e-6)
@@ -120,16 +120,16 @@ def test_what_a_noisy_model_says_of_each_row_is_what_its_summary_says():
 
 def test_forked_generators_stand_where_they_stood():
     before = Generators.now()
-    with forked(3):
+    with fork_generators(3):
         drawn = numbers()
-        assert before.moved()
-    assert not before.moved()
-    with forked(3):
+        assert before.differ()
+    assert not before.differ()
+    with fork_generators(3):
         assert drawn == numbers()
-    with forked():
-        assert not before.moved()
+    with fork_generators():
+        assert not before.differ()
         random.random()
-        assert before.moved()
+        assert before.differ()
 
 
 class Masked(nn.Module):

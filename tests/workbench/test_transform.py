@@ -30,7 +30,7 @@ def fitted(data, method=None, **options):
 
 
 def test_training_reads_what_the_transform_gives_and_evaluation_does_not():
-    whole = clients().changed(lambda value, name: value if name is None else torch.full_like(value, 0.5))
+    whole = clients().map_tensors(lambda value, name: value if name is None else torch.full_like(value, 0.5))
     trained = fitted(clients().with_transform(constant), engine=ct.InProcess(kernel="loop"))
     expected = fitted(whole, engine=ct.InProcess(kernel="loop"))
     assert torch.equal(trained.x, expected.x)

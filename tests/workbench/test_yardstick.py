@@ -39,7 +39,7 @@ def value(comparison, method, client, metric, split="test"):
 
 
 def parts(clients, name):
-    client = clients.folded(())[clients.names.index(name)]
+    client = clients.merge_validation(())[clients.names.index(name)]
     return tuple(part.numpy() for part in (*client.train, *client.test))
 
 

@@ -123,7 +123,7 @@ class CFL(Method[State]):
             x[members] = shift(
                 state.x[members], average(sizes[replied], replies.delta[replied]).expand(int(members.sum()), -1)
             )
-            shares = {n: w for n, w in replies.named(sizes / sizes.sum()).items() if w}
+            shares = {n: w for n, w in replies.by_client(sizes / sizes.sum()).items() if w}
             weights.update({state.names[i]: shares for i in members.nonzero().flatten().tolist()})
         return State(state.names, cluster, x), {"weights": weights, "groups": len(cluster.unique())}
 

@@ -109,7 +109,7 @@ class Ditto(Method[State]):
         for name in average.forgot:
             federation.report(name, "its own model was lost, so it begins anew", ditto_update)
         x = shift(state.x, average.delta, dim=federation.dim)
-        return State(x), {"weights": average.named(average.weights)}
+        return State(x), {"weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """The global model."""

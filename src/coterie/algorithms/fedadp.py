@@ -120,7 +120,7 @@ class FedAdp(Method[State]):
             now = seen[0, here] / seen[1, here]
         weights = torch.softmax(gompertz(now, self.alpha) + sizes.log(), 0)
         x = move(state.x, weights, replies.delta, self.lr, federation.dim)
-        return State(x, seen), {"weights": replies.named(weights), "angle": replies.named(now)}
+        return State(x, seen), {"weights": replies.by_client(weights), "angle": replies.by_client(now)}
 
     def _reference(
         self, state: State, federation: Federation, clients: tuple[str, ...], heads: Tensor, sizes: Tensor

@@ -128,7 +128,7 @@ class FedAMP(Method[State]):
         alpha = self.sigma / len(federation.everyone) if self.alpha is None else self.alpha
         weights = attention(trained[:, : federation.dim], alpha, self.sigma)
         mixed = weights.to(trained) @ trained
-        log = {name: replies.named(row) for name, row in zip(replies.clients, weights, strict=True)}
+        log = {name: replies.by_client(row) for name, row in zip(replies.clients, weights, strict=True)}
         x, u = state.x.clone(), state.u.clone()
         x[here], u[here] = trained, mixed
         return State(state.names, x, u), {"weights": log}

@@ -83,7 +83,7 @@ class FedAvg(Method[State]):
         """One round with `federation.clients`."""
         average = federation.average(federation.clients, local_update, x=state.x, local=self.local)  # by n_k / n
         x = shift(state.x, average.delta, self.lr, federation.dim)
-        return State(x), {"weights": average.named(average.weights)}
+        return State(x), {"weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -111,7 +111,7 @@ class FedDyn(Method[State]):
         average = federation.average(
             federation.clients, dynamic_update, weights=equal, x=state.x, local=self.local, alpha=self.alpha
         )
-        mean, log = average.delta, Log(weights=average.named(average.weights))
+        mean, log = average.delta, Log(weights=average.by_client(average.weights))
         if average.forgot:
             for name in average.forgot:
                 federation.report(name, "its dual variable was lost, so all start again at 0", dynamic_update)

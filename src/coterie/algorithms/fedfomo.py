@@ -38,7 +38,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import clients_named
+from coterie.base.errors import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
@@ -121,7 +121,7 @@ class FedFomo(Method[State]):
 
     def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients."""
-        return clients_named(self, "targets", everyone, everybody="all")
+        return match_clients(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
@@ -149,7 +149,7 @@ class FedFomo(Method[State]):
             if float(pull.sum()) > 0:
                 pull = pull / pull.sum()
                 x[at] = move(state.x[at], pull, away, dim=federation.dim)  # Eq. 6
-                weights[name] = replies.named(pull)
+                weights[name] = replies.by_client(pull)
         log: Log = {"kept": len(judged) - len(weights)}
         if weights:
             log["weights"] = weights

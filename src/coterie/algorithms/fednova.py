@@ -137,7 +137,7 @@ class FedNova(Method[State]):
         length = float(average.weights @ (average.steps if self.mu else average.length))
         coefficients = length * average.weights / average.length  # of delta_i
         x = shift(state.x, average.delta, length, federation.dim)  # Eq. 7
-        return State(x), {"weights": average.named(coefficients), "length": length}
+        return State(x), {"weights": average.by_client(coefficients), "length": length}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

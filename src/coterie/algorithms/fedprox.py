@@ -91,7 +91,7 @@ class FedProx(Method[State]):
         """One round with `federation.clients`."""
         average = federation.average(federation.clients, proximal_update, x=state.x, local=self.local, mu=self.mu)
         x = shift(state.x, average.delta, self.lr, federation.dim)
-        return State(x), {"weights": average.named(average.weights)}
+        return State(x), {"weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

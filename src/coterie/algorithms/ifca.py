@@ -79,7 +79,7 @@ def cluster_update(cohort: Cohort, *, xs: Models, local: LocalSGD) -> ClusterUpd
 @task
 def choice(cohort: Cohort, *, xs: Models) -> Chosen:
     """The model with the lowest training loss."""
-    return Chosen(best(cohort.unbilled(), xs).double())  # using a model is not part of the method's work
+    return Chosen(best(cohort.without_billing(), xs).double())  # using a model is not part of the method's work
 
 
 def best(cohort: Cohort, xs: Tensor) -> Tensor:
@@ -160,10 +160,10 @@ class IFCA(Method[State]):
             xs[j] = shift(state.xs[j], average(shares[members], replies.delta[members]), dim=federation.dim)
             within = shares * members / shares[members].sum()
             weights.update(
-                {n: replies.named(within) for n, own in zip(replies.clients, members.tolist(), strict=True) if own}
+                {n: replies.by_client(within) for n, own in zip(replies.clients, members.tolist(), strict=True) if own}
             )
         cluster = state.cluster.index_copy(0, federation.positions(replies.clients), chosen)
-        log: Log = {"weights": weights, "cluster": replies.named(replies.cluster)}
+        log: Log = {"weights": weights, "cluster": replies.by_client(replies.cluster)}
         return State(xs, state.names, cluster), log
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -61,11 +61,11 @@ from coterie.compute.appeal import (
     asks_of_requirements,
     check_names,
     gaps,
+    measure,
     measure_appeal,
-    measured,
     requirement,
     requirement_payload,
-    solved,
+    solve_gaps,
     staying,
     with_steps,
 )
@@ -148,7 +148,7 @@ class MaxFL(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Updates with gaps, who stays in a flexible pool, and the appeal that is measured."""
-        more = (gaps, measured) if self.flexible else (measured,)
+        more = (gaps, measure) if self.flexible else (measure,)
         return asks_of_requirements(self, local_update, *more)
 
     def __post_init__(self) -> None:
@@ -184,12 +184,12 @@ class MaxFL(Method[State]):
             clients, local_update, x=state.x, local=self.local, tuning_steps=self.tuning_steps, **payload
         )
         federation.discard(KEPT, replies.failed)
-        q = solved(appeal.weights, replies.gap, self.surrogate)  # Eq. 4
+        q = solve_gaps(appeal.weights, replies.gap, self.surrogate)  # Eq. 4
         rate = self.lr / (float(q.sum()) + self.eps)
         x = move(state.x, q / (q.sum() + self.eps), replies.delta, self.lr, federation.dim)  # line 13, Eq. 6
-        log["objective"] = float(solved(appeal.objective, replies.gap, self.surrogate))  # Eq. 3
-        log.update(sum_q=float(q.sum()), effective_lr=rate, q=replies.named(q), gap=replies.named(replies.gap))
-        log["weights"] = replies.named(q)
+        log["objective"] = float(solve_gaps(appeal.objective, replies.gap, self.surrogate))  # Eq. 3
+        log.update(sum_q=float(q.sum()), effective_lr=rate, q=replies.by_client(q), gap=replies.by_client(replies.gap))
+        log["weights"] = replies.by_client(q)
         return State(x, state.start), log
 
     def _pool(self, state: State, federation: Federation) -> tuple[str, ...]:

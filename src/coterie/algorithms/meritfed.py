@@ -64,9 +64,9 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError, clients_named
+from coterie.base.errors import InputError, RunError, match_clients
 from coterie.base.rng import Rng
-from coterie.base.vector import aligned, move
+from coterie.base.vector import align, move
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import local_updates
 from coterie.config.local import RATE, LocalSGD, Schedule, rate_of
@@ -235,10 +235,8 @@ class _Server:
             # One pass over the updates: as a sum of products this took most of a round's time.
             rows = zip(updates, gradient(moved, next(steps))[..., : self.dim].unbind(), strict=True)
             if bend is None:
-                return _stacked([self.lr * torch.mv(aligned(d), aligned(g)) for d, g in rows]).double()
-            return _stacked(
-                [torch.mv(aligned(d), aligned(b * g)) for (d, g), b in zip(rows, bend, strict=True)]
-            ).double()
+                return _stacked([self.lr * torch.mv(align(d), align(g)) for d, g in rows]).double()
+            return _stacked([torch.mv(align(d), align(b * g)) for (d, g), b in zip(rows, bend, strict=True)]).double()
 
         return slopes
 
@@ -250,7 +248,7 @@ def _descend(slopes: Callable[[Tensor], Tensor], weights: Tensor, **settings: An
     def watched(w: Tensor) -> Tensor:
         slope = slopes(w)
         if not gaps:
-            gaps.append(torch.stack([duality_gap(aligned(p), aligned(g)) for p, g in zip(w, slope, strict=True)]))
+            gaps.append(torch.stack([duality_gap(align(p), align(g)) for p, g in zip(w, slope, strict=True)]))
         return slope
 
     lowest = entropic_descent(watched, weights, **settings)
@@ -364,7 +362,7 @@ class MeritFed(Method[State]):
         """The targets among these clients, or the server."""
         if self.needs_server_rows:
             return ("server",)
-        return clients_named(self, "targets", everyone, everybody="all")
+        return match_clients(self, "targets", everyone, everybody="all")
 
     @property
     def exempt(self) -> dict[str, str]:
@@ -422,7 +420,7 @@ class MeritFed(Method[State]):
         if self.md_steps:
             measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
         log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in measured.items()}
-        log["weights"] = {t: replies.named(w) for t, w in zip(names, after, strict=True)}
+        log["weights"] = {t: replies.by_client(w) for t, w in zip(names, after, strict=True)}
         return State(state.targets, moved, weights, moments, counts), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:

@@ -161,7 +161,7 @@ class MOON(Method[State]):
             temperature=self.temperature,
         )  # fmt: skip
         x = shift(state.x, average.delta, self.lr, federation.dim)  # line 8
-        return State(x), {"weights": average.named(average.weights), "with_previous": float(average.had.sum())}
+        return State(x), {"weights": average.by_client(average.weights), "with_previous": float(average.had.sum())}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -47,8 +47,8 @@ from coterie.compute.appeal import (
     as_pairs,
     asks_of_requirements,
     check_names,
+    measure,
     measure_appeal,
-    measured,
     requirement,
     requirement_payload,
     with_steps,
@@ -138,7 +138,7 @@ class MWFed(Method[State]):
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """Gaps, updates and the appeal that is measured."""
-        return asks(local_update), *asks_of_requirements(self, gaps, measured)
+        return asks(local_update), *asks_of_requirements(self, gaps, measure)
 
     def __post_init__(self) -> None:
         as_pairs(self)
@@ -173,7 +173,9 @@ class MWFed(Method[State]):
             asked.clients, local_update, weights=weights, x=state.x, local=self.local, steps=PerClient(steps)
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)
-        log = Log(weights=average.named(average.weights), gap=asked.named(asked.gap), steps=asked.named(steps))
+        log = Log(
+            weights=average.by_client(average.weights), gap=asked.by_client(asked.gap), steps=asked.by_client(steps)
+        )
         federation.discard(KEPT, (*asked.failed, *average.failed))
         return State(x, state.start, log_weights), log
 

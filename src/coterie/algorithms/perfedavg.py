@@ -80,7 +80,7 @@ def meta_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, r
 @task
 def adapted(cohort: Cohort, *, x: OneModel, alpha: float) -> Adapted:
     """X after one step on all training rows."""
-    return Adapted(x - alpha * cohort.unbilled().gradient(x))  # using a model is not part of the method's work
+    return Adapted(x - alpha * cohort.without_billing().gradient(x))  # using a model is not part of the method's work
 
 
 class State(NamedTuple):
@@ -139,7 +139,7 @@ class PerFedAvg(Method[State]):
         average = federation.average(
             federation.clients, meta_update, weights=equal, x=state.x, local=self.local, alpha=alpha, radius=radius
         )
-        return State(shift(state.x, average.delta)), {"weights": average.named(average.weights)}  # line 11
+        return State(shift(state.x, average.delta)), {"weights": average.by_client(average.weights)}  # line 11
 
     def _alpha(self, federation: Federation) -> float:
         return self.local.rate(federation.round) if self.alpha is None else self.alpha

@@ -130,7 +130,7 @@ class PFedGraph(Method[State]):
         )
         x, aims = state.x.clone(), state.towards.clone()
         x[here], aims[here] = shares @ trained, shares @ (trained / lengths)
-        log = {name: replies.named(row) for name, row in zip(replies.clients, weights, strict=True)}
+        log = {name: replies.by_client(row) for name, row in zip(replies.clients, weights, strict=True)}
         return state._replace(x=x, towards=aims), {"weights": log}
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -134,7 +134,7 @@ class PFedMe(Method[State]):
             lam=self.lam, inner_steps=self.inner_steps, inner_lr=self.inner_lr,
         )  # fmt: skip
         x = shift(state.x, average.delta, self.beta, federation.dim)  # line 12
-        return State(x), {"weights": average.named(average.weights)}
+        return State(x), {"weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """The global model."""

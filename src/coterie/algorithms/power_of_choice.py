@@ -142,11 +142,11 @@ class PowerOfChoice(Method[State]):
             asked = federation.ask(names, losses, x=state.x, batch_size=self.loss_batch_size)
             highest = asked.loss.argsort(descending=True, stable=True)[:m].sort().values.tolist()
             chosen = tuple(asked.clients[i] for i in highest)
-            log = {"candidates": len(names), "candidate_loss": asked.named(asked.loss)}
+            log = {"candidates": len(names), "candidate_loss": asked.by_client(asked.loss)}
         equal = torch.ones(len(chosen))
         average = federation.average(chosen, own_update, weights=equal, x=state.x, local=self.local)
         x = shift(state.x, average.delta, self.lr, federation.dim)
-        return State(x, state.sizes), {**log, "weights": average.named(average.weights)}
+        return State(x, state.sizes), {**log, "weights": average.by_client(average.weights)}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

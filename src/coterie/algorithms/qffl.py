@@ -116,7 +116,7 @@ class QFFL(Method[State]):
         total = (curved + loss**self.q).sum()  # sum of h_k / L, line 5
         weights = loss**self.q / total  # line 6
         x = move(state.x, weights, replies.delta, dim=federation.dim)
-        return State(x), {"weights": replies.named(weights), "step": float(weights.sum())}
+        return State(x), {"weights": replies.by_client(weights), "step": float(weights.sum())}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

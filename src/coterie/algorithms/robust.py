@@ -237,7 +237,7 @@ class GeometricMedian(Method[State]):
         heads = replies.delta[:, : federation.dim].double()
         _, weights = robust.geometric_median(heads, smoothing=self.smoothing, tolerance=self.tolerance)
         return State(move(state.x, weights, replies.delta, self.lr, federation.dim)), {
-            "weights": replies.named(weights)
+            "weights": replies.by_client(weights)
         }
 
     def models(self, state: State) -> Tensor:
@@ -296,7 +296,7 @@ class MultiKrum(Method[State]):
         weights = torch.zeros(len(replies), dtype=torch.float64)
         weights[chosen.cpu()] = 1 / len(chosen)
         x = move(state.x, weights, replies.delta, self.lr, federation.dim)
-        return State(x), {"weights": replies.named(weights), "byzantine": f}
+        return State(x), {"weights": replies.by_client(weights), "byzantine": f}
 
     def _suspected(self, clients: int, error: type[Exception], where: str) -> int:
         f = _least(self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where)

@@ -137,7 +137,7 @@ class SCAFFOLD(Method[State]):
             federation.clients, controlled_update, weights=equal, x=state.x, control=state.control, local=self.local
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)  # line 16
-        log: Log = {"weights": average.named(average.weights)}
+        log: Log = {"weights": average.by_client(average.weights)}
         if average.forgot:
             for name in average.forgot:
                 federation.report(name, "its control was lost, so all start again at 0", controlled_update)

@@ -36,7 +36,7 @@ from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
-from coterie.base.errors import InputError, clients_named
+from coterie.base.errors import InputError, match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.cohort import Cohort
@@ -103,7 +103,7 @@ class SelectiveLearning(Method[State]):
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients."""
-        external = len(everyone) - len(clients_named(self, "internal", everyone))
+        external = len(everyone) - len(match_clients(self, "internal", everyone))
         if self.budget is not None and self.budget > external:
             raise InputError(
                 f"SelectiveLearning.budget = {self.budget} is more than the {external} external clients; lower it, or leave it "
@@ -113,7 +113,7 @@ class SelectiveLearning(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
         self.check(federation.everyone)
-        return State(clients_named(self, "internal", federation.everyone), x)
+        return State(match_clients(self, "internal", federation.everyone), x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
@@ -126,11 +126,11 @@ class SelectiveLearning(Method[State]):
         elif budget < len(outside):
             asked = federation.ask(outside, losses, x=state.x)
             kept = tuple(asked.clients[i] for i in sorted(asked.loss.argsort(stable=True)[:budget].tolist()))
-            log["external_loss"] = asked.named(asked.loss)
+            log["external_loss"] = asked.by_client(asked.loss)
         chosen = (*state.internal, *kept)
         average = federation.average(chosen, local_update, need="all", x=state.x, local=self.local)
         x = shift(state.x, average.delta, self.lr, federation.dim)
-        named = average.named(average.weights)
+        named = average.by_client(average.weights)
         log["weights"] = {target: dict(named) for target in state.internal}
         return State(state.internal, x), log
 

@@ -76,7 +76,7 @@ class _Rule(Method[State]):
         mean = average.delta
         m, v, direction = self._follow(mean[: federation.dim], state.m, state.v)
         x = shift(state.x, torch.cat([direction, mean[federation.dim :]]), self.lr, federation.dim)
-        return State(x, m, v), {"weights": average.named(average.weights)}
+        return State(x, m, v), {"weights": average.by_client(average.weights)}
 
     def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The new m and v, and the direction [d] of the step."""

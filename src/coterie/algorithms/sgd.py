@@ -36,7 +36,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, clients_named, nearest
+from coterie.base.errors import InputError, match_clients, nearest
 from coterie.base.rng import Rng
 from coterie.base.vector import shift
 from coterie.compute.tasks import own_update
@@ -72,7 +72,7 @@ def _round(
 ) -> tuple[State, Log]:
     equal = torch.ones(len(clients))
     average = federation.average(clients, own_update, weights=equal, need=need, x=state.x, local=owner.local)
-    mean, log = average.delta, Log(weights=average.named(average.weights))
+    mean, log = average.delta, Log(weights=average.by_client(average.weights))
     if owner.server_optimiser == "sgd":
         return state._replace(x=shift(state.x, mean, owner.lr, federation.dim)), log
     uphill = -mean[: federation.dim].double()
@@ -235,7 +235,7 @@ class TargetOnly(Method[State]):
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""
-        clients_named(self, "target", everyone)
+        match_clients(self, "target", everyone)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""

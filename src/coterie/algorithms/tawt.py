@@ -41,7 +41,7 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import clients_named
+from coterie.base.errors import match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.tasks import local_updates, own_update
@@ -102,7 +102,7 @@ class TAWT(Method[State]):
 
     def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients."""
-        return clients_named(self, "targets", everyone, everybody="all")
+        return match_clients(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once."""
@@ -132,7 +132,7 @@ class TAWT(Method[State]):
             weights[t, here] = used[t] * mass
             cosines[name] = float(used[t] @ cosine)
         log: Log = {
-            "weights": {t: replies.named(w) for t, w in zip(state.targets, used, strict=True)},
+            "weights": {t: replies.by_client(w) for t, w in zip(state.targets, used, strict=True)},
             "effective_collaborators": dict(zip(state.targets, (1 / used.square().sum(1)).tolist(), strict=True)),
             "mean_cosine": cosines,
         }

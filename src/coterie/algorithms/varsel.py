@@ -48,7 +48,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import InputError, clients_named, require
+from coterie.base.errors import InputError, match_clients, require
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
@@ -81,7 +81,7 @@ def local_updates(cohort: Cohort, *, x: OneModel, local: LocalSGD, parts: int) -
     """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
     if parts > 1:
         return LocalUpdates(_updates(cohort, x, local, parts))
-    return LocalUpdates(cohort.noted("varsel", lambda some: _updates(some, x, local, 1), x, local))
+    return LocalUpdates(cohort.recall("varsel", lambda some: _updates(some, x, local, 1), x, local))
 
 
 @task
@@ -189,7 +189,7 @@ class VaRSeL(Method[State]):
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients, and without clarabel."""
-        internal = clients_named(self, "internal", everyone)
+        internal = match_clients(self, "internal", everyone)
         require(
             len(internal) * self.internal_splits > 1,
             f"VaRSeL.internal names {internal[0]!r} alone, and one gradient shows no variance; set internal_splits = 2 to "
@@ -211,7 +211,7 @@ class VaRSeL(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x."""
         self.check(federation.everyone)
-        return State(clients_named(self, "internal", federation.everyone), x)
+        return State(match_clients(self, "internal", federation.everyone), x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: internal gradients, external distances, gradients of the chosen."""

@@ -18,7 +18,7 @@ from coterie.base.errors import InputError, cut, nearest
 from coterie.base.identity import code_hash
 from coterie.base.loss import is_multi_hot
 from coterie.base.rng import Rng
-from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, named, rows, sample
+from coterie.base.rows import Array, LabelScale, LazyInputs, Part, Rows, check_plain, rows, sample, tensors_by_name
 
 __all__ = ["Client", "Clients", "Transform", "joint_fingerprint"]
 
@@ -91,7 +91,7 @@ class Client:
 
 
 def _shapes(part: Part) -> dict[str, tuple[int, ...]]:
-    return {k: tuple(v.shape[1:]) for k, v in named(sample(part.inputs)).items()}
+    return {k: tuple(v.shape[1:]) for k, v in tensors_by_name(sample(part.inputs)).items()}
 
 
 def _labels_of(part: Part) -> str:
@@ -107,7 +107,7 @@ def _check_alike(part: Part, usual: Part, who: str, reference: str) -> None:
             raise InputError(f"{who} has {what} of shape {mine}{reference} of {theirs}")
 
 
-def _merged_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
+def _merge_groups(parts: Mapping[str, Array]) -> dict[str, Array]:
     """Return the groups of a client whose validation rows have become training rows."""
     merged = {key: groups for key, groups in parts.items() if key != "validation"}
     return {**merged, "train": np.concatenate([parts[key] for key in ("train", "validation") if key in parts])}
@@ -178,7 +178,7 @@ class Clients(Sequence[Client]):
         self.row_groups = MappingProxyType({c.name: c.row_groups for c in ordered if c.row_groups is not None})
 
     @classmethod
-    def indexed(
+    def from_indices(
         cls,
         names: Sequence[str],
         train: Rows,
@@ -284,7 +284,7 @@ class Clients(Sequence[Client]):
     def __repr__(self) -> str:
         return f"<{len(self)} clients of {self.name!r}, {int(self.train.sizes.sum())} training rows>"
 
-    def folded(self, keep: Collection[str] = ()) -> Clients:
+    def merge_validation(self, keep: Collection[str] = ()) -> Clients:
         """The same clients with validation rows added to the training rows, except for the clients of `keep`."""
         validation = self.validation
         if validation is None or set(keep) >= set(self.names):
@@ -302,12 +302,12 @@ class Clients(Sequence[Client]):
             train_lists.append(train_numbers if name in keep else np.concatenate([train_numbers, validation_numbers]))
             validation_lists.append(validation_numbers if name in keep else validation_numbers[:0])
         clients = copy(self)
-        clients.train = Rows.indexed(inputs, labels, train_lists)
+        clients.train = Rows.from_indices(inputs, labels, train_lists)
         clients.validation = (
-            Rows.indexed(inputs, labels, validation_lists) if any(len(r) for r in validation_lists) else None
+            Rows.from_indices(inputs, labels, validation_lists) if any(len(r) for r in validation_lists) else None
         )
         clients.row_groups = MappingProxyType(
-            {name: parts if name in keep else _merged_groups(parts) for name, parts in self.row_groups.items()}
+            {name: parts if name in keep else _merge_groups(parts) for name, parts in self.row_groups.items()}
         )
         return clients
 
@@ -322,16 +322,16 @@ class Clients(Sequence[Client]):
         clients._number = {n: i for i, n in enumerate(names)}
         return clients
 
-    def pooled(self) -> Part:
+    def pool_training_rows(self) -> Part:
         """All training rows as one part."""
         everything = np.concatenate([self.train.numbers(i) for i in range(len(self))])
         return Part(self.train.inputs, self.train.labels).select(torch.from_numpy(everything))
 
     def to(self, device: torch.device) -> Clients:
         """The same clients with all rows on `device`; tensors that parts share are moved once."""
-        return self.changed(lambda tensor, name: tensor.to(device))
+        return self.map_tensors(lambda tensor, name: tensor.to(device))
 
-    def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Clients:
+    def map_tensors(self, change: Callable[[Tensor, str | None], Tensor]) -> Clients:
         """The same clients with other tensors of rows; one that parts share stays shared.
 
         Args:
@@ -350,9 +350,9 @@ class Clients(Sequence[Client]):
         for kind in ("train", "validation", "test"):
             rows: Rows | None = getattr(self, kind)
             if rows is not None:
-                setattr(clients, kind, Rows(*Part(rows.inputs, rows.labels).changed(new), rows.offsets, rows.index))
-        clients.server = None if self.server is None else self.server.changed(new)
-        clients.unseen = None if self.unseen is None else self.unseen.changed(change)
+                setattr(clients, kind, Rows(*Part(rows.inputs, rows.labels).map_tensors(new), rows.offsets, rows.index))
+        clients.server = None if self.server is None else self.server.map_tensors(new)
+        clients.unseen = None if self.unseen is None else self.unseen.map_tensors(change)
         return clients
 
     def with_server(self, part: Part | None) -> Clients:

@@ -20,10 +20,10 @@ __all__ = [
     "is_number",
     "native",
     "nearest",
-    "placed",
     "plain",
+    "prefix_errors",
     "require",
-    "shortened",
+    "shorten",
     "visible",
     "write_crash",
 ]
@@ -79,10 +79,10 @@ def plain(text: str, most: int = 300) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
-def shortened(text: str, most: int = 300) -> str:
+def shorten(text: str, most: int = 300) -> str:
     """A sentence of at most `most` characters: the place stands in front and the cure at the end, so the middle is left out.
 
-    >>> shortened("field 'x' of client c is wrong in a long way; mend it", 30)
+    >>> shorten("field 'x' of client c is wrong in a long way; mend it", 30)
     "field 'x' of ... way; mend it"
     """
     half = (most - 5) // 2
@@ -118,10 +118,10 @@ def require(condition: bool, sentence: str) -> None:
 
 
 @contextmanager
-def placed(where: str) -> Iterator[None]:
+def prefix_errors(where: str) -> Iterator[None]:
     """Let what is refused inside begin with a place; without one nothing changes.
 
-    >>> with placed("a.toml, [engine]"):
+    >>> with prefix_errors("a.toml, [engine]"):
     ...     require(False, "say a name")
     Traceback (most recent call last):
     coterie.base.errors.InputError: a.toml, [engine]: say a name
@@ -155,7 +155,7 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:
+def match_clients(owner: object, field: str, everyone: tuple[str, ...], *, everybody: str = "") -> tuple[str, ...]:
     """The clients that a field (`schema.NAMES`, `schema.TARGETS`) names, or that fit a pattern such as "near-*", sorted.
 
     All of them for the word `everybody`.
@@ -163,9 +163,9 @@ def clients_named(owner: object, field: str, everyone: tuple[str, ...], *, every
     Raises `InputError` for one that does not exist.
 
     >>> from types import SimpleNamespace
-    >>> clients_named(SimpleNamespace(targets=("b", "a")), "targets", ("a", "b", "c"))
+    >>> match_clients(SimpleNamespace(targets=("b", "a")), "targets", ("a", "b", "c"))
     ('a', 'b')
-    >>> clients_named(SimpleNamespace(internal="king-*"), "internal", ("fool-x", "king-a", "king-b"))
+    >>> match_clients(SimpleNamespace(internal="king-*"), "internal", ("fool-x", "king-a", "king-b"))
     ('king-a', 'king-b')
     """
     setting = getattr(owner, field)

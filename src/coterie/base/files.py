@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Checkpoint",
     "check_name",
-    "found",
     "json_rows",
     "load_state",
     "naming",
-    "opened_tensors",
+    "open_tensors",
     "parse_json",
     "parse_toml",
+    "path_exists",
     "read_checkpoint",
     "read_json",
     "read_text",
@@ -65,7 +65,7 @@ def check_name(path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def found(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists) -> bool:
+def path_exists(path: str | os.PathLike[str], kind: Callable[[Path], bool] = Path.exists) -> bool:
     """Whether what a user named is there, as `kind` asks it.
 
     Raises `InputError` where the system cannot even look: the name is too long, or a folder above it may not be read.
@@ -121,7 +121,7 @@ def json_rows(path: Path, keys: Mapping[str, type[Any]]) -> list[dict[str, Any]]
 
 
 @contextmanager
-def opened_tensors(path: Path, framework: str, cure: str = AGAIN) -> Iterator[tuple[Any, dict[str, Any]]]:
+def open_tensors(path: Path, framework: str, cure: str = AGAIN) -> Iterator[tuple[Any, dict[str, Any]]]:
     """An open safetensors file, and what coterie wrote about it (empty if nothing).
 
     Whatever is wrong with the file, and comes out while the block reads it, is an `InputError` with this cure.
@@ -261,7 +261,7 @@ def read_checkpoint(path: Path, device: Any = "cpu") -> Checkpoint:
 
     Raises `InputError` for a file that is none, or that was damaged.
     """
-    with opened_tensors(path, "pt", "delete it and start again") as (file, header):
+    with open_tensors(path, "pt", "delete it and start again") as (file, header):
         tensors = {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118 - not a dict
     if header.pop(SEAL, None) != _seal(header, tensors):
         raise InputError(f"{path} is damaged, or of another version of coterie; delete it and start again")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-__all__ = ["Ended", "Interrupted", "end", "heeded", "held", "is_interrupt", "leave_at_once"]
+__all__ = ["Ended", "Interrupted", "delay_interrupts", "end", "is_interrupt", "leave_at_once", "raise_interrupts"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -36,18 +36,18 @@ def _leave(number: int, frame: Any) -> NoReturn:
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
+def raise_interrupts() -> Iterator[None]:
     """Let Ctrl-C raise `Interrupted`, where it would raise `KeyboardInterrupt` or leave at once."""
     usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _leave)
-    with _handled(_interrupt) if usual else nullcontext():
+    with _handle_interrupts(_interrupt) if usual else nullcontext():
         yield
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def delay_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait: within `os.fork`, whose hooks are Python, it would be printed and forgotten."""
     waiting: list[int] = []
-    with _handled(lambda number, frame: waiting.append(number)):
+    with _handle_interrupts(lambda number, frame: waiting.append(number)):
         yield
     if waiting:
         signal.raise_signal(signal.SIGINT)
@@ -70,7 +70,7 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
 
 
 @contextmanager
-def _handled(handler: Callable[[int, Any], Any]) -> Iterator[None]:
+def _handle_interrupts(handler: Callable[[int, Any], Any]) -> Iterator[None]:
     old_handler = signal.getsignal(signal.SIGINT)
     # Only the main thread may choose; and what is not Python's own could not be put back.
     if old_handler is None or threading.current_thread() is not threading.main_thread():

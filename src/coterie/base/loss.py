@@ -36,7 +36,7 @@ class Loss:
     def __init__(self, kind: Kind, own: RowLoss | None = None, *, last: bool = False) -> None:
         self.kind, self.own, self.last = kind, own, last
 
-    def ordered(self, outputs: Tensor) -> Tensor:
+    def align_classes(self, outputs: Tensor) -> Tensor:
         """Outputs with their C logits in dimension 1."""
         return outputs.movedim(-1, 1) if self.last else outputs
 
@@ -50,7 +50,7 @@ class Loss:
                 )
             return per_row
         if self.kind == "classes":
-            values = F.cross_entropy(self.ordered(outputs), labels.long(), reduction="none", ignore_index=IGNORED)
+            values = F.cross_entropy(self.align_classes(outputs), labels.long(), reduction="none", ignore_index=IGNORED)
             if values.ndim == 1:
                 return values
             counted = (labels != IGNORED).flatten(1).sum(1)
@@ -68,7 +68,9 @@ class Loss:
         # Whether a label is ignored is not asked of a GPU, which would have to wait in every step.
         ragged = labels.ndim > 1 and (labels.is_cuda or bool((labels == IGNORED).any()))
         if self.own is None and self.kind == "classes" and not ragged:
-            return F.cross_entropy(self.ordered(outputs), labels if labels.dtype == torch.int64 else labels.long())
+            return F.cross_entropy(
+                self.align_classes(outputs), labels if labels.dtype == torch.int64 else labels.long()
+            )
         if self.own is None and self.kind in ("binary", "multilabel"):
             return F.binary_cross_entropy_with_logits(_squeeze(outputs, labels), labels.to(outputs.dtype))
         return self.rows(outputs, labels).mean()

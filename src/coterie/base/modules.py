@@ -11,8 +11,8 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.files import found
-from coterie.base.rng import forked
+from coterie.base.files import path_exists
+from coterie.base.rng import fork_generators
 
 __all__ = ["ModuleSource", "import_source", "load_object", "source_of", "user_module", "user_modules"]
 
@@ -49,7 +49,7 @@ class _Text(importlib.abc.InspectLoader):
 def load_object(reference: str) -> Any:
     """The object FILE.py:NAME. Raises `InputError` if the file or the name is missing, or the file fails."""
     path, _, name = reference.rpartition(":")
-    require(found(path, Path.is_file), f"there is no file {path!r} (asked for as {reference!r})")
+    require(path_exists(path, Path.is_file), f"there is no file {path!r} (asked for as {reference!r})")
     module = user_module(path)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
@@ -94,7 +94,7 @@ def import_source(source: ModuleSource) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[source.name] = module
     try:
-        with forked(0):  # a model that the file makes is the same in every process
+        with fork_generators(0):  # a model that the file makes is the same in every process
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[source.name]

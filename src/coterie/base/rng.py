@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["Generator", "Generators", "Rng", "batches", "forked", "generators_of", "normal", "seed_noise"]
+__all__ = ["Generator", "Generators", "Rng", "batches", "fork_generators", "generators_of", "normal", "seed_noise"]
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -196,7 +196,7 @@ class Generators(NamedTuple):
         for generator, state in self.states:
             _set_state(generator, state)
 
-    def moved(self) -> bool:
+    def differ(self) -> bool:
         """Whether anything was drawn since."""
         return not all(_same(state, _state(generator)) for generator, state in self.states)
 
@@ -212,7 +212,7 @@ def generators_of(model: nn.Module, device: torch.device) -> tuple[Generator, ..
 
 
 def seed_noise(seed: int, more: tuple[Generator, ...] = ()) -> None:
-    """Seed the global generators, and some more each in its own way; only within `forked`."""
+    """Seed the global generators, and some more each in its own way; only within `fork_generators`."""
     for generator in _GLOBAL:
         _seed(generator, seed)
     for number, generator in enumerate(more, 1):
@@ -220,7 +220,7 @@ def seed_noise(seed: int, more: tuple[Generator, ...] = ()) -> None:
 
 
 @contextmanager
-def forked(seed: int | None = None, more: tuple[Generator, ...] = ()) -> Iterator[None]:
+def fork_generators(seed: int | None = None, more: tuple[Generator, ...] = ()) -> Iterator[None]:
     """Within it the generators are of this `seed` (None: go on as they are); behind it they stand where they stood."""
     old_states = Generators.now(more)
     try:

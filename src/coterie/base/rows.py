@@ -27,12 +27,12 @@ __all__ = [
     "Rows",
     "Source",
     "check_plain",
-    "joined",
-    "named",
+    "join_inputs",
     "rows",
     "sample",
     "take",
     "take_rows",
+    "tensors_by_name",
 ]
 
 Array = NDArray[np.int64]
@@ -64,8 +64,8 @@ class Source:
     def read(self, numbers: Array) -> Inputs:
         """The inputs of these rows. Raises `InputError` that names a row whose values are not finite or of another shape."""
         inputs = self._read(numbers)
-        for key, value in named(inputs).items():
-            expected = named(self.sample).get(key)
+        for key, value in tensors_by_name(inputs).items():
+            expected = tensors_by_name(self.sample).get(key)
             same = expected is not None and (value.shape[1:], value.dtype) == (expected.shape[1:], expected.dtype)
             if not same or len(value) != len(numbers):
                 raise InputError(
@@ -106,14 +106,14 @@ class LazyInputs:
 
     def at(self, index: Tensor | slice) -> LazyInputs:
         """The rows `index` of these, still unread."""
-        return LazyInputs(self.source, self.chosen(index))
+        return LazyInputs(self.source, self.source_numbers(index))
 
     def read(self, index: Tensor | slice) -> Inputs:
         """The rows `index` of these."""
-        numbers = self.chosen(index)
+        numbers = self.source_numbers(index)
         return self.source.read(numbers) if len(numbers) else take(self.source.sample, slice(0, 0))
 
-    def chosen(self, index: Tensor | slice = slice(None)) -> Array:
+    def source_numbers(self, index: Tensor | slice = slice(None)) -> Array:
         """The numbers of the rows `index` of these in the source, int64."""
         if isinstance(index, slice):
             positions = range(*index.indices(len(self)))
@@ -132,7 +132,7 @@ Held = Inputs | LazyInputs
 
 def rows(inputs: Held) -> int:
     """Number of rows of `inputs`."""
-    return len(inputs) if isinstance(inputs, LazyInputs) else len(next(iter(named(inputs).values())))
+    return len(inputs) if isinstance(inputs, LazyInputs) else len(next(iter(tensors_by_name(inputs).values())))
 
 
 def take(inputs: Held, index: Tensor | slice) -> Inputs:
@@ -148,7 +148,7 @@ def take_rows(value: Tensor, index: Tensor | slice) -> Tensor:
     return value[index] if isinstance(index, slice) else value.index_select(0, index.to(value.device))
 
 
-def joined(parts: Sequence[Held]) -> Held:
+def join_inputs(parts: Sequence[Held]) -> Held:
     """The rows of several behind each other; unread ones stay so. Raises `InputError` for unread rows of several sources."""
     example = parts[0]
     if isinstance(example, LazyInputs):
@@ -157,7 +157,7 @@ def joined(parts: Sequence[Held]) -> Held:
             raise InputError(
                 "unread rows of several data sets cannot be joined; make them one, e.g. by torch.utils.data.ConcatDataset"
             )
-        return LazyInputs(source, np.concatenate([part.chosen() for part in parts]))  # type: ignore[union-attr]
+        return LazyInputs(source, np.concatenate([part.source_numbers() for part in parts]))  # type: ignore[union-attr]
     if isinstance(example, dict):
         return {k: torch.cat([part[k] for part in parts]) for k in example}  # type: ignore[index]
     return torch.cat(parts)  # type: ignore[arg-type]
@@ -168,7 +168,7 @@ def sample(inputs: Held) -> Inputs:
     return inputs.source.sample if isinstance(inputs, LazyInputs) else take(inputs, slice(0, 1))
 
 
-def named(inputs: Inputs) -> Mapping[str, Tensor]:
+def tensors_by_name(inputs: Inputs) -> Mapping[str, Tensor]:
     """Tensors by name; one that has none is called `inputs`."""
     return inputs if isinstance(inputs, dict) else {"inputs": inputs}
 
@@ -240,13 +240,13 @@ class Part(NamedTuple):
 
     def chunks(self) -> Iterator[Part]:
         """The rows in pieces of at most `CHUNK` rows and `ELEMENTS` numbers, in order."""
-        of_row = max(1, sum([v.shape[1:].numel() for v in named(sample(self.inputs)).values()]))
+        of_row = max(1, sum([v.shape[1:].numel() for v in tensors_by_name(sample(self.inputs)).values()]))
         chunk_rows = max(1, min(CHUNK, ELEMENTS // of_row))
         count = len(self)
         for low in range(0, count, chunk_rows):
             yield self if count <= chunk_rows else self.select(slice(low, low + chunk_rows))
 
-    def changed(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
+    def map_tensors(self, change: Callable[[Tensor, str | None], Tensor]) -> Part:
         """The same rows with other tensors; `change` as for `Clients.changed`, which leaves unread inputs as they are."""
         if isinstance(self.inputs, LazyInputs):
             return Part(self.inputs, change(self.labels, None))
@@ -256,7 +256,7 @@ class Part(NamedTuple):
 
     def tensors(self) -> dict[str, Tensor]:
         """What of it is in memory, by name: inputs that are read, and `labels`."""
-        return {**({} if isinstance(self.inputs, LazyInputs) else named(self.inputs)), "labels": self.labels}
+        return {**({} if isinstance(self.inputs, LazyInputs) else tensors_by_name(self.inputs)), "labels": self.labels}
 
 
 @dataclass(frozen=True)
@@ -280,14 +280,14 @@ class Rows:
         present = [p for p in parts if p is not None]
         if not present:
             return None
-        inputs = joined([p.inputs for p in present])
+        inputs = join_inputs([p.inputs for p in present])
         sizes = [0 if p is None else len(p) for p in parts]
         return cls(
             inputs, torch.cat([p.labels for p in present]), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         )
 
     @classmethod
-    def indexed(cls, inputs: Held, labels: Tensor, lists: Sequence[Sequence[int] | Array]) -> Rows:
+    def from_indices(cls, inputs: Held, labels: Tensor, lists: Sequence[Sequence[int] | Array]) -> Rows:
         """Client i has the rows `lists[i]` of a data set that all clients share in memory."""
         sizes = np.array([len(part) for part in lists], dtype=np.int64)
         index = (
@@ -342,8 +342,8 @@ class Rows:
             positions = (
                 looked[(looked >= self.offsets[client]) & (looked < self.offsets[client + 1])] - self.offsets[client]
             )
-            numbers = torch.from_numpy(part.inputs.chosen())
+            numbers = torch.from_numpy(part.inputs.source_numbers())
             mark = {f"numbers of {part.inputs.source.mark}": numbers}
-            return {**mark, **part.tensors(), **named(part.inputs.read(torch.from_numpy(positions)))}
+            return {**mark, **part.tensors(), **tensors_by_name(part.inputs.read(torch.from_numpy(positions)))}
 
         return of_client

@@ -8,7 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-__all__ = ["alike", "fold", "legible", "listing", "names_rows", "quoted", "spell", "variants"]
+__all__ = ["alike", "fold", "legible", "listing", "names_rows", "quote_toml", "spell", "variants"]
 
 _ALIKE = 0.85
 """Similarity (difflib) from which on two names of columns are probably one."""
@@ -93,7 +93,7 @@ def names_rows(column: str) -> bool:
     return words[-1] in _NUMBERS or joined or _SUBJECTS.issuperset(about)
 
 
-def quoted(name: str) -> str:
+def quote_toml(name: str) -> str:
     """A name as a key or value of TOML."""
     return json.dumps(name, ensure_ascii=False)
 

@@ -22,13 +22,13 @@ __all__ = [
     "Sum",
     "add_tensors",
     "aliases",
-    "aligned",
+    "align",
     "average",
-    "copied",
+    "copy_model",
     "dot",
+    "fits_alignment",
     "flatten",
     "freeze_statistics",
-    "is_aligned",
     "keeps_statistics",
     "move",
     "shift",
@@ -45,15 +45,15 @@ ALIGNMENT = 64
 """Bytes of a cache line and of the widest vector unit."""
 
 
-def is_aligned(values: Tensor) -> bool:
+def fits_alignment(values: Tensor) -> bool:
     """Whether a tensor begins at a multiple of `ALIGNMENT` bytes."""
     return values.data_ptr() % ALIGNMENT == 0
 
 
-def aligned(values: Tensor) -> Tensor:
+def align(values: Tensor) -> Tensor:
     """`values` with the same numbers, contiguous and aligned; a copy unless they are already."""
     values = values.contiguous()
-    return values if is_aligned(values) else values.clone()
+    return values if fits_alignment(values) else values.clone()
 
 
 FROZEN = "frozen_statistics"
@@ -126,7 +126,7 @@ def _averages(buffer: Tensor) -> bool:
     return buffer.is_floating_point() and buffer.dtype.itemsize > 1 and bool(torch.isfinite(buffer).all())
 
 
-def copied(model: nn.Module) -> nn.Module:
+def copy_model(model: nn.Module) -> nn.Module:
     """A copy of a model with tensors of its own. Raises `InputError` if it holds what cannot be copied."""
     try:
         return deepcopy(model)
@@ -180,7 +180,7 @@ class Sum:
         for weight, vector in zip(weights.tolist(), vectors, strict=True):
             self._total.add_(vector, alpha=weight)
 
-    def divided_by(self, number: float) -> Tensor:
+    def divide(self, number: float) -> Tensor:
         """The sum divided by a number, [...]. Raises `ValueError` if nothing was added."""
         if self._total is None:
             raise ValueError("there is no vector to add")
@@ -195,7 +195,7 @@ def average(weights: Tensor, vectors: Tensor) -> Tensor:
     """
     total = Sum()
     total.add(weights, vectors)
-    return total.divided_by(float(weights.double().sum()))
+    return total.divide(float(weights.double().sum()))
 
 
 def shift(x: Tensor, mean: Tensor, lr: float = 1.0, dim: int | None = None) -> Tensor:
@@ -204,10 +204,10 @@ def shift(x: Tensor, mean: Tensor, lr: float = 1.0, dim: int | None = None) -> T
     >>> shift(torch.zeros(3), torch.tensor([2.0, 4, 7]), lr=0.5, dim=2).tolist()
     [1.0, 2.0, 7.0]
     """
-    return _shifted(x, mean.clone(), lr, dim)
+    return _shift_in_place(x, mean.clone(), lr, dim)
 
 
-def _shifted(x: Tensor, step: Tensor, lr: float, dim: int | None) -> Tensor:
+def _shift_in_place(x: Tensor, step: Tensor, lr: float, dim: int | None) -> Tensor:
     """`shift` in place of the mean update: fresh memory for each term took as long as the sum."""
     step[:dim].mul_(lr)
     return step.add_(x)
@@ -233,7 +233,7 @@ def move(x: Tensor, weights: Tensor, updates: Tensor, lr: float = 1.0, dim: int 
     if dim is not None and dim < x.shape[-1]:
         total = float(weights.sum())
         step[dim:].copy_(step[dim:] / total if total != 0 else torch.zeros_like(step[dim:]))
-    return _shifted(x, step, lr, dim)
+    return _shift_in_place(x, step, lr, dim)
 
 
 def aliases(model: nn.Module) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.base.errors import InputError, RunError, require
-from coterie.base.interrupts import heeded
+from coterie.base.interrupts import raise_interrupts
 from coterie.cli.site import SITE_COMMANDS
 from coterie.config.registry import DATASETS, METHODS
 
@@ -99,7 +99,7 @@ def _execute(experiment: Experiment, args: argparse.Namespace) -> int:
     from coterie.study.sweep import run_experiment
 
     folder = choose_folder(experiment, args.resume)
-    with heeded(), Progress(quiet=args.json) as progress:
+    with raise_interrupts(), Progress(quiet=args.json) as progress:
         try:
             if args.tune:
                 experiment = _tuned(experiment, folder, args.resume, progress)
@@ -243,7 +243,7 @@ def _submit(args: argparse.Namespace) -> int:
     if args.out is not None:
         experiment = dataclasses.replace(experiment, run=dataclasses.replace(experiment.run, out=args.out))
     folder = choose_folder(experiment, args.resume)
-    with heeded(), Progress(quiet=args.json) as progress:
+    with raise_interrupts(), Progress(quiet=args.json) as progress:
         try:
             submit(
                 path,

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from coterie.config.keys import flagged
+from coterie.config.keys import keys_with_flags
 
 __all__ = ["add_command", "add_flags", "typed"]
 
@@ -28,7 +28,7 @@ def add_command(commands: Any, name: str, about: str, command: str = "") -> argp
 
 def add_flags(parser: argparse.ArgumentParser, *tables: str) -> None:
     """Add the flags of these tables, or of all, in a group for each table; what is typed is found by `typed`."""
-    for table, keys in itertools.groupby(flagged(*tables), key=lambda key: key.table):
+    for table, keys in itertools.groupby(keys_with_flags(*tables), key=lambda key: key.table):
         group = parser.add_argument_group(f"[{table}]")
         for key in keys:
             metavar = (key.option.flag and key.option.flag.metavar) or key.name.upper()

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.base.errors import CoterieError, InputError, shortened, write_crash
+from coterie.base.errors import CoterieError, InputError, shorten, write_crash
 from coterie.cli.commands import COMMANDS
 from coterie.cli.options import build_parser
 
@@ -57,6 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(sentence: str, status: int, *notes: str) -> int:
-    lines = (f"coterie: {shortened(' '.join(sentence.split()), LONGEST)}", *notes)
+    lines = (f"coterie: {shorten(' '.join(sentence.split()), LONGEST)}", *notes)
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     return status

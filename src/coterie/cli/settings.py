@@ -55,11 +55,11 @@ def _chosen(methods: str, presets: Sequence[Mapping[str, Any]]) -> list[dict[str
 
 def override(tables: dict[str, Any], args: argparse.Namespace) -> None:
     """Change tables by the flags of settings; `--set` comes last."""
-    from coterie.config.keys import flagged
+    from coterie.config.keys import keys_with_flags
 
     texts = typed(args)
     by_option: dict[tuple[str, str], Key] = {}
-    for key in (key for key in flagged() if key.path in texts):
+    for key in (key for key in keys_with_flags() if key.path in texts):
         other = by_option.setdefault((key.table, key.option.name), key)
         require(other.path == key.path, f"{other.flag} and {key.flag} exclude each other; give one")
         _put(tables, key.table, key.name, key.parse(texts[key.path]))

@@ -41,7 +41,7 @@ __all__ = [
     "measure_appeal",
     "requirement",
     "requirement_payload",
-    "solved",
+    "solve_gaps",
     "staying",
     "with_steps",
 ]  # fmt: skip
@@ -115,7 +115,7 @@ def asks_of_requirements(owner: Any, *tasks: Task[Any]) -> tuple[Asks, ...]:
     return tuple(asks(task, rows=rows, warm=with_steps(owner.local, owner.warmup_steps)) for task in tasks)
 
 
-def _as_measured(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+def _measure_shape(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
     return (len(_MEASURED),)
 
 
@@ -128,8 +128,8 @@ class Gaps(NamedTuple):
 class Measured(NamedTuple):
     """The quantities `_MEASURED` [n, m] and which of them are defined [n, m]."""
 
-    values: Annotated[Tensor, "other", Form(_as_measured)]
-    defined: Annotated[Tensor, "other", Form(_as_measured, torch.bool)]
+    values: Annotated[Tensor, "other", Form(_measure_shape)]
+    defined: Annotated[Tensor, "other", Form(_measure_shape, torch.bool)]
 
 
 Start = Annotated[Tensor, Holds(("model",))]
@@ -145,12 +145,12 @@ def gaps(cohort: Cohort, *, x: OneModel, start: Start | None, required: Required
 
 
 @task
-def measured(cohort: Cohort, *, x: OneModel, start: Start, required: Required, warm: LocalSGD, rows: str) -> Measured:
+def measure(cohort: Cohort, *, x: OneModel, start: Start, required: Required, warm: LocalSGD, rows: str) -> Measured:
     """Each client's own comparison of x, and of x after a few local steps, with its xhat_k."""
     rho, solo = requirement(cohort, start, required, warm, rows), _solo(cohort, start, warm, rows)
     blocks = []
     for positions in _chunks(range(len(cohort.names))):
-        part = cohort.only(positions).unbilled()  # looking is not part of the method's work
+        part = cohort.only(positions).without_billing()  # looking is not part of the method's work
         need, solo_values = rho[positions], solo[positions]
         tuned = part.train(x, with_steps(warm, _TUNED), purpose="tuned")
         train, (test, right) = part.loss(x), _on_test(part, x)
@@ -210,7 +210,7 @@ def with_steps(local: LocalSGD, count: int) -> LocalSGD:
     return replace(local, steps=Steps(count), sampler=None)
 
 
-def solved(function: Callable[..., Tensor], gap: Tensor, surrogate: str) -> Tensor:
+def solve_gaps(function: Callable[..., Tensor], gap: Tensor, surrogate: str) -> Tensor:
     """`function` of the gaps, with an error that names the surrogate's cure where it overflows."""
     try:
         return function(gap, surrogate=surrogate)
@@ -255,10 +255,10 @@ def measure_appeal(
         if not names:
             continue
         payload = requirement_payload(requirements, names, start, (), with_steps(local, warmup_steps))
-        replies = federation.ask(names, measured, x=x, **payload)
+        replies = federation.ask(names, measure, x=x, **payload)
         for column, values, defined in zip(_MEASURED, replies.values.T, replies.defined.T, strict=True):
             if column == "gap":
-                log[f"objective_everyone{suffix}"] = float(solved(appeal.objective, values, surrogate))
+                log[f"objective_everyone{suffix}"] = float(solve_gaps(appeal.objective, values, surrogate))
             elif bool(defined.any()):
                 log[column + suffix] = float(values[defined].mean())
     return log

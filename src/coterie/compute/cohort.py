@@ -75,12 +75,12 @@ class Cohort(CohortRows):
         """
         return LocalTraining(self, x, local, **options).models(relative=True)
 
-    def unbilled(self) -> Cohort:
+    def without_billing(self) -> Cohort:
         """The same clients, for work that is not counted: looking at a model is not part of a method's work."""
         return replace(self, spent=dict(self.spent))
 
     def note(self, key: str, values: Tensor, *of: Any) -> None:
-        """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `noted`.
+        """Keep `values` [n, ...] under `key` for later tasks of this round, which get them from `recall`.
 
         Args:
             key: of the notes.
@@ -89,7 +89,7 @@ class Cohort(CohortRows):
         """
         self.memory.note(key, values, (self.seed, *of))
 
-    def noted(self, key: str, compute: Callable[[Cohort], Tensor], *of: Any) -> Tensor:
+    def recall(self, key: str, compute: Callable[[Cohort], Tensor], *of: Any) -> Tensor:
         """What an earlier task of this round computed from the same, [n, ...]; computed now for clients that have no such note.
 
         Args:
@@ -97,7 +97,7 @@ class Cohort(CohortRows):
             compute: gives the same numbers for a cohort of some of these clients, [k, ...].
             of: as for `note`.
         """
-        values = self.memory.noted(key, (self.seed, *of))
+        values = self.memory.recall(key, (self.seed, *of))
         missing = [i for i, value in enumerate(values) if value is None]
         if len(missing) == len(values):
             return compute(self)
@@ -281,7 +281,7 @@ class Cohort(CohortRows):
             columns["loss"][i] = values.sum().item() / len(values)
             if loss.kind == "regression":
                 outputs, labels = scale.undo(outputs), scale.undo(labels)
-            outputs = loss.ordered(outputs)
+            outputs = loss.align_classes(outputs)
             for name, metric in metrics.items():
                 value = metric(outputs, labels, loss.kind)
                 if value is not None:

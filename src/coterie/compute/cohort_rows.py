@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError
-from coterie.base.rng import Rng, forked, seed_noise
+from coterie.base.rng import Rng, fork_generators, seed_noise
 from coterie.base.rows import Inputs, Part, Rows, rows
 from coterie.base.vector import Layout
 from coterie.compute.workspace import Workspace
@@ -138,7 +138,7 @@ class CohortRows:
             return inputs
         streams = self.rng(client, purpose).child("transform")
         changed = []
-        with forked():
+        with fork_generators():
             for k in range(rows(inputs)):
                 stream = streams.child(start + k)
                 seed_noise(stream.seed())  # for transforms that draw from a global generator

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from coterie.base.loss import Kind
-from coterie.base.vector import Layout, aligned, is_aligned
+from coterie.base.vector import Layout, align, fits_alignment
 
 __all__ = ["Batched", "Chunk", "Layer", "RowSource", "StepRule", "chunks", "recognise"]
 
@@ -279,8 +279,8 @@ class Batched:
         """Gradient [d] of the mean loss of a batch at x [d]; in `out` [d] if that is given and aligned."""
         if not self.layers[0].inputs and self.kind == "regression":  # in closed form: the distance to the mean
             return (x - self._labels(labels).mean(0)).mul_(self._factor)
-        x = aligned(x)
-        gradient = out if out is not None and is_aligned(out) else torch.empty_like(x)
+        x = align(x)
+        gradient = out if out is not None and fits_alignment(out) else torch.empty_like(x)
         rows = self._align(inputs.flatten(1)[None])
         scale = torch.full((1, len(labels), 1), self._factor / len(labels), dtype=x.dtype, device=x.device)
         sides = self._sides(self._split(x[None]), self._split(gradient[None]), self._space(1, len(labels)), [])
@@ -352,7 +352,7 @@ class Batched:
     def _align(self, values: Tensor) -> Tensor:
         """`values` [count, rows, columns], copied unless all slices are aligned."""
         apart = len(values) == 1 or values[0].numel() * self._itemsize % _ALIGN == 0
-        if values.is_contiguous() and apart and is_aligned(values):
+        if values.is_contiguous() and apart and fits_alignment(values):
             return values
         return self._slices(*values.shape).copy_(values)
 
@@ -458,9 +458,7 @@ class Batched:
             if back is not None and weight is not None:  # before the weight moves
                 torch.bmm(slope, weight, out=back)
             for old, new, lhs, rhs, shift in moves:
-                torch.baddbmm(
-                    old, lhs, inputs if rhs is None else rhs, beta=keep, alpha=pace, out=new
-                )
+                torch.baddbmm(old, lhs, inputs if rhs is None else rhs, beta=keep, alpha=pace, out=new)
                 if shift is not None:
                     new.add_(shift)
             if back is not None:  # in place of the outputs, which nobody needs any more

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coterie.base.errors import InputError, cut
 from coterie.base.rng import Generators, batches
-from coterie.base.rows import Inputs, named, sample, take
+from coterie.base.rows import Inputs, sample, take, tensors_by_name
 from coterie.compute import cohort_rows
 from coterie.compute.cohort_rows import Batch, CohortRows
 from coterie.compute.kernels import Batched, RowSource, StepRule, chunks
@@ -102,7 +102,7 @@ class StepBatches:
         """Read the batches of all steps of a client."""
         cohort, numbers = self.cohort, self.numbers(client)
         example = sample(cohort.clients.train.inputs)
-        per_row = max(1, sum(value.shape[1:].numel() for value in named(example).values()))
+        per_row = max(1, sum(value.shape[1:].numel() for value in tensors_by_name(example).values()))
         group = max(1, cohort_rows.BLOCK // (per_row * max(len(batch) for batch in numbers)))
         start = 0
         for low in range(0, len(numbers), group):
@@ -168,7 +168,7 @@ class LocalTraining:
         watches = self.sampler is not None and overrides(self.sampler, Sampler, "trained")
         if workspace.batched is not None and self._is_plain():
             subtract = relative and watches
-            self._train_batched(workspace.batched, result, relative=relative and not watches)
+            self._train_in_kernel(workspace.batched, result, relative=relative and not watches)
         else:
             subtract = relative
             with workspace.training():
@@ -199,7 +199,7 @@ class LocalTraining:
 
     # ---- in kernels
 
-    def _train_batched(self, kernel: Batched, result: Tensor, *, relative: bool) -> None:
+    def _train_in_kernel(self, kernel: Batched, result: Tensor, *, relative: bool) -> None:
         cohort, lr, penalty = self.cohort, self.lr, cast("Quadratic | None", self.penalty)
         mu = 0.0 if penalty is None else penalty.mu
         shift = None if penalty is None else _each(penalty.shift(lr, self.x))

@@ -254,7 +254,7 @@ def _ranks(values: Tensor) -> Tensor:
 def _guard(name: str, metric: Metric) -> Metric:
     """A metric of the user's own, on tensors that it may write into."""
 
-    def measured(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
+    def value_of(outputs: Tensor, labels: Tensor, kind: Kind) -> float | None:
         value = metric(outputs.clone(), labels.clone(), kind)
         try:
             return None if value is None else float(value)
@@ -262,7 +262,7 @@ def _guard(name: str, metric: Metric) -> Metric:
             sentence = f"the metric {name!r} gave a {type(value).__name__}; it must give a number or None"
             raise InputError(sentence) from error
 
-    return measured
+    return value_of
 
 
 def _as_many(payload: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
@@ -325,7 +325,7 @@ class Shares(NamedTuple):
     defined: Flag
 
 
-def _drop_ignored(labels: Tensor) -> Tensor:
+def _drop_ignored_labels(labels: Tensor) -> Tensor:
     return labels[labels != IGNORED]
 
 
@@ -341,7 +341,7 @@ def _constant(cohort: Cohort, client: int, part: str) -> tuple[float, float] | N
     """Accuracy of the largest class on a client's rows, and log-loss of its training shares; None where there are no classes."""
     if cohort.workspace.loss.kind not in ("binary", "classes") or not cohort.has(client, part):
         return None
-    labels, train = (_drop_ignored(cohort.labels(client, k)) for k in (part, "train"))
+    labels, train = (_drop_ignored_labels(cohort.labels(client, k)) for k in (part, "train"))
     if not len(labels) or not len(train):
         return None
     classes = int(max(labels.max(), train.max())) + 1

@@ -4,7 +4,7 @@ Needs numpy alone: reports read it, and so does a site, which tells nothing but 
 
 The question is what other patients would have given. Patients are resampled once and used for all seeds; the statistic is the mean
 over seeds. `row_error` is the limit of many such resamples, computed without drawing any (the infinitesimal jackknife, Efron 1982; for
-an AUC DeLong's, DeLong and Clarke-Pearson 1988); `resampled_error` draws them.
+an AUC DeLong's, DeLong and Clarke-Pearson 1988); `error_by_resampling` draws them.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = [
     "RowError",
     "Rows",
     "auc_influence",
-    "joined_folds",
+    "error_by_resampling",
+    "join_folds",
     "mean_influence",
-    "paired_influences",
-    "resampled_error",
+    "pair_influences",
     "rmse_influence",
     "row_error",
     "student",
@@ -114,7 +114,7 @@ class Rows(NamedTuple):
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     @property
-    def _called(self) -> NDArray[np.int64]:
+    def _predictions(self) -> NDArray[np.int64]:
         """The class of the highest probability."""
         scores = self.scores
         return np.asarray(scores[:, 0] >= 0 if scores.shape[1] == 1 else scores.argmax(axis=1), dtype=np.int64)
@@ -133,7 +133,7 @@ class Rows(NamedTuple):
         if constant:
             return None
         if metric == "accuracy" and self.classes and self.outputs is not None:
-            return mean_influence(self.numbers, self._called == self.labels)
+            return mean_influence(self.numbers, self._predictions == self.labels)
         if metric == "rmse" and self.squares is not None:
             return rmse_influence(self.numbers, self.squares)
         if metric == "auc" and self.classes and self.labels is not None and self.outputs is not None:
@@ -144,7 +144,7 @@ class Rows(NamedTuple):
         return None
 
 
-def joined_folds(folds: Sequence[Rows]) -> Rows:
+def join_folds(folds: Sequence[Rows]) -> Rows:
     """Return the rows of all folds of one seed; a single one as it is."""
     if len(folds) == 1:
         return folds[0]
@@ -163,7 +163,7 @@ def joined_folds(folds: Sequence[Rows]) -> Rows:
     )
 
 
-def paired_influences(
+def pair_influences(
     rows_a: Mapping[int, Rows], rows_b: Mapping[int, Rows], metric: str, *, constant: bool = False
 ) -> Pairs:
     """What the rows of a client add to the error of a difference, for each seed that both have; the second may be the constant."""
@@ -174,7 +174,7 @@ def paired_influences(
 def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
     """Of the mean of `values` [R], such as losses. Infinite errors below two rows."""
     row_values = np.asarray(values, dtype=float)
-    return Influence(numbers, _centred(row_values), len(row_values), float(row_values.mean()))
+    return Influence(numbers, _centre(row_values), len(row_values), float(row_values.mean()))
 
 
 def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
@@ -183,7 +183,7 @@ def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
     root = math.sqrt(float(errors.mean()))
     return Influence(
         numbers,
-        _centred(errors) / (2 * root) if root else np.zeros(len(errors)),
+        _centre(errors) / (2 * root) if root else np.zeros(len(errors)),
         len(errors),
         root,
     )
@@ -221,12 +221,12 @@ def _delong(scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64
     result, areas = np.zeros(len(scores)), []
     placed = np.isfinite(placement)
     for mine, sign in ((~positive & placed, -1), (positive & placed, 1)):
-        result[mine] = sign * _centred(placement[mine])
+        result[mine] = sign * _centre(placement[mine])
         areas.append((sign < 0) + sign * float(placement[mine].mean()) if mine.any() else math.nan)
     return result, sum(areas) / 2
 
 
-def _centred(values: Vector) -> Vector:
+def _centre(values: Vector) -> Vector:
     """(v - mean) / sqrt(n (n - 1)): the sum of squares is the variance of the mean."""
     count = len(values)
     if count < 2:
@@ -247,10 +247,10 @@ def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None
     if not (a or b):
         return None
     patients = _by_patient(a, b)
-    return _known(float(np.sqrt((patients**2).sum())), a)
+    return _as_row_error(float(np.sqrt((patients**2).sum())), a)
 
 
-def resampled_error(a: Sequence[Influence], b: Sequence[Influence], rng: np.random.Generator) -> RowError | None:
+def error_by_resampling(a: Sequence[Influence], b: Sequence[Influence], rng: np.random.Generator) -> RowError | None:
     """The same from `DRAWS` resamples of the patients, and so uncertain by a factor of 1 / sqrt(2 DRAWS).
 
     Whoever does not know `rng` cannot compute back what the rows are from many such errors of chosen models.
@@ -259,7 +259,7 @@ def resampled_error(a: Sequence[Influence], b: Sequence[Influence], rng: np.rand
         return None
     patients = _by_patient(a, b)
     sums = [patients[rng.integers(0, len(patients), len(patients))].sum() for _ in range(DRAWS)]
-    return _known(float(np.std(sums)), a)
+    return _as_row_error(float(np.std(sums)), a)
 
 
 def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
@@ -279,7 +279,7 @@ def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
     return np.asarray(np.bincount(patient, weights=gaps), dtype=float)
 
 
-def _known(error: float, a: Sequence[Influence]) -> RowError | None:
+def _as_row_error(error: float, a: Sequence[Influence]) -> RowError | None:
     fewest = min(influence.fewest for influence in a)
     return RowError(error, fewest - 1) if math.isfinite(error) and fewest > 1 else None
 

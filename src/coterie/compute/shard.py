@@ -13,9 +13,9 @@ from coterie.base.interrupts import is_interrupt
 from coterie.base.rows import check_plain
 from coterie.compute.cohort import Cohort
 from coterie.compute.workspace import Workspace
-from coterie.contract.filters import filtered
+from coterie.contract.filters import apply_filters
 from coterie.contract.memory import Memory, MemoryView
-from coterie.contract.replies import well_formed
+from coterie.contract.replies import has_form
 from coterie.contract.wire import Answer, Ask, Block, Context, to_json
 
 __all__ = ["Shard"]
@@ -48,7 +48,7 @@ class Shard:
             group_answer = self._run(ask.to(group))
             retries = [(name,) for name in group] if group_answer.failed and len(group) > 1 else []
             answers += [self._run(ask.to(names)) for names in retries] or [group_answer]
-        return Answer.joined(answers)
+        return Answer.join(answers)
 
     def take_back(self, context: Context) -> None:
         """Forget what the last ask wrote, if it is the one that stands here in the run."""
@@ -64,7 +64,7 @@ class Shard:
             self._exchange, self._before = exchange, {}
         if ask.repeats:
             self._restore(ask.names)
-        self._before.update({name: self.memory.kept(name) for name in ask.names})
+        self._before.update({name: self.memory.round_values(name) for name in ask.names})
         self._last = ask.context, ask.names
 
     def _restore(self, names: tuple[str, ...]) -> None:
@@ -92,7 +92,7 @@ class Shard:
 
     def _run(self, ask: Ask) -> Answer:
         """Run the task for one cohort; what it remembers and has spent counts only if it ends well."""
-        view = MemoryView(self.memory, ask.names, ask.counted_by_name())
+        view = MemoryView(self.memory, ask.names, ask.rounds_by_client())
         spent = {"row_gradients": 0, "row_losses": 0}
         try:
             block = self._reply(ask, view, spent)
@@ -116,9 +116,9 @@ class Shard:
         block, layout = Block(names, dict(zip(fields, reply, strict=True))), self.workspace.layout
         for key, value in block.values.items():
             _check_travels(key, value)
-            if len(names) > 1 and not well_formed(value, task.kinds[key], len(names), layout):
+            if len(names) > 1 and not has_form(value, task.kinds[key], len(names), layout):
                 raise ValueError("the reply does not fit")  # asked one by one, whoever is wrong has a name
-        return filtered(block, ask, task, layout, view)
+        return apply_filters(block, ask, task, layout, view)
 
 
 def _sort_names(names: Mapping[str, Collection[str]]) -> dict[str, tuple[str, ...]]:

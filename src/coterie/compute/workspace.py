@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, plain, require
 from coterie.base.loss import IGNORED, Kind, RowLoss, are_probabilities, choose_loss
-from coterie.base.rng import Generators, forked, generators_of, seed_noise
+from coterie.base.rng import Generators, fork_generators, generators_of, seed_noise
 from coterie.base.rows import Inputs, rows, sample, take
-from coterie.base.vector import Layout, copied, flatten, is_aligned, keeps_statistics, unflatten
+from coterie.base.vector import Layout, copy_model, fits_alignment, flatten, keeps_statistics, unflatten
 from coterie.compute.kernels import Batched, recognise
 
 __all__ = ["Workspace"]
@@ -74,7 +74,7 @@ class Workspace:
         self.fewest_rows = 1
         self.channels_last = False
         self.layout = Layout.of(model)
-        self.model = copied(model).to(self.device)
+        self.model = copy_model(model).to(self.device)
         # Counters are no part of a vector; they start anew with every training, so that nothing depends on what came before.
         carried = {name for name, _ in self.layout.buffers}
         self._counters = [(b, b.clone()) for name, b in self.model.named_buffers() if name not in carried]
@@ -85,9 +85,9 @@ class Workspace:
         self.parameters = self._point_at(self.x)
         self.views = [p.data for p in self.parameters]
         self._probe(loss, example)
-        self.batched = self._known(example) if kernel == "auto" else None
+        self.batched = self._find_kernel(example) if kernel == "auto" else None
 
-    def _known(self, example: Client) -> Batched | None:
+    def _find_kernel(self, example: Client) -> Batched | None:
         """The batched kernel, if it knows this model and this loss and gives the same bits in any company here."""
         inputs = sample(example.train.inputs)
         if isinstance(inputs, dict) or self.loss.own is not None:
@@ -121,21 +121,21 @@ class Workspace:
         inputs = self.prepare(two_rows.read())
         start = self.x.clone()
         with self.noise():
-            outputs = self._tried(inputs, example.name)
+            outputs = self._first_outputs(inputs, example.name)
             self.always_random = self._draws(inputs)
         self.loss = choose_loss(loss, outputs, two_rows.labels)
         if loss == "auto" and self.loss.kind != "regression":
             self._refuse_probabilities(example)
         labels = two_rows.labels.to(self.device)
         self._check_loss(outputs, labels)
-        self._logits = self.loss.ordered(outputs).shape[1] if self.loss.kind == "classes" else 2
+        self._logits = self.loss.align_classes(outputs).shape[1] if self.loss.kind == "classes" else 2
         one_each = two_rows.labels.ndim == 1 and not two_rows.labels.is_floating_point()
         self.classes = 2 if self.loss.kind == "binary" else outputs.shape[1] if outputs.ndim > 1 and one_each else 0
         # Convolutions with a kernel per row took eight times as long on a CPU as one row after the other (ResNet8, 16 rows).
         convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in self.model.modules())
         self.vectorised = not (convolves and self.device.type == "cpu")
         self.channels_last = convolves and self.device.type == "cpu" and self._takes_channels_last(inputs)
-        self.unused = self._has_unused(inputs, labels)
+        self.unused = self._has_unused_parameters(inputs, labels)
         norms = [m for m in self.model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self.batch_norm = any(m not in self.frozen for m in norms)
         # Whether training draws random numbers (dropout, ...) is seen rather than guessed from module types.
@@ -155,14 +155,14 @@ class Workspace:
         while isinstance(last, nn.Sequential) and len(last):
             last = last[-1]
         with self.noise():
-            outputs = [self.loss.ordered(self.model(_scaled(inputs, scale))) for scale in scales]
+            outputs = [self.loss.align_classes(self.model(_scale(inputs, scale))) for scale in scales]
         if isinstance(last, nn.Sigmoid | nn.Softmax) or are_probabilities(self.loss.kind, outputs):
             raise InputError(
                 "the model gives probabilities, and the loss takes logits: leave out the Sigmoid or Softmax at the end of the model; "
                 'if these are logits, name the loss: loss = "binary" or "classes"'
             )
 
-    def _has_unused(self, inputs: Inputs, labels: Tensor) -> bool:
+    def _has_unused_parameters(self, inputs: Inputs, labels: Tensor) -> bool:
         """Whether the loss does not depend on all parameters. Raises `InputError` if it has no gradient."""
         with self.noise(), torch.enable_grad():
             value = self.loss.mean(self.model(inputs), labels)
@@ -179,7 +179,7 @@ class Workspace:
         """Whether the model draws random numbers. Raises `InputError` if it does so from a generator that cannot be seeded."""
         generators, start = Generators.now(self.generators), self.x.clone()
         outputs = self.model(inputs)
-        drawn = generators.moved()
+        drawn = generators.differ()
         generators.restore()
         self.load(start)
         self.restart_counters()
@@ -192,13 +192,13 @@ class Workspace:
 
     def noise(self, seed: int | None = None) -> AbstractContextManager[None]:
         """Within it the model may draw, first of `seed` if that is given; behind it all generators stand where they stood."""
-        return forked(seed, self.generators)
+        return fork_generators(seed, self.generators)
 
     def seed_noise(self, seed: int) -> None:
         """Seed all that the model can draw from; only within `noise`."""
         seed_noise(seed, self.generators)
 
-    def _tried(self, inputs: Inputs, name: str) -> Tensor:
+    def _first_outputs(self, inputs: Inputs, name: str) -> Tensor:
         """The outputs of a first forward pass; from then on the model takes dicts by keyword and gives one tensor, if need be."""
         shape = {k: tuple(v.shape) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
         self.model.eval()
@@ -310,7 +310,7 @@ class Workspace:
             return value.to(self.layout.dtype).div_(255)
         if value.is_floating_point():
             value = value.to(self.layout.dtype)
-        return value if is_aligned(value) else value.clone()  # not contiguous: a memory format is kept
+        return value if fits_alignment(value) else value.clone()  # not contiguous: a memory format is kept
 
     def load(self, x: Tensor) -> None:
         """Let the model be `x` [d + b]."""
@@ -352,7 +352,7 @@ class Workspace:
         """
         if self.vectorised:
             try:
-                return self._vectorised_gradients(inputs, labels)
+                return self._gradients_by_vmap(inputs, labels)
             except Exception as error:
                 self.vectorised = False
                 why = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -360,7 +360,7 @@ class Workspace:
         slices = [slice(i, i + 1) for i in range(len(labels))]
         return torch.stack([self.flat_gradient(take(inputs, row), labels[row]) for row in slices])
 
-    def _vectorised_gradients(self, inputs: Inputs, labels: Tensor) -> Tensor:
+    def _gradients_by_vmap(self, inputs: Inputs, labels: Tensor) -> Tensor:
         named = dict(self.model.named_parameters())
         names = [name for name, _ in self.layout.parameters]
 
@@ -379,7 +379,7 @@ class Workspace:
             view.sub_(grad.add(view, alpha=decay) if decay else grad, alpha=lr)
 
 
-def _scaled(inputs: Inputs, scale: float) -> Inputs:
+def _scale(inputs: Inputs, scale: float) -> Inputs:
     """Inputs times a number."""
     if scale == 1:
         return inputs

@@ -128,11 +128,11 @@ class Tables:
         """Columns to leave out by client; those of `*` at every client."""
         return self.drop if isinstance(self.drop, Mapping) else {}
 
-    def dropped(self, client: str = EVERY_FILE) -> Sequence[str]:
+    def columns_to_drop(self, client: str = EVERY_FILE) -> Sequence[str]:
         """Return the columns to leave out at `client` alone, or at every client."""
         return self.by_client.get(client, ())
 
-    def renamed(self, client: str = EVERY_FILE) -> dict[str, str]:
+    def new_names(self, client: str = EVERY_FILE) -> dict[str, str]:
         """Return the new names of columns of `client` alone, or of every client."""
         return dict(self.rename.get(client, {}))
 
@@ -355,7 +355,7 @@ class Split:
             if getattr(self, key):
                 raise InputError(f"{key} does not apply to kind = 'target-groups', whose clients are fixed")
 
-    def seeded(self, seed: int) -> int:
+    def seed_for(self, seed: int) -> int:
         """Return the seed to use in a run with `seed`. Raises `InputError` for one that is none."""
         check_seed(seed)
         return seed if self.seed is None else self.seed

@@ -19,7 +19,7 @@ from coterie.config.registry import ATTACKS, CALLBACKS, ENGINES, FILTERS, MODELS
 from coterie.config.run import Attackers, ModelTable, ReportTable, RunTable
 from coterie.config.schema import Option, explanations, options_of
 
-__all__ = ["CHOICES", "DECLARED", "SEVERAL", "Key", "flagged", "keys_of", "lasting"]
+__all__ = ["CHOICES", "DECLARED", "SEVERAL", "Key", "keys_of", "keys_with_flags", "lasting"]
 
 DECLARED: Mapping[str, tuple[Any, ...]] = {
     "data": (Tables,),
@@ -103,7 +103,7 @@ def keys_of(table: str) -> Iterator[Key]:
         yielded |= {key.name for key in keys}
 
 
-def flagged(*tables: str) -> Iterator[Key]:
+def keys_with_flags(*tables: str) -> Iterator[Key]:
     """Yield the keys of these tables, or of all, that have a flag on the command line. Neither torch nor numpy is imported."""
     for table in tables or DECLARED:
         for declared in DECLARED[table]:

@@ -16,7 +16,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, distributions
 from typing import Any, TypeVar
 
-from coterie.base.errors import InputError, cut, nearest, placed
+from coterie.base.errors import InputError, cut, nearest, prefix_errors
 from coterie.config.hooks import article, check_hooks, check_object
 from coterie.config.schema import Choice, Flag, build, spell
 
@@ -104,7 +104,7 @@ class Registry(Choice, MutableMapping[str, Any]):
         if isinstance(entry, EntryPoint):
             entry = self._entries[name] = self._from_package(entry)
         elif isinstance(entry, str):
-            entry = self._entries[name] = _imported(entry)
+            entry = self._entries[name] = _import_place(entry)
         return entry
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -138,7 +138,7 @@ class Registry(Choice, MutableMapping[str, Any]):
                 f"the {self.kind} {point.name!r} of {_package(point)} cannot be imported: {type(error).__name__}: {error}; "
                 "mend or uninstall that package"
             ) from error
-        with placed(f"the {self.kind} {point.name!r} of {_package(point)}"):
+        with prefix_errors(f"the {self.kind} {point.name!r} of {_package(point)}"):
             self._check_class(value, point.value)
         return value
 
@@ -152,7 +152,7 @@ class Registry(Choice, MutableMapping[str, Any]):
     @property
     def base(self) -> Any:
         """The class whose hooks the values have; None if there is none."""
-        self._base = _imported(self._base)
+        self._base = _import_place(self._base)
         return self._base
 
     def importable(self) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -172,7 +172,7 @@ class Registry(Choice, MutableMapping[str, Any]):
             from coterie.base.modules import load_object  # which needs torch, as names do not
 
             value = load_object(name)
-            with placed(where):
+            with prefix_errors(where):
                 self._check_class(value, name)
             if isinstance(value, type):
                 self._files[value] = name
@@ -180,7 +180,7 @@ class Registry(Choice, MutableMapping[str, Any]):
         value = self._all().get(name)
         if value is not None and not isinstance(value, str | EntryPoint):
             return value
-        with placed(where):
+        with prefix_errors(where):
             if value is None:
                 hint = f"FILE.py:NAME is {article(self.kind)} of your own"
                 raise InputError(f"there is no {self.kind} {name!r}; {nearest(name, self)}; {hint}")
@@ -189,7 +189,7 @@ class Registry(Choice, MutableMapping[str, Any]):
     def check_value(self, value: Any, where: str) -> Any:
         """Return the value, if a run can use it as one of this registry. Raises `InputError` that says what it lacks."""
         if self._base is not None:
-            with placed(where):
+            with prefix_errors(where):
                 check_object(value, self.base)
         return value
 
@@ -259,7 +259,7 @@ def _package(point: EntryPoint) -> str:
     return "a package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
 
 
-def _imported(value: Any) -> Any:
+def _import_place(value: Any) -> Any:
     """A class, or what `module:Name` says."""
     if not isinstance(value, str):
         return value

@@ -177,7 +177,7 @@ def options(cls: type[T]) -> type[T]:
     """
     post_init = cls.__dict__.get("__post_init__")
 
-    def checked(self: Any) -> None:
+    def check(self: Any) -> None:
         for option in options_of(type(self)):
             value = getattr(self, option.name)
             plain = native(_tuples(value) if isinstance(value, list) else value)
@@ -189,7 +189,7 @@ def options(cls: type[T]) -> type[T]:
             post_init(self)
 
     if post_init is not None or not hasattr(cls, "__post_init__"):
-        cls.__post_init__ = checked  # type: ignore[attr-defined]
+        cls.__post_init__ = check  # type: ignore[attr-defined]
     _CHECKED.add(cls)
     return _with_spellings(dataclass(frozen=True)(cls))
 
@@ -234,14 +234,14 @@ def wire_types() -> Mapping[str, type]:
 def options_of(cls: Any) -> tuple[Option, ...]:
     """The fields of a dataclass, as declared. Only `options` have rules that follow from types."""
     if cls not in _DECLARED:
-        _DECLARED[cls] = _declared(cls)
+        _DECLARED[cls] = _read_options(cls)
     return _DECLARED[cls]
 
 
 _DECLARED: dict[Any, tuple[Option, ...]] = {}
 
 
-def _declared(cls: Any) -> tuple[Option, ...]:
+def _read_options(cls: Any) -> tuple[Option, ...]:
     checked = not _CHECKED.isdisjoint(cls.__mro__)
     try:
         hints = typing.get_type_hints(cls, include_extras=True)

@@ -109,7 +109,7 @@ class EngineSpec(ABC):
     def check(self) -> None:  # noqa: B027 - most machines have what most engines need
         """Raise `InputError` for what this machine does not have, before any work."""
 
-    def kept_open(self) -> AbstractContextManager[None]:
+    def keep_open(self) -> AbstractContextManager[None]:
         """What several runs in a row share, such as the processes of a cluster."""
         return nullcontext()
 

@@ -16,10 +16,10 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError, cut, plain, require, shortened
+from coterie.base.errors import InputError, RunError, cut, plain, require, shorten
 from coterie.base.vector import Sum, average
 from coterie.contract.engine import Engine
-from coterie.contract.filters import unpacked
+from coterie.contract.filters import unpack_answer
 from coterie.contract.memory import NEVER
 from coterie.contract.replies import VECTORS, Average, Replies, medians, misfits, not_finite, outliers, stack
 from coterie.contract.task import Task
@@ -83,7 +83,7 @@ class Session:
         for name in tuple(by_client if clients is None else clients):
             by_client.pop(name, None)
 
-    def counted_by(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    def rounds_of(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
         """By key of client memory, the round of the value of each of these clients that counts, or `NEVER`."""
         return {key: tuple(by.get(n, NEVER) for n in names) for key, by in self.counted.items()}
 
@@ -131,22 +131,22 @@ class Exchange(Generic[R]):
     ask: Ask
     need: Need
 
-    def stacked(self) -> Replies[R]:
+    def collect(self) -> Replies[R]:
         """The replies of all clients."""
         replies, answer = self._ask_all(self.ask)
         if self._too_few(replies) and replies.failed:
             again, more = self._ask_all(self._retry(replies.failed))
             # Checked together: an outlier that is asked again must still stand beside the others.
             blocks = tuple(Block(r.clients, r.fields) for r in (replies, again) if len(r))
-            replies, answer = self._check_replies(self.ask, Answer(blocks, again.failed)), Answer.joined([answer, more])
+            replies, answer = self._check_replies(self.ask, Answer(blocks, again.failed)), Answer.join([answer, more])
         self._settle(replies, answer)
         return replies
 
-    def averaged(self, names: tuple[str, ...], weights: Tensor | None) -> Average[R]:
+    def average(self, names: tuple[str, ...], weights: Tensor | None) -> Average[R]:
         """The means of vectors with weights [n] of these clients, and all else stacked; None: by number of training rows."""
         weight_of = self._weights(names, weights)
         if len(names) <= self._at_once or self.engine.needs_all:
-            return self._mean(self.stacked(), weight_of)
+            return self._mean(self.collect(), weight_of)
         return self._average_blocks(weight_of)
 
     @cached_property
@@ -187,7 +187,7 @@ class Exchange(Generic[R]):
             asks = [ask.again(tally.replies.clients) for ask in tally.asks]
             tally = self._sum_blocks(asks, weights, tally.medians, refused)
             answers.append(tally.answer)
-        self._settle(tally.replies, Answer.joined(answers))
+        self._settle(tally.replies, Answer.join(answers))
         return tally.average(weights)
 
     def _weights(self, names: tuple[str, ...], tensor: Tensor | None) -> dict[str, float]:
@@ -210,7 +210,7 @@ class Exchange(Generic[R]):
         if self.strict_wire:
             answer = replace(decode(encode({"answer": answer}))["answer"], costs=answer.costs)
         sent = answer.blocks[0].bytes_of_one() if answer.blocks else 0
-        return unpacked(answer, ask, self.task, self.engine.layout), sent
+        return unpack_answer(answer, ask, self.task, self.engine.layout), sent
 
     def _count(self) -> None:
         context = self.ask.context
@@ -248,10 +248,10 @@ class Exchange(Generic[R]):
 
     def _check_replies(self, ask: Ask, answer: Answer) -> Replies[R]:
         """The replies that are fit to be used; why the others are refused is in `failed`."""
-        replies, norms = self._well_made(ask, answer, self.task.kinds)
+        replies, norms = self._check_form(ask, answer, self.task.kinds)
         return replies.without(self._too_long(replies.clients, norms, medians(norms)))
 
-    def _well_made(self, ask: Ask, answer: Answer, kinds: Mapping[str, str]) -> tuple[Replies[R], dict[str, Tensor]]:
+    def _check_form(self, ask: Ask, answer: Answer, kinds: Mapping[str, str]) -> tuple[Replies[R], dict[str, Tensor]]:
         """The replies whose fields of these kinds are what the task declares and have no NaN; norms of vectors [n] by field."""
         layout = self.engine.layout
         refused = misfits(answer.blocks, ask, self.task, layout, self.engine.sizes, kinds)
@@ -303,10 +303,10 @@ class Exchange(Generic[R]):
             )
             block_answers.append(block_answer)
             sent = max(sent, bytes_of_one)
-        answer = Answer.joined([Answer(failed=refused or {}), *block_answers])
+        answer = Answer.join([Answer(failed=refused or {}), *block_answers])
         added = [name for block in answer.blocks for name in block.names]
         scalar_kinds = {key: kind for key, kind in self.task.kinds.items() if key not in vectors}
-        replies, _ = self._well_made(self.ask, answer, scalar_kinds)
+        replies, _ = self._check_form(self.ask, answer, scalar_kinds)
         accepted = [i for i, name in enumerate(added) if name not in replies.failed]
         lengths = {key: torch.cat(parts)[accepted] for key, parts in norms.items() if parts}
         usual = medians(lengths) if usual is None else usual
@@ -339,7 +339,7 @@ class Exchange(Generic[R]):
         name_set = frozenset(names)
         parts = [(ask, tuple(n for n in ask.names if n in name_set)) for ask in asks]
         carried = [self._carry(ask.to(part)) for ask, part in parts if part]
-        return Answer.joined(answer for answer, _ in carried), max(sent for _, sent in carried)
+        return Answer.join(answer for answer, _ in carried), max(sent for _, sent in carried)
 
     def _vectors(
         self, answer: Answer, names: tuple[str, ...], kinds: Mapping[str, str], usual: Mapping[str, float] | None
@@ -354,7 +354,7 @@ class Exchange(Generic[R]):
         }
         blocks = tuple(vector_block for block in answer.blocks if (vector_block := block.without(misshapen)).names)
         fit = replace(answer, blocks=blocks, failed={**answer.failed, **misshapen})
-        replies, norms = self._well_made(self.ask.to(names), fit, kinds)
+        replies, norms = self._check_form(self.ask.to(names), fit, kinds)
         far = outliers(replies.clients, norms, usual or {}, self.max_norm)
         rows = [i for i, name in enumerate(replies.clients) if name not in far]
         return replies.without(far), {key: norm[rows] for key, norm in norms.items()}
@@ -393,7 +393,7 @@ def _list_failures(failed: Mapping[str, str], room: int) -> str:
     shown: list[str] = []
     for name, why in failed.items():
         label = plain(name, 30)
-        item = f"{label} ({shortened(plain(why, 1000), max(50, room - len(label) - 18))})"
+        item = f"{label} ({shorten(plain(why, 1000), max(50, room - len(label) - 18))})"
         if shown and len("; ".join([*shown, item])) > room - 15:
             return f"{'; '.join(shown)}; and {len(failed) - len(shown)} more"
         shown.append(item)
@@ -434,9 +434,9 @@ class _Tally(Generic[R]):
         """The means: each sum is divided once, by that of the weights."""
         replies = self.replies
         shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
-        total = float(shares.sum())
+        weight_sum = float(shares.sum())
         return Average(
             replies,
-            {key: total.divided_by(total) for key, total in self.sums.items()},
-            shares / total,
+            {key: total.divide(weight_sum) for key, total in self.sums.items()},
+            shares / weight_sum,
         )

@@ -120,7 +120,7 @@ class Federation:
             QuorumError: too few replies.
             InputError: unknown client, what is no task, another `need`, or a payload that cannot travel.
         """
-        return self._exchange(tuple(clients), task, payload, need).stacked()
+        return self._exchange(tuple(clients), task, payload, need).collect()
 
     def average(
         self,
@@ -150,7 +150,7 @@ class Federation:
             InputError: as for `ask`.
         """
         names = tuple(clients)
-        return self._exchange(names, task, payload, need).averaged(names, weights)
+        return self._exchange(names, task, payload, need).average(names, weights)
 
     def _exchange(self, clients: tuple[str, ...], task: Task[R], payload: Mapping[str, Any], need: Need) -> Exchange[R]:
         if not isinstance(task, Task):
@@ -171,7 +171,7 @@ class Federation:
             self.label,
         )
         values = {k: _reorder(k, v, order) for k, v in payload.items()}
-        ask = Ask(names, task.name, values, context, self.session.counted_by(names), self.filters)
+        ask = Ask(names, task.name, values, context, self.session.rounds_of(names), self.filters)
         return Exchange(self.engine, self.session, self.strict_wire, self.max_norm, task, ask, need)
 
     def _check_names(self, names: tuple[str, ...]) -> None:

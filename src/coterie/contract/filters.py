@@ -19,7 +19,7 @@ from coterie.base.vector import Layout
 from coterie.config.hooks import Kind
 from coterie.config.rules import list_of, one_of
 from coterie.contract.memory import MemoryView
-from coterie.contract.replies import VECTORS, well_formed
+from coterie.contract.replies import VECTORS, has_form
 from coterie.contract.task import Task
 from coterie.contract.wire import Answer, Ask, Block, Context, Packed
 
@@ -28,11 +28,11 @@ __all__ = [
     "WRONG_SHAPE",
     "Filter",
     "Passage",
-    "filtered",
+    "apply_filters",
     "in_order",
     "of_shape",
     "streams",
-    "unpacked",
+    "unpack_answer",
 ]
 
 STAGES = ("clipping", "noise", "compression", "attack", "masks")
@@ -125,13 +125,13 @@ def in_order(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     return tuple(sorted(filters, key=lambda one: STAGES.index(one.stage)))
 
 
-def filtered(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:
+def apply_filters(block: Block, ask: Ask, task: Task[Any], layout: Layout, memory: MemoryView) -> Block:
     """The replies of some clients as they are sent; fields of a wrong form stay as they are, and are refused by the server."""
     if not ask.filters:
         return block
     values = dict(block.values)
     for field, kind in task.kinds.items():
-        if kind != "other" and well_formed(values[field], kind, len(block.names), layout):
+        if kind != "other" and has_form(values[field], kind, len(block.names), layout):
             values[field] = _filter_field(
                 values[field], field, kind, ask, layout.dim if kind in VECTORS else None, memory
             )
@@ -168,7 +168,7 @@ WRONG_SHAPE = "must return a tensor of shape"
 _BUFFERS = "buffers"
 
 
-def unpacked(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answer:
+def unpack_answer(answer: Answer, ask: Ask, task: Task[Any], layout: Layout) -> Answer:
     """The answer with every field in its own form; whose reply cannot be unpacked has failed."""
     if Packed not in {type(value) for block in answer.blocks for value in block.values.values()}:
         return answer

@@ -77,7 +77,7 @@ class Memory:
         rounds = self._values.get(key, {}).get(client)
         return rounds[max(rounds)] if rounds else None
 
-    def written(self, key: str, client: str) -> int:
+    def round_of(self, key: str, client: str) -> int:
         """The round in which the newest value of this client was written, or `NEVER`."""
         return max(self._values.get(key, {}).get(client, ()), default=NEVER)
 
@@ -89,7 +89,7 @@ class Memory:
         """Keep `note` until the next round begins."""
         self._notes.setdefault(key, {})[client] = note
 
-    def noted(self, key: str, client: str) -> Note | None:
+    def recall(self, key: str, client: str) -> Note | None:
         """What was noted for this client in the present round, or None."""
         return self._notes.get(key, {}).get(client)
 
@@ -122,7 +122,7 @@ class Memory:
             if client in local_clients:
                 self._values.setdefault(key, {}).setdefault(client, {})[number] = value
 
-    def values(self, client: str) -> dict[str, Tensor]:
+    def round_values(self, client: str) -> dict[str, Tensor]:
         """What `client` has remembered in the present round so far, by key, for `undo`."""
         now, values = self._round[0], {}
         for key, by_client in self._values.items():
@@ -203,7 +203,7 @@ class MemoryView:
         self._parts.append(self.only(names))
         return self._parts[-1]
 
-    def known(self, key: str) -> Tensor:
+    def has_value(self, key: str) -> Tensor:
         """Which clients have a value, bool [n]."""
         if key in self._written:
             return torch.ones(len(self._names), dtype=torch.bool)
@@ -213,7 +213,7 @@ class MemoryView:
         """What the clients remember under `key` and since when; `default` (without client dimension) where there is nothing."""
         values, counted = self.get(key, default), self._counted.get(key, {})
         now = self._memory.round if key in self._written else None
-        rounds = [self._memory.written(key, name) if now is None else now for name in self._names]
+        rounds = [self._memory.round_of(key, name) if now is None else now for name in self._names]
         due = [counted.get(name, NEVER) for name in self._names]
         lost = {n for n, have, want in zip(self._names, rounds, due, strict=True) if want not in (NEVER, have)}
         self.forgot.setdefault(key, set()).update(lost)
@@ -224,7 +224,7 @@ class MemoryView:
     def rounds(self) -> dict[str, dict[str, int]]:
         """By key and client, the round of what this task has committed, or has looked at."""
         written = {
-            key: {name: self._memory.written(key, name) for name in sorted(names)}
+            key: {name: self._memory.round_of(key, name) for name in sorted(names)}
             for key, names in self._looked_at.items()
         }
         return {key: {n: r for n, r in by_name.items() if r != NEVER} for key, by_name in written.items()}
@@ -250,9 +250,9 @@ class MemoryView:
         # A payload may lie in memory that the next message is written to.
         self._noted[key] = values.detach(), tuple(v.clone() if isinstance(v, Tensor) else v for v in of)
 
-    def noted(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
+    def recall(self, key: str, of: tuple[Any, ...]) -> list[Tensor | None]:
         """What was computed from `of` and noted for each client in this round; None where there is no such note (any more)."""
-        notes = [self._memory.noted(key, name) for name in self._names]
+        notes = [self._memory.recall(key, name) for name in self._names]
         same = {id(source): _equal(source, of) for _, source in filter(None, notes)}
         return [note[0] if note is not None and same[id(note[1])] else None for note in notes]
 

@@ -36,8 +36,8 @@ __all__ = [
     "Sampler",
     "as_log",
     "as_models",
+    "clients_keeping_validation",
     "filters_of",
-    "validation_kept",
 ]
 
 S = TypeVar("S")
@@ -89,7 +89,7 @@ def as_models(models: Any, called: str, size: int, clients: Collection[str]) -> 
     return dict(by_client)
 
 
-def validation_kept(method: Method[Any], clients: tuple[str, ...]) -> Sequence[str]:
+def clients_keeping_validation(method: Method[Any], clients: tuple[str, ...]) -> Sequence[str]:
     """Clients whose validation rows the method does not train on. Raises `InputError` for one that there is not."""
     names_kept = method.keeps_validation(clients)
     _check_clients(names_kept, f"{type(method).__name__}.keeps_validation names", clients)

@@ -20,7 +20,7 @@ from coterie.base.vector import Layout
 from coterie.contract.task import Form, Task
 from coterie.contract.wire import Ask, Block
 
-__all__ = ["VECTORS", "Average", "Replies", "medians", "misfits", "not_finite", "outliers", "stack", "well_formed"]
+__all__ = ["VECTORS", "Average", "Replies", "has_form", "medians", "misfits", "not_finite", "outliers", "stack"]
 
 R = TypeVar("R", bound=tuple[Any, ...])
 
@@ -64,7 +64,7 @@ class Replies(Generic[R]):
     def __repr__(self) -> str:
         return f"<{len(self.clients)} of {len(self.asked)} replies: {', '.join(self.fields)}>"
 
-    def named(self, values: Tensor) -> dict[str, float]:
+    def by_client(self, values: Tensor) -> dict[str, float]:
         """`values` [n] as a dict by client, for the log."""
         return dict(zip(self.clients, values.tolist(), strict=True))
 
@@ -124,7 +124,7 @@ VECTORS = ("update", "gradient")
 """Kinds of fields that are model vectors."""
 
 
-def well_formed(value: Any, kind: str, count: int, layout: Layout) -> bool:
+def has_form(value: Any, kind: str, count: int, layout: Layout) -> bool:
     """Whether a field of a reply has a row for each of `count` clients, and an update or a gradient the form of a model vector."""
     if not isinstance(value, Tensor):
         return kind == "other" and isinstance(value, tuple | list) and len(value) == count
@@ -151,7 +151,7 @@ def misfits(
         sizes: rows of each client in a part, as its facts say.
         kinds: the fields that are looked at, with what they are.
     """
-    refused = _find_unasked(blocks, ask.names)
+    refused = _find_strays(blocks, ask.names)
     for block in blocks:
         for key in block.values.keys() - task.kinds.keys():
             refused.update(dict.fromkeys(block.names, f"it sends a field {key[:40]!r}, which nobody asked for"))
@@ -159,7 +159,7 @@ def misfits(
         expected = _find_form(blocks, key, ask, task, layout)
         for block in blocks:
             value, count = block.values.get(key), len(block.names)
-            if not well_formed(value, kind, count, layout) or _form(value) != expected:
+            if not has_form(value, kind, count, layout) or _form(value) != expected:
                 why = dict.fromkeys(block.names, _misfit(key, value, expected))
             else:
                 why = _out_of_range(key, value, block.names, task.forms.get(key), ask, sizes)
@@ -167,7 +167,7 @@ def misfits(
     return refused
 
 
-def _find_unasked(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, str]:
+def _find_strays(blocks: Sequence[Block], clients: Sequence[str]) -> dict[str, str]:
     answered, names = [n for block in blocks for n in block.names], frozenset(clients)
     if len(names.intersection(answered)) == len(answered):
         return {}
@@ -189,7 +189,7 @@ def _find_form(blocks: Sequence[Block], key: str, ask: Ask, task: Task[Any], lay
     votes: Counter[tuple[Any, ...]] = Counter()
     for block in blocks:
         value = block.values.get(key)
-        if well_formed(value, task.kinds[key], len(block.names), layout) and isinstance(value, Tensor) != (
+        if has_form(value, task.kinds[key], len(block.names), layout) and isinstance(value, Tensor) != (
             key in task.texts
         ):
             votes[_form(value)] += len(block.names)

@@ -19,7 +19,7 @@ from coterie.config.local import Schedule
 from coterie.contract.task import Holds, Task
 from coterie.contract.wire import PerClient
 
-__all__ = ["Among", "Asks", "Limits", "about_each_model", "as_many", "asks", "check_payload", "declared"]
+__all__ = ["Among", "Asks", "Limits", "about_each_model", "as_many", "asks", "check_payload", "declarations"]
 
 
 class Among:
@@ -83,7 +83,7 @@ class Limits(NamedTuple):
     rounds: int
 
 
-def declared(owner: Any) -> dict[str, tuple[Asks, Any]]:
+def declarations(owner: Any) -> dict[str, tuple[Asks, Any]]:
     """Return what a method and its sampler ask, by name of the task, each with whose settings its fields hold."""
     sampler = getattr(owner, "sampler", None)
     owners = (owner,) if sampler is None else (owner, sampler)

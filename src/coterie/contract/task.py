@@ -47,8 +47,8 @@ __all__ = [
     "Update",
     "adopt_task",
     "find_task",
-    "known_tasks",
     "task",
+    "task_names",
 ]
 
 Payload = Mapping[str, Any]
@@ -252,6 +252,6 @@ def find_task(name: str) -> Task[Any]:
     return _TASKS[name]
 
 
-def known_tasks() -> tuple[str, ...]:
+def task_names() -> tuple[str, ...]:
     """Names of all tasks whose modules are imported, sorted."""
     return tuple(sorted(_TASKS))

@@ -300,7 +300,7 @@ class Ask:
         name_set = frozenset(names)
         return replace(self.to(tuple(n for n in self.names if n in name_set)), repeats=True)
 
-    def counted_by_name(self) -> dict[str, dict[str, int]]:
+    def rounds_by_client(self) -> dict[str, dict[str, int]]:
         """`counted` by key and client."""
         return {key: dict(zip(self.names, rounds, strict=True)) for key, rounds in self.counted.items()}
 
@@ -413,7 +413,7 @@ class Answer:
             raise InputError("an answer must hold replies, reasons of failures and counts of rows")
 
     @classmethod
-    def joined(cls, answers: Iterable[Answer]) -> Answer:
+    def join(cls, answers: Iterable[Answer]) -> Answer:
         """One answer of several."""
         parts = tuple(answers)
         if len(parts) == 1:

@@ -53,10 +53,10 @@ def deal(split: Split, labels: ArrayLike, *, seed: int, column: ReadColumn | Non
     `column` reads a column of the rows by its name, for a kind that looks at more than labels.
     """
     if split.kind == "target-groups":
-        return _target_groups(split, labels, split.seeded(seed))
+        return _target_groups(split, labels, split.seed_for(seed))
     if split.kind == "column":
-        return _by_column(split, column, split.seeded(seed))
-    lists = _lists(split, labels, split.count + split.unseen, split.seeded(seed))
+        return _by_column(split, column, split.seed_for(seed))
+    lists = _lists(split, labels, split.count + split.unseen, split.seed_for(seed))
     seen = dict(zip(numbered(split.count), lists, strict=False))
     return _dealt(split, seen, dict(zip(numbered(split.unseen, "unseen"), lists[split.count :], strict=True)), seed)
 
@@ -129,7 +129,7 @@ def _lists(split: Split, labels: ArrayLike, n: int, seed: int) -> list[Index]:
 
 def _flipped(split: Split, names: list[str], seed: int) -> tuple[str, ...]:
     """Return the share `flip` of `names`: those whose own draw is smallest."""
-    at = split.seeded(seed)
+    at = split.seed_for(seed)
     ranked = sorted(names, key=lambda name: generator(at, "flip", name).random())
     return tuple(sorted(ranked[: round(split.flip * len(names))]))
 
@@ -169,7 +169,7 @@ def standard_rows(split: Split, own: ArrayLike, standard: ArrayLike, *, seed: in
     """
     if split.test == "standard":
         return np.arange(len(np.asarray(standard)))
-    return splits.label_mix(own, standard, seed=split.seeded(seed), name=name)
+    return splits.label_mix(own, standard, seed=split.seed_for(seed), name=name)
 
 
 def _copy(name: str) -> str:

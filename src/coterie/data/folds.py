@@ -87,7 +87,7 @@ def with_fold(clients: Clients, folds: int, fold: int | None, seed: int) -> Clie
         numbers[name] = np.flatnonzero(tested)
     view = copy(clients)
     for part, lists in parts.items():
-        held_rows = Rows.indexed(clients.train.inputs, clients.train.labels, lists)
+        held_rows = Rows.from_indices(clients.train.inputs, clients.train.labels, lists)
         setattr(view, part, held_rows if any(map(len, lists)) else None)
     view.test_numbers = MappingProxyType(numbers)
     return view

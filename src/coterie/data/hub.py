@@ -85,7 +85,7 @@ def from_hub(
     rows_of_hub = columns(dataset, input, label)
     count = len(rows_of_hub.labels)
     require(rows is None or (SIZE.test(rows) and rows <= count), f"rows = {rows!r} must lie between 1 and {count}")
-    chosen = np.arange(count) if rows is None else subset(rows_of_hub.labels, rows, seed=rule.seeded(seed))
+    chosen = np.arange(count) if rows is None else subset(rows_of_hub.labels, rows, seed=rule.seed_for(seed))
     return split_over(
         lazily(count, lambda: rows_of_hub.read, mark_of(dataset), chosen)
         if lazy

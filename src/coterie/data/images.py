@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
-from coterie.base.files import check_name, found
+from coterie.base.files import check_name, path_exists
 from coterie.base.rows import Inputs, Read
 from coterie.config.data import Split
 from coterie.data.hub import DEFAULT_SPLIT
@@ -52,7 +52,7 @@ def from_images(
     except ImportError as error:
         raise InputError('image folders need Pillow: pip install "coterie[data]"') from error
     root = Path(folder)
-    require(found(root, Path.is_dir), f"there is no folder {root}")
+    require(path_exists(root, Path.is_dir), f"there is no folder {root}")
     flat, nested = _images(root, "*/*"), _images(root, "*/*/*")
     require(
         bool(flat) != bool(nested),

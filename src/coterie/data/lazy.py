@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from coterie.base.errors import InputError, require
-from coterie.base.rng import Generators, forked
-from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, named
+from coterie.base.rng import Generators, fork_generators
+from coterie.base.rows import Inputs, LazyInputs, Read, Source, check_plain, tensors_by_name
 from coterie.data.values import from_array
 
 __all__ = ["lazy", "mapped", "mark", "mark_of"]
@@ -30,16 +30,16 @@ def lazy(count: int, open: Callable[[], Read], marked: str, used: Numbers | None
     Raises `InputError` if the first of them is not the same whenever it is read.
     """
     inputs = LazyInputs(Source(count, open, marked), used)
-    with forked():
+    with fork_generators():
         before = Generators.now()
         first = inputs.read(slice(0, 1))
-        drawn = before.moved()
-        again = named(inputs.read(slice(0, 1)))
-    for key, value in named(first).items():
+        drawn = before.differ()
+        again = tensors_by_name(inputs.read(slice(0, 1)))
+    for key, value in tensors_by_name(first).items():
         check_plain(value, f"the data set: {key}")
         require(
             not drawn and torch.equal(value, again[key]),
-            f"row {inputs.chosen()[0]} of the data set is another one whenever it is read; take random transforms out of the "
+            f"row {inputs.source_numbers()[0]} of the data set is another one whenever it is read; take random transforms out of the "
             "data set and give them to clients.with_transform",
         )
     return inputs
@@ -81,12 +81,12 @@ def _opener(array: Any) -> Callable[[], Any]:
     return partial(np.memmap, array.filename, array.dtype, "r", array.offset, array.shape, order)
 
 
-def _open_arrays(opens: Mapping[str, Callable[[], Any]], named: bool) -> Read:
+def _open_arrays(opens: Mapping[str, Callable[[], Any]], by_name: bool) -> Read:
     arrays = {key: np.asarray(opened()) for key, opened in opens.items()}
 
     def read(numbers: Numbers) -> Inputs:
         tensors = {key: from_array(array[numbers]) for key, array in arrays.items()}
-        return tensors if named else tensors["inputs"]
+        return tensors if by_name else tensors["inputs"]
 
     return read
 

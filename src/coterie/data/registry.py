@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, require
-from coterie.base.files import found
+from coterie.base.files import path_exists
 from coterie.base.modules import load_object
 from coterie.config.data import Split, Tables, check_seed, table_of
 from coterie.config.registry import DATASETS
@@ -66,11 +66,11 @@ def load(
         texts = {k: v for k, v in {"label": label, "folder": folder}.items() if v is not None}
         return clients_of(load_object(key), key, seed=seed, split=split, **texts, **options)
     if key not in DATASETS:
-        if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not found(key)):
+        if key.startswith("hf:") or (_ON_THE_HUB.fullmatch(key) and not path_exists(key)):
             require(folder is None, f"{key} is a name of the hub; drop folder = {folder!r}")
             _check(options, _HUB_OPTIONS, key)
             return hub.from_hub(key.removeprefix("hf:"), label=label, seed=seed, split=split, **options)
-        if not found(key):
+        if not path_exists(key):
             raise InputError(
                 f"there is no data set or folder {key!r}; {nearest(key, DATASETS)}; a folder path works too"
             )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, cut, nearest, require
-from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, named, rows, take
+from coterie.base.rows import Held, Inputs, LazyInputs, Part, Rows, rows, take, tensors_by_name
 from coterie.config.data import Split, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import Dealt, ReadColumn, deal, shares, standard_rows
@@ -79,8 +79,8 @@ def from_tensors(
         about = {"name": name, "classes": classes, "notes": notes}
         return with_task(deal_rows(_part(clients, "the data set"), split, seed=seed, **about), task)
     rule = Split.parse(split, natural="a list of clients")
-    named = _named(clients)
-    members = [_client(key, value, rule, seed) for key, value in named.items()]
+    parts_by_name = _named(clients)
+    members = [_client(key, value, rule, seed) for key, value in parts_by_name.items()]
     clients = Clients(
         members,
         name=name,
@@ -136,7 +136,7 @@ def with_task(clients: Clients, task: str | None) -> Clients:
                 f"the labels of {clients.name!r} are not whole numbers, as classes are; number the classes 0, 1, 2, ..."
             )
         kind = torch.int64 if floats else torch.get_default_dtype()
-        return clients.changed(lambda tensor, name: tensor.to(kind) if name is None else tensor)
+        return clients.map_tensors(lambda tensor, name: tensor.to(kind) if name is None else tensor)
     return clients
 
 
@@ -158,8 +158,10 @@ def standardise(clients: Clients) -> Clients:
         not isinstance(clients.train.inputs, LazyInputs),
         f"the inputs of {clients.name!r} are read lazily; scale each row where it is read",
     )
-    pooled = clients.pooled()
-    scales = {k: _pooled_scale(v) for k, v in named(pooled.read()).items() if v.is_floating_point() and v.ndim <= 2}
+    pooled = clients.pool_training_rows()
+    scales = {
+        k: _pooled_scale(v) for k, v in tensors_by_name(pooled.read()).items() if v.is_floating_point() and v.ndim <= 2
+    }
     label = pooled.labels
     quantity = label.is_floating_point() and label.numel() == len(label)
     mean, scale = _pooled_scale(label.reshape(-1)) if quantity else (torch.tensor(0.0), torch.tensor(1.0))
@@ -173,7 +175,7 @@ def standardise(clients: Clients) -> Clients:
             return ((tensor - mean) / scale).to(tensor.dtype) if quantity else tensor
         return ((tensor - scales[key][0]) / scales[key][1]).to(tensor.dtype) if key in scales else tensor
 
-    standardised = clients.changed(change)
+    standardised = clients.map_tensors(change)
     numbers = {key: {"mean": m.tolist(), "scale": s.tolist()} for key, (m, s) in scales.items()}
     recipe = {"version": 2, "inputs": numbers, "label": {"mean": float(mean), "scale": float(scale)}}
     for group in (standardised, standardised.unseen):
@@ -182,7 +184,7 @@ def standardise(clients: Clients) -> Clients:
     if clients.draw is None:
         return standardised
     drawn = clients.draw
-    return standardised.with_draw(lambda client, count, rng: drawn(client, count, rng).changed(change))
+    return standardised.with_draw(lambda client, count, rng: drawn(client, count, rng).map_tensors(change))
 
 
 def _pooled_scale(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,7 +218,7 @@ def _client(name: str, value: Any, rule: Split, seed: int) -> Client:
     else:
         whole = _part(value, who)
         require(len(whole) > 0, f"{who} has no rows; remove it")
-        index = stratified(strata(whole.labels), rule.parts, seed=rule.seeded(seed), name=name, n=len(whole))
+        index = stratified(strata(whole.labels), rule.parts, seed=rule.seed_for(seed), name=name, n=len(whole))
         parts = {key: whole.select(torch.from_numpy(at)) for key, at in index.items() if len(at)}
     return Client(name, parts["train"], parts.get("validation"), parts.get("test"))
 
@@ -252,7 +254,7 @@ def over_clients(
         own = lists[name]
         require(len(own) > 0, f"client {name!r} has no rows; raise alpha or minimum, or lower the number of clients")
         parts = stratified(
-            None if classes is None else classes[own], split.parts, seed=split.seeded(seed), name=name, n=len(own)
+            None if classes is None else classes[own], split.parts, seed=split.seed_for(seed), name=name, n=len(own)
         )
         within.append({key: own[at] for key, at in parts.items()})
     return indexed(inputs, labels, names, within, **about)
@@ -305,7 +307,7 @@ def split_over(
         for name in sorted(lists):
             own, origin = place[lists[name]], dealt.copies.get(name, name)
             fractions = shares(split, validation=origin not in dealt.validation)
-            within = stratified(labels[own], fractions, seed=split.seeded(seed), name=origin)
+            within = stratified(labels[own], fractions, seed=split.seed_for(seed), name=origin)
             own_parts = {key: own[at] for key, at in within.items()}
             if name in dealt.validation:
                 own_parts["validation"] = place[dealt.validation[name]]
@@ -355,8 +357,8 @@ def indexed(
     by_part = {}
     for key in PARTS:
         own = [np.asarray(p.get(key, nothing), dtype=np.int64) for p in parts]
-        by_part[key] = Rows.indexed(inputs, labels, own) if sum(map(len, own)) or key == "train" else None
+        by_part[key] = Rows.from_indices(inputs, labels, own) if sum(map(len, own)) or key == "train" else None
     train = by_part["train"]
     if train is None:
         raise InputError("no client has a training row")
-    return Clients.indexed(names, train, by_part["validation"], by_part["test"], **about)
+    return Clients.from_indices(names, train, by_part["validation"], by_part["test"], **about)

@@ -23,7 +23,7 @@ from coterie.compute.workspace import Workspace
 from coterie.contract.engine import Engine
 from coterie.contract.memory import of_clients
 from coterie.contract.wire import Answer, Ask, ClientCost, PerClient, Saved, answer_in, nbytes
-from coterie.engines.ray_actor import pack, packed_bytes, unpack
+from coterie.engines.ray_actor import bytes_of, pack, unpack
 from coterie.engines.ray_cluster import STARTING, Host, cluster, result_of
 
 __all__ = ["RayEngine"]
@@ -145,7 +145,7 @@ class RayEngine(Engine):
             parts += [(host, ask.to(group))] if group and not why else []
         started = time.monotonic()
         down = nbytes(ask.payload)
-        shared = self._shared(ask.payload, len(parts))
+        shared = self._share_payload(ask.payload, len(parts))
         for host, part in parts:
             each = {k: v for k, v in part.payload.items() if isinstance(v, PerClient)}
             parcel = host.parcel(set(), ask.function)
@@ -167,7 +167,7 @@ class RayEngine(Engine):
                 continue
             try:
                 packed = ray.get(host.asked)
-                up, took = packed_bytes(packed) // len(part.names), seconds[host.asked]
+                up, took = bytes_of(packed) // len(part.names), seconds[host.asked]
                 answers.append(answer_in(unpack(packed)))
                 costs += [ClientCost(n, down, up, took, answers[-1].failed.get(n, "")) for n in part.names]
                 host.asked = None
@@ -181,7 +181,7 @@ class RayEngine(Engine):
                 failed.update(dict.fromkeys(part.names, str(host.excuse())))
         if refused is not None:
             raise refused
-        answer = Answer.joined([*answers, Answer(failed=failed)])
+        answer = Answer.join([*answers, Answer(failed=failed)])
         costed, took = {c.client for c in costs}, time.monotonic() - started
         costs += [ClientCost(n, down, 0, took, why) for n, why in answer.failed.items() if n not in costed]
         return replace(answer, costs=tuple(costs))
@@ -199,12 +199,12 @@ class RayEngine(Engine):
             seconds.update(dict.fromkeys(done, time.monotonic() - started))
         return seconds
 
-    def _shared(self, payload: Mapping[str, Any], actors: int) -> Any:
+    def _share_payload(self, payload: Mapping[str, Any], actors: int) -> Any:
         """What every actor gets: as it is if it is small, else put into the object store once."""
         import ray
 
         packed = pack({k: v for k, v in payload.items() if not isinstance(v, PerClient)})
-        large = packed_bytes(packed) > _SHARED and actors > 1
+        large = bytes_of(packed) > _SHARED and actors > 1
         return ray.put(packed) if large else packed
 
     def sizes(self, part: str) -> dict[str, int]:

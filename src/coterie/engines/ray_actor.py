@@ -24,7 +24,7 @@ from coterie.config.schema import wire_type
 from coterie.contract.task import adopt_task
 from coterie.contract.wire import Ask, Context, Refusal, Saved, put_together, take_apart
 
-__all__ = ["Actor", "Packed", "Parcel", "pack", "packed_bytes", "unpack"]
+__all__ = ["Actor", "Packed", "Parcel", "bytes_of", "pack", "unpack"]
 
 Packed = tuple[str, list[NDArray[Any]]]
 
@@ -63,7 +63,7 @@ class Actor:
 
     def ask(self, parcel: Parcel | None, shared: Packed, message: Packed) -> Packed:
         """Answer an ask; `shared` is the part of its payload that all actors get."""
-        shard = self._placed
+        shard = self._shard_here
         try:
             _learn(parcel)
             ask: Ask = unpack(message)["ask"]
@@ -74,22 +74,22 @@ class Actor:
 
     def undo(self, context: Context) -> None:
         """Forget what an ask wrote that came too late; answering at all says that this actor is free again."""
-        self._placed.take_back(context)
+        self._shard_here.take_back(context)
 
     def save(self) -> Packed:
         """What the clients here remember."""
-        return pack({"saved": Saved(self._placed.memory.save())})
+        return pack({"saved": Saved(self._shard_here.memory.save())})
 
     def load(self, saved: Packed) -> None:
         """Give the clients here their memory."""
-        self._placed.memory.load(unpack(saved)["saved"].values, self._placed.clients.names)
+        self._shard_here.memory.load(unpack(saved)["saved"].values, self._shard_here.clients.names)
 
     def clear(self) -> None:
         """Let the clients go."""
         self._shard = None
 
     @property
-    def _placed(self) -> Shard:
+    def _shard_here(self) -> Shard:
         if self._shard is None:
             raise RunError("this actor has no clients")
         return self._shard
@@ -117,7 +117,7 @@ def pack(values: Mapping[str, Any]) -> Packed:
     return json.dumps([text, kinds]), [_array(t) for t in tensors]
 
 
-def packed_bytes(packed: Packed) -> int:
+def bytes_of(packed: Packed) -> int:
     """Bytes that travel."""
     return len(packed[0]) + sum(array.nbytes for array in packed[1])
 

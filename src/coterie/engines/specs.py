@@ -118,7 +118,7 @@ class Ray(EngineSpec):
             kernel=self.kernel,
         )
 
-    def kept_open(self) -> AbstractContextManager[None]:
+    def keep_open(self) -> AbstractContextManager[None]:
         """The cluster and its actors, which the runs of one experiment share."""
         from coterie.engines.ray_cluster import cluster
 

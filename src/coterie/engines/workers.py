@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import plain
-from coterie.base.interrupts import held
+from coterie.base.interrupts import delay_interrupts
 from coterie.compute.shard import Shard
 from coterie.contract.wire import Answer, Ask, Saved, answer_in, decode, encode, put_together, take_apart
 
@@ -142,7 +142,7 @@ class Workers:
                 self._send(single)
                 for again in self._receive(single, answers).values():
                     answers.append(Answer(failed={name: f"its worker process {again} when it was asked alone"}))
-        return Answer.joined(answers)
+        return Answer.join(answers)
 
     def _deal(self, names: tuple[str, ...], round: int) -> dict[int, tuple[str, ...]]:
         """Assign clients to workers: first those whose memory a worker holds, then the rest evenly.
@@ -266,7 +266,7 @@ class Worker:
         self._process = context.Process(
             target=_serve, args=(self._shard, theirs, self.pipe, self._down, self._up), daemon=True
         )
-        with held():
+        with delay_interrupts():
             self._process.start()
         self._why = ""
         theirs.close()
@@ -340,7 +340,7 @@ class _Told:
         """Who of the clients of this ask has remembered something else since, and what it has remembered in this round."""
         if self._round != (ask.context.round, ask.context.attempt):
             self._round, self._told = (ask.context.round, ask.context.attempt), {}
-        values = {name: self._memory.kept(name) for name in ask.names}
+        values = {name: self._memory.round_values(name) for name in ask.names}
         written = tuple(name for name, now in values.items() if not _is_same(now, self._told.get(name, {})))
         self._told.update({name: values[name] for name in written})
         named_values = {f"{key}/{name}": value for name in written for key, value in values[name].items()}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.loss import IGNORED, is_multi_hot
-from coterie.base.rng import Rng, forked
+from coterie.base.rng import Rng, fork_generators
 from coterie.base.rows import Inputs, sample, take
 from coterie.base.vector import freeze_statistics
 
@@ -84,7 +84,7 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     shape: Any = (
         {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
     )
-    with forked(Rng.named(seed, "model").seed()):
+    with fork_generators(Rng.named(seed, "model").seed()):
         module = build_shape(model, shape, outputs_of(clients))
     _refuse_hooks(module)
     return _materialised(module, clients, seed)
@@ -138,7 +138,7 @@ def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
     fresh = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
     materialised = deepcopy(module, fresh).eval()  # torch cannot copy such a buffer itself
     few = take(clients.train.part(0).inputs, slice(0, 2))
-    with forked(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
+    with fork_generators(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
         try:
             _forward(materialised, few)
         except Exception as error:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.base.files import json_rows, opened_tensors
-from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, joined_folds, paired_influences, row_error
+from coterie.base.files import json_rows, open_tensors
+from coterie.compute.outcomes import CONSTANT, Influence, RowError, Rows, join_folds, pair_influences, row_error
 from coterie.run.files import PAIRED
 
 __all__ = ["Outcomes", "own_error"]
@@ -28,7 +28,7 @@ class Outcomes:
     def _files(self) -> dict[tuple[str, int], list[tuple[str, Path, list[str]]]]:
         files: dict[tuple[str, int], list[tuple[str, Path, list[str]]]] = {}
         for path in sorted((self.folder / "outcomes").glob("*.safetensors")):
-            with opened_tensors(path, "numpy") as (_, about):
+            with open_tensors(path, "numpy") as (_, about):
                 run = files.setdefault((about["method"], about["seed"]), [])
                 run.append((str(about["fold"]), path, list(about["clients"])))
         return files
@@ -54,11 +54,11 @@ class Outcomes:
             for fold, path, clients in self._files.get((method, seed), ()):
                 for client, rows in self._load(path, clients).items():
                     folds.setdefault(client, []).append(rows._replace(folds=np.full(len(rows.loss), int(fold or 0))))
-            self._read[method, seed] = {client: joined_folds(rows) for client, rows in folds.items()}
+            self._read[method, seed] = {client: join_folds(rows) for client, rows in folds.items()}
         return self._read[method, seed]
 
     def _load(self, path: Path, clients: Sequence[str]) -> dict[str, Rows]:
-        with opened_tensors(path, "numpy") as (file, _):
+        with open_tensors(path, "numpy") as (file, _):
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             spans = zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True)
             by_client = {}
@@ -92,7 +92,7 @@ class Outcomes:
 
     def gain(self, method: str, other: str, client: str, metric: str) -> tuple[float, RowError | None, int] | None:
         """The mean over seeds of `method` minus `other`, its error over rows and how many rows there are; None if not known."""
-        pairs = paired_influences(self.rows(method, client), self.rows(other, client), metric)
+        pairs = pair_influences(self.rows(method, client), self.rows(other, client), metric)
         if not pairs:
             return None
         numbers = np.unique(np.concatenate([one.numbers for one, _ in pairs]))
@@ -103,7 +103,7 @@ class Outcomes:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
         one = self.rows(method, client)
         two = one if other == CONSTANT else self.rows(other, client)
-        pairs = paired_influences(one, two, metric, constant=other == CONSTANT)
+        pairs = pair_influences(one, two, metric, constant=other == CONSTANT)
         return row_error([a for a, _ in pairs], [b for _, b in pairs])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.files import found, json_rows, read_json, read_toml
+from coterie.base.files import json_rows, path_exists, read_json, read_toml
 from coterie.base.metric_names import PRINTED
 from coterie.report.comparisons import Comparisons
 from coterie.report.files import over_folds, summary_rows
@@ -71,7 +71,9 @@ class Results:
         Without a `threshold` that of the experiment's [report] is taken, and .5 if it says none.
         """
         folder = Path(folder)
-        require(found(folder, Path.is_dir), f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
+        require(
+            path_exists(folder, Path.is_dir), f"there is no run directory {str(folder)!r}; `coterie compare` writes one"
+        )
         missing = [f for f in FILES if not (folder / f).is_file()]
         if missing:
             raise InputError(

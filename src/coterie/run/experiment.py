@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, nearest, placed, require
+from coterie.base.errors import InputError, cut, nearest, prefix_errors, require
 from coterie.base.modules import load_object
 from coterie.config.hooks import check_hooks, check_object
 from coterie.config.local import LocalSGD
@@ -324,7 +324,7 @@ def find_method(name: str) -> Callable[..., Any]:
     """A registered method, or the user's own as FILE.py:NAME."""
     if ".py:" in name:
         given = load_object(name)
-        with placed(name):
+        with prefix_errors(name):
             check_hooks(given, Method)
         method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
         return method

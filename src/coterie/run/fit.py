@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from coterie.attacks import Attacked, choose_attackers, with_lies
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, native, require
-from coterie.base.interrupts import heeded
+from coterie.base.interrupts import raise_interrupts
 from coterie.base.metric_names import short_names
-from coterie.base.vector import aliases, copied
+from coterie.base.vector import aliases, copy_model
 from coterie.config.hooks import check_object
 from coterie.config.keywords import explain_keywords
 from coterie.config.local import LocalSGD
@@ -29,7 +29,7 @@ from coterie.config.run import START, RunSettings, Tuning
 from coterie.config.schema import build
 from coterie.contract.engine import Engine, EngineSpec
 from coterie.contract.filters import Filter
-from coterie.contract.method import Attack, Method, MethodLike, filters_of, validation_kept
+from coterie.contract.method import Attack, Method, MethodLike, clients_keeping_validation, filters_of
 from coterie.data.registry import clients_of, load, ready_or_made
 from coterie.engines.specs import InProcess
 from coterie.models import ModelSpec, build_model, freeze
@@ -130,7 +130,7 @@ def fit(
     spec = model_of({"name": model}, f"model {model!r}") if isinstance(model, str) else model
     module = build_model(spec, rows, seed)
     if settings.freeze or start is not None:
-        module = copied(module)  # the caller's stays as it is
+        module = copy_model(module)  # the caller's stays as it is
     freeze(module, settings.freeze)
     if start is not None:
         start_from(module, start)
@@ -147,7 +147,7 @@ def fit(
     if attack is not None:
         rows = with_lies(rows, attack, wrong)
     prepared = _prepare(chosen, rows, settings.merge_validation and not keeps_validation(settings.callbacks))
-    with one_thread(), heeded():
+    with one_thread(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, filters)
         opened = _opened(engine, prepared, module, settings)
@@ -250,7 +250,7 @@ def personalise(
     check_object(engine, EngineSpec)
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
-    with one_thread(), heeded():
+    with one_thread(), raise_interrupts():
         opened = _opened(engine, clients, run.module, settings)
         try:
             return finetune(opened, run, tuning, settings)
@@ -271,8 +271,10 @@ def _opened(engine: EngineSpec, clients: Clients, module: nn.Module, settings: R
 
 
 def _prepare(method: Method[Any], clients: Clients, merge_validation: bool) -> Clients:
-    prepared = clients.folded(validation_kept(method, clients.names)) if merge_validation else clients
-    return prepared.with_server(prepared.pooled()) if method.pooled else prepared
+    prepared = (
+        clients.merge_validation(clients_keeping_validation(method, clients.names)) if merge_validation else clients
+    )
+    return prepared.with_server(prepared.pool_training_rows()) if method.pooled else prepared
 
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.files import opened_tensors, write_atomically
+from coterie.base.files import open_tensors, write_atomically
 from coterie.base.loss import Kind, Loss
 from coterie.base.metric_names import find_metric
 from coterie.base.rows import Inputs, LabelScale
-from coterie.base.vector import Layout, copied, export
+from coterie.base.vector import Layout, copy_model, export
 from coterie.contract.exchange import AskRecord
 from coterie.contract.method import Log
 from coterie.data import apply_recipe
@@ -185,7 +185,7 @@ class Run:
         if self.meaning is None:
             raise InputError("this run does not say what its outputs mean; make it with ct.fit")
         kind, classes, scale, recipe, last = self.meaning
-        module = copied(self.module).cpu()
+        module = copy_model(self.module).cpu()
         module.load_state_dict(self.state_dict(client))
         labels, notes = None, tuple[str, ...]()
         inputs: Inputs
@@ -263,7 +263,7 @@ class Run:
 
         Raises `InputError` if the file is none of these or damaged, or of another module.
         """
-        with opened_tensors(Path(path), "pt", "it is not a saved run of this version") as (file, about):
+        with open_tensors(Path(path), "pt", "it is not a saved run of this version") as (file, about):
             models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             require_format(about, Path(path))
             kept = {name: about[name] for name in _KEPT}

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.base.clients import Clients
-from coterie.base.files import opened_tensors, write_atomically
+from coterie.base.files import open_tensors, write_atomically
 from coterie.base.rows import sample
 from coterie.base.vector import Layout, still
 from coterie.models import outputs_of
@@ -88,7 +88,7 @@ def load_model_file(path: Path) -> dict[str, Tensor]:
 
 def open_model_file(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state dict of a safetensors file, and what a run wrote about its model; errors as for `load_model_file`."""
-    with opened_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
+    with open_tensors(path, "pt", "it is not a safetensors file of a model") as (file, about):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
     if about.get("frozen") is True:
         tensors |= load_model_file(

@@ -109,7 +109,7 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
     tuned = view.ask(names, tune, x=PerClient(torch.stack(list(models.values()))), tuning=tuning)
     models.update(zip(tuned.clients, tuned.model, strict=True))
     evaluator, record = Evaluator(federation, attempt, settings.metrics), Record()
-    record.add(run.rounds, {"tuning_steps": tuned.named(tuned.steps), "tuning_lr": tuned.named(tuned.lr)})
+    record.add(run.rounds, {"tuning_steps": tuned.by_client(tuned.steps), "tuning_lr": tuned.by_client(tuned.lr)})
     record.history += evaluator.look(models, run.rounds)
     return replace(
         run,

@@ -13,7 +13,7 @@ from torch import nn
 
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, cut, nearest, require
-from coterie.base.files import found
+from coterie.base.files import path_exists
 from coterie.base.identity import code_hash, identity
 from coterie.base.vector import add_tensors
 from coterie.config.local import LocalSGD
@@ -93,7 +93,7 @@ def data_table(given: str | os.PathLike[str]) -> dict[str, str]:
     text = os.fspath(given)
     if text in DATASETS or ".py:" in text or text.startswith("hf:"):
         return {"name": text}
-    if not found(text):
+    if not path_exists(text):
         raise InputError(f"there is no data set or folder {text!r}; {nearest(text, DATASETS)}; a folder path works too")
     return {"folder": text}
 

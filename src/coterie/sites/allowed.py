@@ -14,7 +14,7 @@ from typing import Any
 from coterie.base.errors import InputError
 from coterie.compute.metrics import baselines, evaluate
 from coterie.contract.filters import Filter
-from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, declared
+from coterie.contract.requests import Among, Asks, Limits, asks, check_payload, declarations
 from coterie.sites.paired import note_outcomes
 from coterie.sites.settings import short
 
@@ -54,7 +54,7 @@ class Allowed:
             asks(baselines, models=len(PARTS), part=parts),
             asks(note_outcomes),
         )
-        return {**declared(self.method), **{one.task.name: (one, self) for one in looks}}
+        return {**declarations(self.method), **{one.task.name: (one, self) for one in looks}}
 
     def check(self, task: str, payload: Mapping[str, Any], limits: Limits, *, seed: int, round: int) -> Asks:
         """Return the declaration of this request. Raises `RefusedError` if the plan does not allow it."""

@@ -17,7 +17,7 @@ from coterie.config.registry import FILTERS
 from coterie.config.schema import spell
 from coterie.contract.filters import Filter
 from coterie.contract.method import filters_of
-from coterie.contract.requests import declared
+from coterie.contract.requests import declarations
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.sites.allowed import Allowed
@@ -121,7 +121,7 @@ def _lines(approved: Approved, settings: SiteSettings) -> Iterator[str]:
         filters = filters_of(method, experiment.filters)
         yield f"method    {entry.label}: {run.rounds} rounds{_trained(getattr(method, 'local', None))}"
         yield from (f"          before it leaves, {_changed(one)}" for one in filters)
-        for one, _ in declared(method).values():
+        for one, _ in declarations(method).values():
             fields = ", ".join(_said(k, kind, filters) for k, kind in one.task.kinds.items())
             times = one.most_models(len(deployment.sites)) * deployment.runs
             yield f"          {short(one.task.name)} leaves: {fields}; of up to {times} models in each round"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.spelling import alike, quoted
+from coterie.base.spelling import alike, quote_toml
 from coterie.config.data import EVERY_FILE
 from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
@@ -100,13 +100,13 @@ def _looked_at(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
         require(
             other is None,
             f"{file} has a column {other!r} where the plan has {column!r}; are they the same? Then rename it in the file, or let the "
-            f"plan say rename = {{{quoted(str(other))} = {quoted(column)}}}",
+            f"plan say rename = {{{quote_toml(str(other))} = {quote_toml(column)}}}",
         )
     fitted = fit_to(settings, {site: table})
     own = replace(  # what the plan says of columns and files of other sites is not about this file
         fitted,
         rename={},
-        drop={EVERY_FILE: tuple(c for c in fitted.dropped() if c in table.columns)},
+        drop={EVERY_FILE: tuple(c for c in fitted.columns_to_drop() if c in table.columns)},
         categorical=tuple(c for c in fitted.categorical if c in table.columns),
         missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
     )

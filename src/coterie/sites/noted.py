@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
-from coterie.compute.outcomes import CONSTANT, Rows, paired_influences, resampled_error, student
+from coterie.compute.outcomes import CONSTANT, Rows, error_by_resampling, pair_influences, student
 from coterie.compute.workspace import Workspace
 from coterie.contract.wire import decode, encode
 from coterie.sites.allowed import RefusedError
@@ -71,13 +71,13 @@ class Noted:
         by_class = metric == "auc" or constant
         if any(_fewest(rows, by_class) < self._least for rows in (*one.values(), *two.values())):
             return None
-        pairs = paired_influences(one, two, metric, constant=constant)
+        pairs = pair_influences(one, two, metric, constant=constant)
         if len(pairs) < len(self._seeds):
             return None
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
         said = np.concatenate([one.values - two.values for one, two in pairs])
         digest = hmac.new(self._key, said.tobytes(), hashlib.sha256).digest()
-        resampled = resampled_error(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
+        resampled = error_by_resampling(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
         if resampled is None:
             return None
         mean = float(np.mean([one.metric - two.metric for one, two in pairs]))

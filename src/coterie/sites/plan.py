@@ -14,7 +14,7 @@ from coterie.base.errors import InputError, nearest, require
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
-from coterie.contract.requests import declared
+from coterie.contract.requests import declarations
 from coterie.engines.specs import InProcess
 from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
@@ -141,7 +141,7 @@ def _check_filters(experiment: Experiment, path: Path) -> None:
         )
     for entry in experiment.methods if experiment.filters else ():
         method = experiment.build_method(entry)
-        for one, _ in declared(method).values():
+        for one, _ in declarations(method).values():
             bare = next((field for field, form in one.task.forms.items() if form.model), None)
             if noise and method.is_reference:
                 bare = next(iter(one.task.kinds))

@@ -22,11 +22,11 @@ import torch
 
 from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
-from coterie.base.rng import forked
+from coterie.base.rng import fork_generators
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
 from coterie.config.registry import METHODS
-from coterie.contract.method import validation_kept
+from coterie.contract.method import clients_keeping_validation
 from coterie.contract.requests import Limits, about_each_model
 from coterie.contract.wire import Answer, Ask, Block, Context, PerClient, decode, encode, to_json
 from coterie.data.tables.cells import Table
@@ -165,7 +165,7 @@ class SiteRows:
         clients = self.clients
         if self.experiment.run.merge_validation:
             sites = tuple(sorted(self.approved.plan.deployment.sites))
-            clients = clients.folded(validation_kept(allowed.method, sites))
+            clients = clients.merge_validation(clients_keeping_validation(allowed.method, sites))
         clients = parts_withheld(clients, self.settings.minimum_cell)
         module = self._module(clients)
         self._check_width(module, allowed)
@@ -204,7 +204,7 @@ class SiteRows:
         """The model of the plan, before the server's numbers are in it."""
         inputs: Any = clients.train.inputs
         classes = len(clients.classes)
-        with forked():
+        with fork_generators():
             outputs = 1 if classes in (0, 2) else classes
             module = build_shape(self.experiment.build_model(), tuple(inputs.shape[1:]), outputs)
         freeze(module, self.experiment.model.get("freeze", []))

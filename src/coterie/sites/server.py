@@ -313,7 +313,7 @@ class Remote(Engine):
         answers = [_answer(name, ask, reply) for name, reply in replies.items()]
         if "server" in ask.names and self._here is not None:
             answers.append(self._here.answer(ask.to(("server",))))
-        return replace(Answer.joined(answers), costs=tuple(reply.cost for reply in replies.values()))
+        return replace(Answer.join(answers), costs=tuple(reply.cost for reply in replies.values()))
 
     def save_memory(self) -> dict[str, Tensor]:
         """What the server remembers; what a client does stays at its site, which keeps it for a resumed run."""

@@ -10,7 +10,7 @@ from coterie.base.errors import nearest, require
 from coterie.base.files import read_toml
 from coterie.config.rules import COUNT, SIZE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
-from coterie.contract.task import known_tasks
+from coterie.contract.task import task_names
 
 __all__ = ["SETTINGS_FILE", "SiteSettings", "matches", "read_settings", "short"]
 
@@ -56,8 +56,8 @@ def read_settings(path: Path) -> SiteSettings:
     settings = build(SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site")
     for task in settings.refuse:
         require(
-            any(matches(name, task) for name in known_tasks()),
-            f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in known_tasks()])}",
+            any(matches(name, task) for name in task_names()),
+            f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in task_names()])}",
         )
     return dataclasses.replace(settings, data=str(path.parent / settings.data), log=str(path.parent / settings.log))
 

@@ -79,7 +79,7 @@ def described_as(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def left_out(options: Mapping[str, Any]) -> set[str]:
     """Columns that the plan leaves out at every site; those of one site are gone when its file has been read."""
-    return set(table_settings(options).dropped())
+    return set(table_settings(options).columns_to_drop())
 
 
 def read_site(

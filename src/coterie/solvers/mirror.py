@@ -95,21 +95,21 @@ def entropic_descent(
     length = 0.0 if search else as_number(step, "step", least=0.0)
     dtype = dtype_of(weights)
 
-    def shaped(w: Tensor) -> Tensor:
+    def in_shape(w: Tensor) -> Tensor:
         return w.to(dtype)[0] if single else w.to(dtype)
 
     if steps == 0:
-        return shaped(rows).clone()
+        return in_shape(rows).clone()
     w = rows.clamp_min(FLOOR)
-    phi = _Line(lambda w: value(shaped(w)), len(rows)) if search and value is not None else None
+    phi = _Line(lambda w: value(in_shape(w)), len(rows)) if search and value is not None else None
     for done in range(steps):
-        slope = _slope(gradient(shaped(w)), w, single)
+        slope = _slope(gradient(in_shape(w)), w, single)
         share = 1.0 / (done + 1) if damping else 1.0
         moved = entropic_step(w, slope, length, share) if phi is None else phi.search(w, slope, share)
         if moved is None:
             break
         w = moved
-    return shaped(w)
+    return in_shape(w)
 
 
 def _slope(raw: Any, w: Tensor, single: bool) -> Tensor:

@@ -72,7 +72,7 @@ def closed_form(p: Values, p_local: Values, lipschitz: Values, floor: float) -> 
     >>> q, round(gamma, 4)
     (tensor([0.5800, 0.3800, 0.0400], dtype=torch.float64), 0.196)
     """
-    shares, lower, constants = _checked(p, p_local, lipschitz, floor)
+    shares, lower, constants = _check_inputs(p, p_local, lipschitz, floor)
     largest = float(constants.max())
     if largest - float(constants.min()) <= NEAR_EQUAL * largest:
         return shares.to(dtype_of(p), copy=True), 0.0
@@ -107,7 +107,7 @@ def exact(p: Values, p_local: Values, lipschitz: Values, floor: float, *, suppor
     >>> exact([0.5, 0.3, 0.2], [0.2, 0.4, 0.4], [1.0, 1.2, 2.0], floor=0.1)
     tensor([0.6732, 0.2868, 0.0400], dtype=torch.float64)
     """
-    shares, lower, constants = _checked(p, p_local, lipschitz, floor)
+    shares, lower, constants = _check_inputs(p, p_local, lipschitz, floor)
     if support not in ("all", "local"):
         raise ValueError(f"support must be 'all' or 'local'; got {support!r}")
     allowed = torch.ones_like(shares, dtype=torch.bool)
@@ -171,7 +171,7 @@ def _real_roots(a: float, b: float, c: float) -> list[float]:
     return [top / bottom for top, bottom in ((half, a), (c, half)) if bottom != 0]
 
 
-def _checked(p: Values, p_local: Values, lipschitz: Values, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+def _check_inputs(p: Values, p_local: Values, lipschitz: Values, floor: float) -> tuple[Tensor, Tensor, Tensor]:
     """p, the floors clipped to p, and the constants, on the device of p."""
     shares = as_distribution(p, "p")
     local = as_distribution(p_local, "p_local").to(shares.device)

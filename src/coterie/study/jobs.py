@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from coterie.base.errors import CoterieError, InputError, RunError, write_crash
-from coterie.base.interrupts import end, held
+from coterie.base.interrupts import delay_interrupts, end
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
@@ -84,7 +84,7 @@ class Jobs:
         context = multiprocessing.get_context("fork")
         mine, theirs = context.Pipe(duplex=False)
         process = context.Process(target=_serve, args=(work, theirs, os.getpid()))
-        with held(), warnings.catch_warnings():
+        with delay_interrupts(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # a live display has a thread, which a job never uses
             process.start()
         theirs.close()

@@ -14,7 +14,7 @@ from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
 from coterie.base.errors import InputError, require
 from coterie.base.metric_names import short_names
-from coterie.base.vector import copied
+from coterie.base.vector import copy_model
 from coterie.compute.metrics import find_metrics
 from coterie.compute.workspace import Workspace
 from coterie.config.run import MethodEntry, RunSettings
@@ -86,7 +86,7 @@ def model_to_train(experiment: Experiment, clients: Clients, seed: int) -> torch
     given = experiment.build_model()
     module = build_model(given, clients, seed)
     if module is given:
-        module = copied(module)
+        module = copy_model(module)
     models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
     return module
 

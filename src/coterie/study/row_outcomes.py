@@ -27,7 +27,7 @@ from coterie.base.clients import Clients
 from coterie.base.files import write_atomically
 from coterie.base.loss import Kind, RowLoss
 from coterie.base.rng import Rng
-from coterie.base.rows import LabelScale, Part, named
+from coterie.base.rows import LabelScale, Part, tensors_by_name
 from coterie.compute.workspace import Workspace
 from coterie.run.history import Run
 
@@ -142,7 +142,7 @@ def _content_numbers(part: Part) -> NDArray[np.int64]:
 
 
 def _numbers_of(part: Part) -> list[int]:
-    tensors = (*named(part.read()).values(), part.labels)
+    tensors = (*tensors_by_name(part.read()).values(), part.labels)
     columns = [np.ascontiguousarray(t.cpu().reshape(len(part), -1).numpy()) for t in tensors]
     digests = [hashlib.blake2b(b"".join(c[i].tobytes() for c in columns), digest_size=8) for i in range(len(part))]
     return [int.from_bytes(d.digest(), "little", signed=True) for d in digests]

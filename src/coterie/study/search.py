@@ -57,7 +57,7 @@ def tune(
     plan = [(entry, setting) for entry in experiment.methods for setting in experiment.trials_of(entry)]
     check_everything(experiment.with_methods([apply(*trial) for trial in plan]), next(iter(loaded.values())))
     trials: list[Trial] = []
-    with experiment.engine.kept_open():
+    with experiment.engine.keep_open():
         for number, (entry, setting) in enumerate(plan):
             if notify is not None:
                 notify(entry.label, number, len(plan))

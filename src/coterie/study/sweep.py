@@ -176,7 +176,7 @@ def run_experiment(
             ) and pair.saved() is not None:  # before anything is written
                 _compare_worlds(experiment, pair, first, accept_change)
     status = Status([p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs)
-    with experiment.engine.kept_open(), opened(folder):
+    with experiment.engine.keep_open(), opened(folder):
         _write_beginning(experiment, folder, first)
         try:
             load = functools.partial(where.load, experiment)

@@ -56,12 +56,14 @@ def measured(experiment: Experiment, entry: MethodEntry, clients: Clients, seed:
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):  # of several threads that are forked none may wait for another
-        return list(_rows(experiment, entry, clients.folded(()) if experiment.run.merge_validation else clients, seed))
+        return list(
+            _rows(experiment, entry, clients.merge_validation(()) if experiment.run.merge_validation else clients, seed)
+        )
 
 
 def _rows(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> Iterator[dict[str, Any]]:
     count = int(clients.train.labels.max()) + 1 if not clients.train.labels.is_floating_point() else 0
-    pooled = _Trees(clients.pooled(), count, seed) if entry.name == YARDSTICKS[1] else None
+    pooled = _Trees(clients.pool_training_rows(), count, seed) if entry.name == YARDSTICKS[1] else None
     names = tuple(m.rpartition(":")[2] for m in experiment.run.metrics)
     for client in clients:
         trees = pooled or _Trees(client.train, count, seed)

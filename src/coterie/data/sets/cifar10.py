@@ -109,7 +109,7 @@ def load_images(
         f"rows = {rows!r} must lie between 1 and {len(labels)}",
     )
     require(COUNT.test(server), f"server = {server!r} must be a whole number of at least 0")
-    at = rule.seeded(seed)
+    at = rule.seed_for(seed)
     chosen = np.arange(len(labels)) if rows is None else subset(labels, rows, seed=at)
     held = standard = None
     if server or rule.test != "own":

@@ -92,7 +92,7 @@ def goemotions(
         f"goemotions: target = {target!r} is no class; {nearest(target, groups)}",
     )
     train, test = _read(where, "train", len(names)), _read(where, "test", len(names))
-    stock = _Stock(train, groups, rule.seeded(seed))
+    stock = _Stock(train, groups, rule.seed_for(seed))
     shared = round(alpha * rows_per_client)
     dealt = {"target": stock.take(target, rows_per_client)}
     validation = stock.take(target, held_out)

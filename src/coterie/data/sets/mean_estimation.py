@@ -76,7 +76,7 @@ def mean_estimation(
     rule = Split.parse(split, natural="mean-estimation")
     require(set(table_of(split)) <= {"seed"}, "[split] parts does not apply to mean-estimation; set samples and test")
     if centres is not None:
-        return _scalars(centres, rule.seeded(seed))
+        return _scalars(centres, rule.seed_for(seed))
     _check(mu, groups, {"samples": (samples, 1), "validation": (validation, 0), "test": (test, 0), "dim": (dim, 2)})
     centre = means(mu, dim).astype(np.float32)
     names = [f"d{g + 1}-{i:03d}" for g, size in enumerate(groups) for i in range(size)]
@@ -86,7 +86,7 @@ def mean_estimation(
     def draw(part: str, sizes: Sequence[int]) -> Rows | None:
         if not sum(sizes):
             return None
-        at = rule.seeded(seed)
+        at = rule.seed_for(seed)
         rows = [
             generator(at, "mean-estimation", part, n).standard_normal((size, dim), dtype=np.float32)
             + centre[int(n[1]) - 1]
@@ -101,7 +101,7 @@ def mean_estimation(
         return Part(xi, xi)
 
     train = cast("Rows", draw("train", [samples] * len(names)))  # samples and groups[0] are at least 1
-    clients = Clients.indexed(
+    clients = Clients.from_indices(
         names,
         train,
         draw("validation", [validation if n == TARGET else 0 for n in names]),
@@ -123,7 +123,7 @@ def _scalars(centres: Any, seed: int) -> Clients:
     offsets = np.arange(len(names) + 1)
     note = "one sample per client, its empirical mean; the test row is its true mean"
     rows = Rows(train, train, offsets), None, Rows(test, test, offsets)
-    return Clients.indexed(names, *rows, name="mean-estimation", notes=[note])
+    return Clients.from_indices(names, *rows, name="mean-estimation", notes=[note])
 
 
 def _check(mu: Any, groups: Any, sizes: Mapping[str, tuple[Any, int]]) -> None:

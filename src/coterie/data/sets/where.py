@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from coterie.base.errors import InputError
-from coterie.base.files import found
+from coterie.base.files import path_exists
 
 __all__ = ["find_folder"]
 
@@ -19,7 +19,7 @@ def find_folder(name: str, files: tuple[str, ...], folder: str | Path | None) ->
     own = os.environ.get("COTERIE_DATA")
     place = folder if folder is not None else own
     for candidate in [Path(place), Path(place) / name] if place else []:
-        if found(candidate) and any(any(candidate.glob(file)) for file in files):
+        if path_exists(candidate) and any(any(candidate.glob(file)) for file in files):
             return candidate
     looked = f"the folder {folder}" if folder is not None else f"COTERIE_DATA ({own or 'not set'})"
     raise InputError(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.base.errors import InputError, nearest
-from coterie.base.spelling import alike, fold, listing, quoted, spell, variants
+from coterie.base.spelling import alike, fold, listing, quote_toml, spell, variants
 from coterie.config.data import Tables
 from coterie.data.tables.cells import complaint, with_signs
 from coterie.data.tables.recipe import (
@@ -102,7 +102,7 @@ def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guar
     said: Told = {name: json.loads(text) for name, text in zip(names, told.text, strict=True)}
     everywhere = {c for client in said.values() for c in client["columns"]}
     for key, named in (
-        ("drop", settings.dropped()),
+        ("drop", settings.columns_to_drop()),
         ("categorical", settings.categorical),
         ("missing", settings.missing),
     ):
@@ -112,15 +112,17 @@ def draft_recipe(names: Sequence[str], told: Description, settings: Tables, guar
                     raise InputError(
                         f"{key} names column {column!r}, which no client has; {nearest(column, everywhere)}"
                     )
-    for sentence in _near_names(said, everywhere - set(settings.dropped())):
+    for sentence in _near_names(said, everywhere - set(settings.columns_to_drop())):
         with guard():
             raise InputError(sentence)
     columns: list[ColumnRecipe] = []
-    left_out: dict[str, list[str]] = {"as asked": sorted(settings.dropped())} if settings.dropped() else {}
+    left_out: dict[str, list[str]] = (
+        {"as asked": sorted(settings.columns_to_drop())} if settings.columns_to_drop() else {}
+    )
     remarks: dict[str, list[str]] = {}
     first = next(iter(said.values()))["columns"]
     ordered = [c for c in first if c in everywhere] + sorted(everywhere - set(first))
-    for column in (c for c in ordered if c not in settings.dropped()):
+    for column in (c for c in ordered if c not in settings.columns_to_drop()):
         with guard():
             spec, notes = _column(column, said, column in settings.categorical)
             if spec is not None and column not in settings.keep and _is_time_to(str(settings.label), column, spec):
@@ -163,7 +165,7 @@ def _near_names(said: Told, columns: set[str]) -> Iterator[str]:
                 at, there = min(have[one]), min(have[other])
                 yield (
                     f"{said[at]['source']} has a column {one!r} where {there!r} has {other!r}; are they the same? Then say "
-                    f"rename = {{{quoted(one)} = {quoted(other)}}}, else drop = [{quoted(one)}]"
+                    f"rename = {{{quote_toml(one)} = {quote_toml(other)}}}, else drop = [{quote_toml(one)}]"
                 )
 
 
@@ -373,8 +375,8 @@ def _refuse_variants(name: str, about: Told) -> None:
         )
         by_class: dict[str, list[str]] = {}
         for value in values:
-            by_class.setdefault(fold(value), []).append(quoted(value))
-        cure = ", ".join(f"{quoted(key)} = [{', '.join(spelled)}]" for key, spelled in sorted(by_class.items()))
+            by_class.setdefault(fold(value), []).append(quote_toml(value))
+        cure = ", ".join(f"{quote_toml(key)} = [{', '.join(spelled)}]" for key, spelled in sorted(by_class.items()))
         raise InputError(f"{said}{cure if len(said) + len(cure) < LONGEST else 'no = [...], yes = [...]'}}}")
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coterie.base.errors import InputError
-from coterie.base.files import found
-from coterie.base.rows import named
+from coterie.base.files import path_exists
+from coterie.base.rows import tensors_by_name
 from coterie.base.spelling import fold, spell
 from coterie.config.data import Split, Tables
 from coterie.data.tables.agreement import Draft, draft_recipe
@@ -143,7 +143,7 @@ def check_folder(
         return _check_arrays(path, settings, split, seed)
     by_client: dict[str, Table] = {}
     notes: tuple[str, ...] = ()
-    if found(path, Path.is_file):
+    if path_exists(path, Path.is_file):
         with problems.noted():
             by_client = {path.stem: read(path, reading_of(settings))}
         if by_client and Split.parse(split, kind=None).kind is not None:
@@ -169,7 +169,7 @@ def _check_arrays(path: Path, settings: Tables, split: Split | Mapping[str, Any]
     for client in clients:
         parts = [part for _, part in client.parts()]
         rows = sum(map(len, parts))
-        for key, tensor in named(parts[0].read()).items():
+        for key, tensor in tensors_by_name(parts[0].read()).items():
             columns.setdefault(key, {})[client.name] = Facts(f"array {list(tensor.shape[1:])}", rows, 0.0)
         labels = Column("text", None, np.array([str(v) for part in parts for v in part.labels.tolist()], dtype=object))
         columns.setdefault("label", {})[client.name] = facts_of(labels)

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest
-from coterie.base.files import found
+from coterie.base.files import path_exists
 from coterie.base.rows import Part
-from coterie.base.spelling import alike, quoted, variants
+from coterie.base.spelling import alike, quote_toml, variants
 from coterie.config.data import EVERY_FILE, OF_ROWS, Split, Tables, table_of
 from coterie.config.keywords import explain_keywords
 from coterie.data.dealing import deal
@@ -96,7 +96,7 @@ def from_folder(
         InputError: One sentence with file, column and cure.
     """
     settings = tables if label is None else replace(tables, label=label)
-    if found(path := Path(path), Path.is_file):
+    if path_exists(path := Path(path), Path.is_file):
         dealt, notes = deal_table(read(path, reading_of(settings)), settings, seed=seed, split=split)
         clients = from_tables(dealt, settings, "a table", seed=seed, split=within(split), name=name or str(path))
         clients.notes = (*notes, *clients.notes)
@@ -322,7 +322,7 @@ def check_names(settings: Tables, tables: Mapping[str, Table]) -> None:
     if not settings.rename:
         return
     have = {c for table in tables.values() for c in (*table.columns, *table.renamed)}
-    for old in settings.renamed():
+    for old in settings.new_names():
         if old not in have:
             raise InputError(f"rename names column {old!r}, which no client has; {nearest(old, have)}")
 
@@ -337,7 +337,7 @@ def check_label(table: Table, label: str, tables: Mapping[str, Table]) -> None:
     if unnamed:
         cure = "; its first line has numbers: put one with the names of the columns above"
     elif have and near:
-        cure = f"; is {near[0]!r} the same? Then say rename = {{{quoted(near[0])} = {quoted(label)}}}"
+        cure = f"; is {near[0]!r} the same? Then say rename = {{{quote_toml(near[0])} = {quote_toml(label)}}}"
     elif have:
         cure = f" although {have[0]!r} has it: see whether its first line is the header, add the column, or name another label"
     else:
@@ -456,7 +456,7 @@ def _split(table: Table, settings: Tables, split: Split, seed: int) -> Table:
     if split_column is None:
         strata = _strata(table.columns[str(settings.label)], settings)
         parts = stratified(
-            strata, split.parts, seed=split.seeded(seed), name=table.name, n=len(table), groups=table.groups
+            strata, split.parts, seed=split.seed_for(seed), name=table.name, n=len(table), groups=table.groups
         )
         return replace(table, parts=parts)
     if split_column not in table.columns:

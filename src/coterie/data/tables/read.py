@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.base.errors import InputError
-from coterie.base.files import check_name, found
+from coterie.base.files import check_name, path_exists
 from coterie.base.spelling import fold, legible, listing
 from coterie.config.data import EVERY_FILE, Tables
 from coterie.data.tables.blocks import parse
@@ -52,13 +52,13 @@ Columns = tuple[list[str], Callable[[int, str], Column]]
 
 def reading_of(settings: Tables, client: str = EVERY_FILE) -> Reading:
     """Return how the file of `client` is read, or a table of all clients."""
-    rename = {**settings.renamed(), **settings.renamed(client)}
-    return Reading(settings.missing, settings.categorical, rename, settings.dropped(client))
+    rename = {**settings.new_names(), **settings.new_names(client)}
+    return Reading(settings.missing, settings.categorical, rename, settings.columns_to_drop(client))
 
 
 def files_of(folder: Path) -> dict[str, Path]:
     """Return the file of each client."""
-    if not found(folder, Path.is_dir):
+    if not path_exists(folder, Path.is_dir):
         raise InputError(f"there is no folder {folder}; check the spelling")
     files: dict[str, Path] = {}
     for file in sorted(folder.iterdir()):
@@ -118,7 +118,7 @@ def read(path: str | Path, reading: Reading | None = None, *, name: str | None =
     Raises `InputError` that names the file and the cure.
     """
     path = Path(path)
-    if not found(path, Path.is_file):
+    if not path_exists(path, Path.is_file):
         raise InputError(f"there is no file {path}; check the spelling")
     readers = {".csv": _csv, ".tsv": _csv, ".xlsx": _xlsx, ".parquet": _parquet, ".npz": _npz}
     if path.suffix.lower() not in readers:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.base.clients import Client
 from coterie.base.rows import Part
-from coterie.base.spelling import listing, names_rows, quoted, spell
+from coterie.base.spelling import listing, names_rows, quote_toml, spell
 from coterie.config.data import Tables
 from coterie.data.tables.cells import Table
 from coterie.data.tables.recipe import Recipe
@@ -90,8 +90,8 @@ def _on_patients(tables: Sequence[Table], recipe: Recipe, settings: Tables) -> I
             and total >= _REPEATED * different
         ):
             yield (
-                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then group = {quoted(name)} "
-                f"(--group), else keep = [{quoted(name)}] to use it as it is"
+                f"{name}: {total} rows have {different} values; are the rows of a value one patient's? Then group = {quote_toml(name)} "
+                f"(--group), else keep = [{quote_toml(name)}] to use it as it is"
             )
             return
 
@@ -136,7 +136,7 @@ def _on_telling_columns(
     names = [name for name in dict.fromkeys(columns) if name not in settings.keep]
     if not names:
         return
-    listed = ", ".join(map(quoted, names[:3]))
+    listed = ", ".join(map(quote_toml, names[:3]))
     yield (
         f"{listing(names)}: tells the label of nearly all training rows alone; is it known only afterwards? Then drop = [{listed}], "
         f"else keep = [{listed}]"
@@ -173,7 +173,7 @@ def _on_units(recipe: Recipe, settings: Tables) -> Iterator[str]:
     for client, names in where.items():
         yield (
             f"{listing(names)}: numbers at {client} are many times those of the others, or a small part; the same unit? Then keep = "
-            f"[{', '.join(map(quoted, names[:3]))}], else correct that file or drop them"
+            f"[{', '.join(map(quote_toml, names[:3]))}], else correct that file or drop them"
         )
 
 
