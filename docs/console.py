@@ -50,9 +50,10 @@ def _printed(command: str, folder: Path) -> list[str]:
         env=settings,
         capture_output=True,
         text=True,
-        check=True,
         timeout=600,
     )
+    if done.returncode:
+        raise subprocess.CalledProcessError(done.returncode, f"{command}\n{done.stderr}")
     return [line.rstrip() for line in done.stdout.strip("\n").splitlines()]
 
 

@@ -18,6 +18,7 @@ from site_viewer import looked_at
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 ENGINES = ("deployment", "ray")
+EXTRAS = {"lora": ("peft", "transformers")}
 SESSIONS = [
     pytest.param(page, marks=[pytest.mark.engines] * (page.stem in ENGINES), id=page.stem)
     for folder in ("tutorials", "howto")
@@ -119,6 +120,8 @@ def test_a_browser_finds_no_page_too_wide_or_against_rules_of_level_a_and_aa(sit
 
 @pytest.mark.parametrize("page", SESSIONS)
 def test_what_commands_print_on_a_page_is_what_they_print_now(page, monkeypatch):
+    for module in EXTRAS.get(page.stem, ()):
+        pytest.importorskip(module)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     text = page.read_text(encoding="utf-8")
     assert runpy.run_path(str(DOCS / "console.py"))["replayed"](text) == text
