@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from scipy.stats import spearmanr
+
 from coterie.run.history import Run
 from coterie.samplers.isfl import MOST_CLASSES
 
@@ -202,6 +204,7 @@ def of_sampling(run: Run) -> Measured:
         "rho, optimum": last(optimum),
         "excess of the closed form's rho": last(excess),
         "entropy of q": last(looked.logged("q_entropy")),
+        "gradients on the server's rows": last(looked.logged("lipschitz_gradients")),
     }
     curves = {"accuracy on D_S": standard, "rho, closed form": closed, "rho, optimum": optimum}
     shares = {
@@ -236,8 +239,19 @@ def of_appeal(run: Run) -> Measured:
     values |= {f"{words} loss": losses[split] for split, words in (("train", "training"), ("test", "test"))}
     used = looked.over_rows("accuracy")
     values |= {"clients in the pool, last round": last(pool), "accuracy of the models in use": last_half(used)}
-    curves = {"pool": pool, **{name: logged[name] for name in ("GM-appeal, seen", "accuracy, seen")}}
-    return looked.measured(values, curves)
+    shown = {name: logged[name] for name in ("GM-appeal, seen", "accuracy, seen", "preferred-model accuracy, seen")}
+    values["rank correlation of appeal and preferred accuracy"] = _rank_correlation(
+        shown["GM-appeal, seen"], shown["preferred-model accuracy, seen"]
+    )
+    return looked.measured(values, {"pool": pool, **shown})
+
+
+def _rank_correlation(one: Curve, other: Curve) -> float | None:
+    """Return Spearman's of two curves over the rounds that both have after the first; None where one is constant."""
+    rounds = sorted((one.keys() & other.keys()) - {0})
+    if len({one[number] for number in rounds}) < 2 or len({other[number] for number in rounds}) < 2:
+        return None
+    return float(spearmanr([one[number] for number in rounds], [other[number] for number in rounds]).statistic)
 
 
 def of_clients(run: Run) -> Measured:

@@ -239,6 +239,17 @@ def test_maxfl_with_one_client_is_fedavg_and_nobody_stays_with_a_model_worse_tha
     assert model.loss(x, rows) < model.loss(problem.start(), rows)
 
 
+def test_a_method_has_the_steps_and_the_servers_rate_of_its_table():
+    whole = {"rounds": 1, "batch_size": 24, "lr": 0.5}
+    half = [{"name": "fedavg", "lr": 0.5, "local": {"steps": 1}}, {"name": "mwfed"}]
+    problem = tiny(["client-0"], methods=half, steps=8, **whole)
+    assert [maxfl._rates(problem, method) for method in ("fedavg", "mwfed")] == [(1, 0.5), (8, 1.0)]
+    problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
+    slower = tiny(["client-0"], methods=[], steps=1, **{**whole, "lr": 0.25})  # one step of all rows at half the rate
+    slower.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 0}
+    assert maxfl.fedavg(problem)["accuracy, seen"] == maxfl.fedavg(slower)["accuracy, seen"]
+
+
 def test_nobody_leaves_where_clients_stay_and_a_short_warm_up_is_easily_beaten():
     problem = tiny(["client-0"], rounds=12, batch_size=24, steps=1, lr=0.5)
     problem.tables["run"]["appeal"] = {"leave": False, "warmup_steps": 1}

@@ -71,7 +71,8 @@ def attackers(problem: Problem) -> Tensor:
 
 def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, shared_steps: bool = False) -> Values:
     random, x = generator(problem.seed, method), problem.start()
-    train, run, steps = problem.train, problem.tables["run"], problem.tables["local"]["steps"]
+    train, run = problem.train, problem.tables["run"]
+    steps, rate = _rates(problem, method)
     judges = {"seen": _Judges(problem, problem.clients, "alone")}
     if problem.clients.unseen is not None:
         judges["unseen"] = _Judges(problem, problem.clients.unseen, "unseen")
@@ -98,7 +99,7 @@ def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, sh
             )
             if attack:
                 updates[lies[drawn]] += attack["sigma"] * torch.randn(updates.shape, generator=random)[lies[drawn]]
-            x = x + weights @ updates
+            x = x + rate * weights @ updates
         if number % run["evaluate"] == 0 and 2 * number >= problem.rounds:
             for who, judge in judges.items():
                 appeal.setdefault(f"GM-appeal, {who}", []).append(judge.appeal(x))
@@ -108,6 +109,15 @@ def _learned(problem: Problem, method: str, weigh: Weigh, *, tuning: int = 0, sh
         **{f"accuracy, {who}": judge.accuracy(x) for who, judge in judges.items()},
         **{f"preferred-model accuracy, {who}": judge.preferred(x) for who, judge in judges.items()},
     }
+
+
+def _rates(problem: Problem, method: str) -> tuple[int, float]:
+    """Local steps, and the server's rate eta_g; the local rate is the same for all, since it decides what clients require."""
+    entries = [m for m in problem.tables["methods"] if m.get("label", m["name"]) == method]
+    entry = entries[0] if entries else {}
+    return entry.get("local", problem.tables["local"]).get("steps", problem.tables["local"]["steps"]), entry.get(
+        "lr", 1.0
+    )
 
 
 class _Judges:
