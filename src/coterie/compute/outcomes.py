@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError, require
 
 __all__ = [
     "CONSTANT",
@@ -264,9 +264,8 @@ def error_by_resampling(a: Sequence[Influence], b: Sequence[Influence], rng: np.
 
 def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
     """What each patient adds to the mean over seeds of the difference, [patients]; it sums to 0."""
-    require(
-        len(a) == len(b), f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds"
-    )
+    if len(a) != len(b):
+        raise InputError(f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds")
     require(
         all(np.array_equal(left_side.numbers, right_side.numbers) for left_side, right_side in zip(a, b, strict=True)),
         "two models were not tried on the same test rows, so they cannot be compared row by row; check the run with coterie verify",
