@@ -86,21 +86,21 @@ class Sites:
                 self._view(run.seed, run.rounds).ask(names, note_outcomes, x=served(run.models, names))
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
-        """What each site tells of each comparison."""
-        view, told = self._view(experiment.run.seeds[0], 0), list[dict[str, Any]]()
+        """Return what each site tells of each comparison."""
+        view, rows = self._view(experiment.run.seeds[0], 0), list[dict[str, Any]]()
         for method, other in comparisons(experiment):
             with suppress(QuorumError):
                 replies = view.ask(self.engine.clients, paired_errors, method=method, other=other)
-                for client, errors, ps, known in zip(
+                for client, errors, ps, flags in zip(
                     replies.clients, replies.error.tolist(), replies.p.tolist(), replies.known.tolist(), strict=True
                 ):
                     about = {"client": client, "method": method, "other": other}
-                    told += [
+                    rows += [
                         {**about, "metric": metric, "error": error, "p": p}
-                        for metric, error, p, is_known in zip(DECIDING, errors, ps, known, strict=True)
+                        for metric, error, p, is_known in zip(DECIDING, errors, ps, flags, strict=True)
                         if is_known
                     ]
-        return told
+        return rows
 
     def _view(self, seed: int, number: int) -> Federation:
         start = Federation(self.engine, self.engine.clients, seed)
