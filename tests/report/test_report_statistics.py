@@ -174,6 +174,31 @@ def test_a_patient_in_all_seeds_is_one_patient() -> None:
     assert apart.error == pytest.approx(once.error / 2)
 
 
+def test_several_rows_of_a_patient_err_together() -> None:
+    """The error of a mean whose rows come in clusters: n_P / (n_P - 1) times the sum of squares of the patients' sums."""
+    rng = np.random.default_rng(3)
+    patient = np.repeat(np.arange(12), [1, 2, 3, 4] * 3)
+    one, two = (rng.normal(0, 1, 12)[patient] + rng.normal(0, 0.1, len(patient)) for _ in range(2))
+    error = row_error([mean_influence(patient, one)], [mean_influence(patient, two)])
+    gap = one - two
+    sums = np.array([(gap[patient == p] - gap.mean()).sum() for p in range(12)])
+    assert error is not None and error.freedom == 11
+    assert error.error == pytest.approx(math.sqrt(12 / 11 * (sums**2).sum()) / len(gap))
+    assert error.error > 1.3 * gap.std(ddof=1) / math.sqrt(len(gap))  # more than independent rows would have
+
+
+def test_an_auc_of_rows_that_are_repeated_has_the_error_of_the_patients() -> None:
+    rng = np.random.default_rng(4)
+    labels, patients = rng.integers(0, 2, 40), np.arange(40)
+    scores = rng.normal(labels[:, None], 1), rng.normal(0, 1, (40, 1))
+    once = row_error(*[[i] for s in scores if (i := auc_influence(patients, s, labels)) is not None])
+    many = [auc_influence(np.repeat(patients, 5), np.repeat(s, 5, axis=0), np.repeat(labels, 5)) for s in scores]
+    assert once is not None and all(i is not None for i in many)
+    five = row_error(*[[i] for i in many if i is not None])
+    assert five is not None and five.freedom == once.freedom
+    assert five.error == pytest.approx(once.error, rel=0.05)
+
+
 def test_an_auc_of_several_classes_is_the_mean_over_classes() -> None:
     rng = np.random.default_rng(3)
     numbers, labels, scores = np.arange(60), rng.integers(0, 3, 60), rng.random((60, 3))
