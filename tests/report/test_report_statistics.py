@@ -182,7 +182,8 @@ def test_several_rows_of_a_patient_err_together() -> None:
     error = row_error([mean_influence(patient, one)], [mean_influence(patient, two)])
     gap = one - two
     sums = np.array([(gap[patient == p] - gap.mean()).sum() for p in range(12)])
-    assert error is not None and error.freedom == 11
+    assert error is not None
+    assert error.freedom == 11
     assert error.error == pytest.approx(math.sqrt(12 / 11 * (sums**2).sum()) / len(gap))
     assert error.error > 1.3 * gap.std(ddof=1) / math.sqrt(len(gap))  # more than independent rows would have
 
@@ -193,9 +194,11 @@ def test_an_auc_of_rows_that_are_repeated_has_the_error_of_the_patients() -> Non
     scores = rng.normal(labels[:, None], 1), rng.normal(0, 1, (40, 1))
     once = row_error(*[[i] for s in scores if (i := auc_influence(patients, s, labels)) is not None])
     many = [auc_influence(np.repeat(patients, 5), np.repeat(s, 5, axis=0), np.repeat(labels, 5)) for s in scores]
-    assert once is not None and all(i is not None for i in many)
+    assert once is not None
+    assert all(i is not None for i in many)
     five = row_error(*[[i] for i in many if i is not None])
-    assert five is not None and five.freedom == once.freedom
+    assert five is not None
+    assert five.freedom == once.freedom
     assert five.error == pytest.approx(once.error, rel=0.05)
 
 
