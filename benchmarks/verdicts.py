@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from benchmarks.federations import DEVELOPMENT, METHODS, SETS, estimate
 from benchmarks.pages import between
 from coterie.base.files import write_atomically
-from coterie.report.evidence import CONFIDENT, Gain, Mixture, Statement, share, state, vetoed
+from coterie.report.evidence import CONFIDENT, Gain, Mixture, Statement, share, state, vetoes
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "verdicts.json"
@@ -82,7 +82,7 @@ def judge(clients: Sequence[Mapping[str, Any]]) -> list[Judged]:
         method = max(METHODS, key=lambda m: shared[m][i].mean)
         posterior = shared[method][i]
         statement = _statement(client, method, posterior)
-        veto = i in ranking.get(method, {}) and vetoed(ranking[method][i])
+        veto = i in ranking.get(method, {}) and vetoes(ranking[method][i])
         word = "mixed" if veto and statement.word in (*JOINS, "safe to join") else statement.word
         truth, this = client[method]["truth"], client[method]["this"]
         half = 1.96 * math.hypot(posterior.deviation, THIS_MODEL * client[method]["loss"][1])

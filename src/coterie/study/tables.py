@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.files import read_checkpoint, read_toml
 from coterie.config.run import MethodEntry
 from coterie.contract.wire import ClientCost
@@ -77,7 +77,8 @@ def mend_tables(folder: Path) -> list[str]:
     if not broken:
         return []
     settings = folder / "experiment.toml"
-    require(settings.name not in broken, f"{settings} {broken.get(settings.name)}; restore it from a copy")
+    if settings.name in broken:
+        raise InputError(f"{settings} {broken.get(settings.name)}; restore it from a copy")
     tables = read_toml(settings)
     # Their labels are all that is needed, so that no method has to be known here.
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
@@ -85,10 +86,11 @@ def mend_tables(folder: Path) -> list[str]:
     pairs = pairs_of(folder, methods, tables["run"]["seeds"], tables.get("split", {}).get("folds", 0))
     again = f"continue with: coterie run {settings} --resume"
     for pair in pairs:
-        require(not pair.damage(), f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
+        if pair.damage():
+            raise InputError(f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
     write_tables(folder, pairs)
-    left = damaged(folder, recorded)
-    for name, what in left.items():
+    damage = damaged(folder, recorded)
+    for name, what in damage.items():
         raise InputError(f"{folder / name} {what}; {again}")
     return sorted(broken)
 
@@ -102,8 +104,9 @@ class Verified(NamedTuple):
 
 def verify(folder: Path) -> Verified:
     """Compare every file of a run directory with what the run recorded of it. Raises `InputError` if it is not a run directory."""
-    require(is_run(folder), f"{folder} is not a run directory; `coterie compare` writes one")
-    whole = 0
+    if not is_run(folder):
+        raise InputError(f"{folder} is not a run directory; `coterie compare` writes one")
+    intact = 0
     problems: list[str] = []
     seals = [folder / TABLES, *sorted((folder / CHECKPOINTS).glob("*/done.json"))]
     if (record := sealed(folder / TABLES)) is not None:
@@ -115,7 +118,7 @@ def verify(folder: Path) -> Verified:
             problems.append(str(error))
             continue
         broken = damaged(folder, recorded)
-        whole += 1 + len(recorded) - len(broken)
+        intact += 1 + len(recorded) - len(broken)
         problems += [f"{folder / name} {what}; {_cure(folder, name)}" for name, what in broken.items()]
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
         try:
@@ -126,14 +129,14 @@ def verify(folder: Path) -> Verified:
         if record["run"] != path.parent.name or (done and done["provenance"] != hash_of_tree(record["record"])):
             problems.append(f"{path} belongs to another run; restore it from a copy")
         else:
-            whole += 1
+            intact += 1
     for path in sorted((folder / CHECKPOINTS).glob("*/checkpoint.safetensors")):
         try:
             history_lines(path.with_name("history.jsonl"), read_checkpoint(path).meta)
-            whole += 1
+            intact += 1
         except InputError as error:
             problems.append(str(error))
-    return Verified(whole, list(dict.fromkeys(problems)))
+    return Verified(intact, list(dict.fromkeys(problems)))
 
 
 def explain_run(folder: Path) -> list[str]:
