@@ -37,7 +37,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from coterie.cli.settings import override
     from coterie.run.experiment import Experiment
-    from coterie.run.hashes import refuse_changed
+    from coterie.run.hashes import refuse_change
     from coterie.run.tables import read_experiment
     from coterie.study.layout import is_run
 
@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace) -> int:
     _say_imports(path, args.trust)
     tables = read_experiment(path).tables()
     if args.resume and path.name == "experiment.toml" and is_run(path.parent):
-        refuse_changed(path.parent, path.name)
+        refuse_change(path.parent, path.name)
         tables["run"]["out"] = str(path.parent)
     override(tables, args)
     return _execute(Experiment.from_tables(tables, args.experiment), args)
@@ -53,11 +53,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _say_imports(path: Path, trusted: list[str]) -> None:
     """Say which Python files an experiment will import. Raises `InputError` for one that came with a run directory."""
+    from coterie.base.files import read_toml
     from coterie.run.files import own_files
-    from coterie.run.tables import read_tables
     from coterie.study.layout import is_run
 
-    own = own_files(read_tables(path))
+    own = own_files(read_toml(path))
     folder = path.resolve().parent
     if path.name == "experiment.toml" or is_run(folder):
         for name in own:

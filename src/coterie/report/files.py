@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.base.errors import InputError
 from coterie.base.files import json_rows
-from coterie.run.files import SUMMARY, unescaped
+from coterie.run.files import SUMMARY, unescape
 
 __all__ = ["Columns", "csv_columns", "number_or_nan", "over_folds", "summary_rows"]
 
@@ -63,7 +63,7 @@ def csv_columns(path: Path, columns: Columns) -> list[list[Any]]:
         if uneven is not None:
             raise ValueError(f"line {uneven + 2} has {len(rows[uneven])} values for {len(header)} columns")
         by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
-        return [_convert(name, [*map(unescaped, by_name[name])], convert) for name, convert in columns.items()]
+        return [_convert(name, [*map(unescape, by_name[name])], convert) for name, convert in columns.items()]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
 

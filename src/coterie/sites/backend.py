@@ -13,7 +13,7 @@ from torch import nn
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
 from coterie.run.checkpoint import RoundFiles
-from coterie.run.evaluation import served
+from coterie.run.evaluation import models_of
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
 from coterie.run.history import Meaning, Run
@@ -83,7 +83,7 @@ class Sites:
         names = [n for n in self.engine.clients if tested[n] and ("*" in run.models or n in run.models)]
         if names:
             with suppress(QuorumError):
-                self._view(run.seed, run.rounds).ask(names, note_outcomes, x=served(run.models, names))
+                self._view(run.seed, run.rounds).ask(names, note_outcomes, x=models_of(run.models, names))
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
         """Return what each site tells of each comparison."""

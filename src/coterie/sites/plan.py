@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from coterie.base.errors import InputError, nearest
+from coterie.base.files import read_toml
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
@@ -20,7 +21,6 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
-from coterie.run.tables import read_tables
 from coterie.sites.settings import short
 from coterie.sites.tables import table_options
 
@@ -97,7 +97,7 @@ class Plan:
 
 def read_plan(path: Path) -> Plan:
     """The plan in a TOML file. Raises `InputError` that names file, key and cure."""
-    tables = read_tables(path)
+    tables = read_toml(path)
     table = tables.pop("deploy", None)
     if not isinstance(table, dict):
         raise InputError(f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")

@@ -13,9 +13,9 @@ from coterie.base.errors import InputError
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_links, turn
-from coterie.run.hashes import damaged, sealed
+from coterie.run.hashes import find_damage, record_or_none
 from coterie.run.provenance import PROVENANCE
-from coterie.run.tables import read_saved
+from coterie.run.tables import read_folder_experiment
 
 __all__ = [
     "Pair",
@@ -131,11 +131,11 @@ class Pair:
 
     def saved(self) -> dict[str, Any] | None:
         """What `done` holds; None if the pair is not complete, or the file is damaged."""
-        return sealed(self.done)
+        return record_or_none(self.done)
 
     def refuse_copy(self) -> None:
         """Raise `InputError` if the folder is a copy of that of another method or seed."""
-        record = sealed(self.folder / PROVENANCE)
+        record = record_or_none(self.folder / PROVENANCE)
         if record is not None and record["run"] != self.folder.name:
             raise InputError(
                 f"{self.folder} is a copy of {record['run']}; delete it and continue with --resume: this method and seed start again"
@@ -144,7 +144,7 @@ class Pair:
     def refuse_lost_history(self) -> None:
         """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
         saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
-        for what in damaged(self.run, {name: saved["files"][name]} if saved else {}).values():
+        for what in find_damage(self.run, {name: saved["files"][name]} if saved else {}).values():
             raise InputError(
                 f"{self.history} {what}; delete {self.folder} and continue with --resume: this method and seed start again"
             )
@@ -154,7 +154,7 @@ class Pair:
         saved = self.saved()
         if saved is None:
             return {self.done.relative_to(self.run).as_posix(): "is damaged"}
-        return damaged(self.run, saved["files"])
+        return find_damage(self.run, saved["files"])
 
 
 FREE = frozenset({"seeds", "out", "jobs", "yardstick"})
@@ -174,7 +174,7 @@ def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
 
 def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
     """Raise `InputError` if what was saved is of other settings. Methods and seeds may be added."""
-    saved = read_saved(folder, experiment)
+    saved = read_folder_experiment(folder, experiment)
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
     old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.files import json_rows, read_json
+from coterie.base.files import json_rows, read_json, read_toml
 from coterie.base.loss import Kind
 from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import model_of
 from coterie.run.files import ALL, FILES, hash_of, own_objects, require_readable, safe_name, turn
-from coterie.run.hashes import damaged, read_sealed
+from coterie.run.hashes import find_damage, read_record
 from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
-from coterie.run.tables import read_tables
 from coterie.study.layout import CHECKPOINTS
 
 __all__ = ["MODEL", "is_final", "load_answers", "predict"]
@@ -93,7 +92,7 @@ def load_answers(
         raise InputError(f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
     shape = about["shape"]
     sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    table = about["model"] if is_final(folder) else read_tables(folder / "experiment.toml").get("model", {})
+    table = about["model"] if is_final(folder) else read_toml(folder / "experiment.toml").get("model", {})
     model = build_shape(_model(folder, table, trust), sizes, about["outputs"])
     model.load_state_dict(state)
     classes, label = tuple(about["classes"]), recipe["label"]
@@ -108,7 +107,7 @@ def load_answers(
 def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
     """The file of a model, and the recipe of its seed."""
     require_readable(run)
-    read_tables(run / "experiment.toml")
+    read_toml(run / "experiment.toml")
     summary = json_rows(run / "summary.json", {"client": str, "method": str})
     clients = {row["client"] for row in summary}
     if client is None:
@@ -146,7 +145,7 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
 
 
 def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
-    folds = read_tables(run / "experiment.toml").get("split", {}).get("folds", 0)
+    folds = read_toml(run / "experiment.toml").get("split", {}).get("folds", 0)
     name = f"{method}-{turn(seed, ALL if folds else '')}"
     personal, shared = (run / "models" / f"{safe_name(text)}.safetensors" for text in (f"{name}-{client}", name))
     model = personal if personal.exists() else shared
@@ -154,12 +153,12 @@ def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
         raise InputError(
             f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed"
         )
-    recorded = read_sealed(run / CHECKPOINTS / name / "done.json")["files"]
+    recorded = read_record(run / CHECKPOINTS / name / "done.json")["files"]
     paths = [
         path.relative_to(run).as_posix()
         for path in (model, frozen_path(run / "models", method, seed, ALL if folds else ""))
     ]
-    for path in damaged(run, {path: recorded[path] for path in paths if path in recorded}):
+    for path in find_damage(run, {path: recorded[path] for path in paths if path in recorded}):
         raise InputError(f"{run / path} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
     return model
 

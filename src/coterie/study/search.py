@@ -17,7 +17,7 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.grid import apply
-from coterie.run.tables import read_saved
+from coterie.run.tables import read_folder_experiment
 from coterie.study.layout import is_run
 from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
 
@@ -87,7 +87,7 @@ def tuned(
 ) -> tuple[Experiment, list[Trial]]:
     """What `tune` gives, with its trials written to `folder`; on resume the settings that were chosen there, and no trials."""
     if resume and is_run(folder):
-        saved = read_saved(folder, experiment).methods
+        saved = read_folder_experiment(folder, experiment).methods
         same = [m.label for m in saved] == [m.label for m in experiment.methods]
         if not same:
             raise InputError(

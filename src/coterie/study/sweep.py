@@ -28,10 +28,10 @@ from coterie.run.files import (
     write_json,
 )
 from coterie.run.fit import fit, one_thread, personalise
-from coterie.run.hashes import TABLES, hashes, read_sealed, write_sealed
+from coterie.run.hashes import TABLES, hashes, read_record, write_record
 from coterie.run.history import Run
 from coterie.run.model_files import save_models
-from coterie.run.provenance import PROVENANCE, Provenance, accepted_changes, hash_of_tree
+from coterie.run.provenance import PROVENANCE, Provenance, describe_acceptances, hash_of_tree
 from coterie.run.tables import write_experiment
 from coterie.study.environment import environment
 from coterie.study.jobs import Jobs
@@ -241,7 +241,7 @@ def _write_beginning(experiment: Experiment, folder: Path, clients: Clients) -> 
 
 def _write_end(folder: Path, pairs: Sequence[Pair], notes: Sequence[str], made_by: Mapping[str, Any]) -> None:
     write_tables(folder, pairs)
-    accepted = [sentence for pair in pairs for sentence in accepted_changes(pair.folder)]
+    accepted = [sentence for pair in pairs for sentence in describe_acceptances(pair.folder)]
     write_json(folder / "notes.json", [*notes, *accepted])
     write_json(folder / "environment.json", made_by)
 
@@ -308,6 +308,6 @@ def _run_pair(
 
 
 def _seal_pair(pair: Pair, files: Iterable[Path], results: Mapping[str, Any]) -> None:
-    provenance = hash_of_tree(read_sealed(pair.folder / PROVENANCE)["record"])
+    provenance = hash_of_tree(read_record(pair.folder / PROVENANCE)["record"])
     written = hashes(pair.run, (f for f in files if f.exists()))
-    write_sealed(pair.done, {"provenance": provenance, **results, "files": written})
+    write_record(pair.done, {"provenance": provenance, **results, "files": written})

@@ -13,7 +13,7 @@ from coterie.config.run import MethodEntry
 from coterie.contract.wire import ClientCost
 from coterie.run.checkpoint import history_lines
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
-from coterie.run.hashes import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
+from coterie.run.hashes import TABLES, find_damage, hashes, read_record, record_or_none, write_record
 from coterie.run.history import Timing
 from coterie.run.provenance import PROVENANCE, explain, hash_of_tree
 from coterie.study.layout import CHECKPOINTS, Pair, is_run, pairs_of
@@ -60,7 +60,7 @@ def seal_tables(folder: Path) -> None:
     """Record the hashes of the files that people and reports read, and which methods and seeds they were collected from."""
     tables = [f for f in folder.iterdir() if f.suffix in (".json", ".csv", ".toml")]
     pairs = sorted(f.parent.name for f in (folder / CHECKPOINTS).glob("*/done.json"))
-    write_sealed(folder / TABLES, {"files": hashes(folder, tables), "pairs": pairs})
+    write_record(folder / TABLES, {"files": hashes(folder, tables), "pairs": pairs})
 
 
 def mend_tables(folder: Path) -> list[str]:
@@ -69,11 +69,11 @@ def mend_tables(folder: Path) -> list[str]:
     Raises:
         InputError: a file that other files cannot replace, with the cure.
     """
-    record = sealed(folder / TABLES)
+    record = record_or_none(folder / TABLES)
     if record is None:
         return []  # the run is not finished, or reads as one that is not
     recorded: dict[str, str] = record["files"]
-    broken = damaged(folder, recorded)
+    broken = find_damage(folder, recorded)
     if not broken:
         return []
     settings = folder / "experiment.toml"
@@ -89,7 +89,7 @@ def mend_tables(folder: Path) -> list[str]:
         if pair.damage():
             raise InputError(f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
     write_tables(folder, pairs)
-    damage = damaged(folder, recorded)
+    damage = find_damage(folder, recorded)
     for name, what in damage.items():
         raise InputError(f"{folder / name} {what}; {again}")
     return sorted(broken)
@@ -109,20 +109,20 @@ def verify(folder: Path) -> Verified:
     intact = 0
     problems: list[str] = []
     seals = [folder / TABLES, *sorted((folder / CHECKPOINTS).glob("*/done.json"))]
-    if (record := sealed(folder / TABLES)) is not None:
+    if (record := record_or_none(folder / TABLES)) is not None:
         seals[1:] = [folder / CHECKPOINTS / pair / "done.json" for pair in record["pairs"]]
     for path in seals:
         try:
-            recorded = read_sealed(path)["files"]
+            recorded = read_record(path)["files"]
         except InputError as error:
             problems.append(str(error))
             continue
-        broken = damaged(folder, recorded)
+        broken = find_damage(folder, recorded)
         intact += 1 + len(recorded) - len(broken)
         problems += [f"{folder / name} {what}; {_cure(folder, name)}" for name, what in broken.items()]
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
         try:
-            record, done = read_sealed(path), sealed(path.with_name("done.json"))
+            record, done = read_record(path), record_or_none(path.with_name("done.json"))
         except InputError as error:
             problems.append(str(error))
             continue
@@ -143,7 +143,7 @@ def explain_run(folder: Path) -> list[str]:
     """Lines that show what the numbers of each method and seed of a run depend on, as it was recorded before round 0."""
     lines: list[str] = []
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
-        record = read_sealed(path)
+        record = read_record(path)
         lines += [f"{record['run']}  {hash_of_tree(record['record'])}", *explain(record["record"], 1)]
         lines += [f"  accepted  {accepted['changes']}" for accepted in record["accepted"]]
     return lines

@@ -82,7 +82,7 @@ def _rows(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: in
                 own_model=pooled is None,
                 rounds=0,
             )
-            yield {"method": entry.label, "algorithm": entry.name, **row.spelled()}
+            yield {"method": entry.label, "algorithm": entry.name, **row.as_json()}
 
 
 def _training_rows(entry: MethodEntry, client: Client, clients: Clients) -> int:
