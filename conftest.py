@@ -43,6 +43,7 @@ STRICT_WIRE = ("attacks", "contract", "engines", "methods")
 
 @pytest.fixture(scope="module", autouse=True)
 def strict_wire(request):
+    """Let runs of these folders encode and decode every message."""
     if request.path.parent.name not in STRICT_WIRE:
         yield
         return

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from benchmarks.pages import between
 from coterie.base.files import write_atomically
 from coterie.report.results import Results
-from coterie.report.text import number, signed
+from coterie.report.text import number, with_sign
 from coterie.run.experiment import Experiment
 from coterie.run.tables import preset
 from coterie.study.layout import is_run
@@ -127,7 +127,9 @@ def page(found: Mapping[str, Mapping[str, Any]], claims: Sequence[Claim] = CLAIM
     for claim in claims:
         sides = [run["claims"][claim.text] for run in found.values()]
         if all(side["holds"] for side in sides):
-            intervals = " and ".join(f"{signed(s['mean'])} [{signed(s['low'])}, {signed(s['high'])}]" for s in sides)
+            intervals = " and ".join(
+                f"{with_sign(s['mean'])} [{with_sign(s['low'])}, {with_sign(s['high'])}]" for s in sides
+            )
             lines.append(f"- {claim.text}: {intervals}.")
     return "\n".join(lines)
 
@@ -143,7 +145,7 @@ def main() -> int:
         claims = {claim.text: check(claim, results)._asdict() for claim in CLAIMS}
         found[name] = {"claims": claims, "summary": summary(results)}
         for text, side in claims.items():
-            interval = f"{signed(side['mean'])} [{signed(side['low'])}, {signed(side['high'])}]"
+            interval = f"{with_sign(side['mean'])} [{with_sign(side['low'])}, {with_sign(side['high'])}]"
             print(f"{name}: {'holds' if side['holds'] else 'FAILS'}: {text}: {interval}, {side['words']}", flush=True)
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(RESULTS, lambda p: p.write_text(json.dumps(found, indent=1) + "\n"))

@@ -108,20 +108,20 @@ def odd_site(tmp_path):
 
 
 def test_a_site_is_told_which_of_its_columns_the_plan_spells_otherwise(odd_site):
-    from coterie.sites.check import _looked_at
+    from coterie.sites.check import _file_problems
 
     plan, file, rows = odd_site
     file.write_text("\n".join(["mean radius,age,num,dose", *rows]))
     with pytest.raises(InputError, match="has a column 'mean radius' where the plan has 'MEAN_RADIUS'"):
-        _looked_at(file, "a", plan)
+        _file_problems(file, "a", plan)
 
 
 def test_a_site_is_shown_what_coterie_check_says_of_its_own_file(odd_site):
-    from coterie.sites.check import _looked_at
+    from coterie.sites.check import _file_problems
 
     plan, file, rows = odd_site
     file.write_text("\n".join(["MEAN_RADIUS,age,num,dose", *rows]))
-    found = _looked_at(file, "a", plan)
+    found = _file_problems(file, "a", plan)
     assert len(found) == 1
     assert "dose" in found[0]
     assert "b_only" not in found[0]

@@ -13,7 +13,7 @@ from coterie.compute.metrics import evaluate
 from coterie.compute.tasks import local_update
 from coterie.data.tables.recipe import describe, moments
 from coterie.sites.allowed import RefusedError
-from coterie.sites.tables import described_as
+from coterie.sites.tables import description_options
 
 COLUMNS = ("age", "trestbps", "chol", "thalach", "oldpeak")
 
@@ -33,7 +33,7 @@ def found(candidates, rows):
 
 def by_categories(hospital):
     """Ask for the distinct values of columns of numbers: few values per cell would be names of rows."""
-    about = described_as(hospital.rows.options)
+    about = description_options(hospital.rows.options)
     said = []
     for column in COLUMNS:
         with pytest.raises(RefusedError):
@@ -43,7 +43,7 @@ def by_categories(hospital):
 
 def by_another_label(hospital):
     """Let the description look at another column as the label: it lists values over all rows."""
-    about = described_as(hospital.rows.options)
+    about = description_options(hospital.rows.options)
     said = []
     for column in COLUMNS:
         with pytest.raises(RefusedError):

@@ -130,13 +130,13 @@ def test_the_same_request_to_other_features_is_another_request(tmp_path):
 
 
 def test_a_site_that_has_approved_nothing_or_another_plan_answers_nothing(tmp_path):
-    from coterie.sites.approval import approve, read_approved
+    from coterie.sites.approval import approve, read_approval
 
     settings = settings_file(tmp_path)
     with pytest.raises(InputError, match="has not approved a plan"):
-        read_approved(settings)
+        read_approval(settings)
     first = approve(plan_file(tmp_path), settings)
-    assert read_approved(settings).hash == first.hash
+    assert read_approval(settings).hash == first.hash
     assert approve(plan_file(tmp_path, rounds=6), settings).hash != first.hash
 
 

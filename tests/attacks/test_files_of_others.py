@@ -15,12 +15,12 @@ import torch
 
 import coterie as ct
 from coterie.base.errors import InputError
+from coterie.base.files import read_toml
 from coterie.cli.main import main
 from coterie.config.registry import FILTERS
 from coterie.contract.filters import Filter
 from coterie.run.files import write_csv
-from coterie.run.hashes import TABLES, hashes, read_sealed, write_sealed
-from coterie.run.tables import read_tables
+from coterie.run.hashes import TABLES, hashes, read_record, write_record
 from coterie.sites.plan import read_plan
 
 OWN = '''"""Files of whoever made the run; each leaves a trace where it is imported."""
@@ -96,8 +96,8 @@ metrics = ["accuracy", "{self.files["metric"]}:always"]
         """Change the experiment as whoever has made the run can: with its hash."""
         text, seals = self.run / "experiment.toml", self.run / TABLES
         text.write_text(text.read_text().replace(str(old), str(new)))
-        record = read_sealed(seals)
-        write_sealed(seals, {**record, "files": hashes(self.run, [self.run / name for name in record["files"]])})
+        record = read_record(seals)
+        write_record(seals, {**record, "files": hashes(self.run, [self.run / name for name in record["files"]])})
 
     def forget(self):
         """As if this process had not imported them."""
@@ -267,7 +267,7 @@ def test_a_report_reads_names_back_as_they_are(tmp_path):
     assert sorted(results.clients) == ["+b", "=a"]
     assert {row["client"] for row in json.loads((tmp_path / "run" / "summary.json").read_text())} == {"=a", "+b"}
     assert "'=a" in (tmp_path / "run" / "history.csv").read_text()
-    assert read_tables(tmp_path / "run" / "experiment.toml")["run"]["rounds"] == 1
+    assert read_toml(tmp_path / "run" / "experiment.toml")["run"]["rounds"] == 1
 
 
 OWN_IN_PLANS = {

@@ -200,13 +200,13 @@ def test_a_certificate_of_a_type_that_is_none_of_a_site_is_not_signed_whatever_i
 
 def test_a_request_is_signed_only_with_the_key_that_the_site_says_and_nobody_elses(kits, tmp_path, monkeypatch):
     from coterie.base.errors import InputError
-    from coterie.sites.flare.authority import known_keys, read_request
+    from coterie.sites.flare.authority import keys_of_authority, read_request
     from coterie.sites.flare.join import sign
 
     monkeypatch.setenv("HOME", str(tmp_path))
     plan, authority = kits.parent / "plan.toml", kits / "ca"
     request = Path(forged(tmp_path / "forged", name="hungary"))
-    heard, keys = read_request(request).key, known_keys(authority)
+    heard, keys = read_request(request).key, keys_of_authority(authority)
     assert set(keys.values()) == {"localhost", "operator@coterie.org", "hungary", "cleveland"}
     with pytest.raises(InputError, match="another SHA-256 than --fingerprint"):
         sign(plan, request, next(iter(keys)))
@@ -219,7 +219,7 @@ def test_a_request_is_signed_only_with_the_key_that_the_site_says_and_nobody_els
     file.write_text(before)
     signed, about, _ = sign(plan, request, heard.lower().removeprefix("sha256:"))
     assert (signed.is_file(), about.subject) == (True, "hungary, client, of hungary")
-    assert known_keys(authority)[heard] == "hungary"
+    assert keys_of_authority(authority)[heard] == "hungary"
 
 
 @pytest.fixture
@@ -298,17 +298,17 @@ def test_a_foreign_certificate_and_a_closed_port_are_told_apart(kits, server, ow
 
 def test_a_site_compares_versions_and_processor_with_the_operators(kits):
     from coterie.base.errors import InputError
-    from coterie.sites.versions import compared, versions
+    from coterie.sites.versions import compare_versions, versions
 
     file = kits / "hungary" / "local" / "versions.json"
-    assert compared(file)[0].startswith("the same as the operator's: coterie")
+    assert compare_versions(file)[0].startswith("the same as the operator's: coterie")
     kept = file.read_text()
     try:
         file.write_text(json.dumps({**versions(), "processor": "other"}))
-        assert "processor is" in compared(file)[1]
+        assert "processor is" in compare_versions(file)[1]
         file.write_text(json.dumps({**versions(), "coterie": "0.0"}))
         with pytest.raises(InputError, match="install the operator's version"):
-            compared(file)
+            compare_versions(file)
     finally:
         file.write_text(kept)
 

@@ -19,10 +19,10 @@ from coterie.data.tables.recipe import describe, moments
 from coterie.sites.allowed import RefusedError
 
 
-def described_as(options):
-    from coterie.sites.tables import described_as
+def description_options(options):
+    from coterie.sites.tables import description_options
 
-    return described_as(options)
+    return description_options(options)
 
 
 ROWS = list(csv.DictReader((FOLDER / "hungary.csv").read_text().splitlines()))
@@ -40,7 +40,7 @@ def table(folder, rows, **columns):
 
 
 def described(hospital):
-    return json.loads(hospital.ask(describe, **described_as(hospital.rows.options))["text"][0])
+    return json.loads(hospital.ask(describe, **description_options(hospital.rows.options))["text"][0])
 
 
 def test_identifiers_never_leave_chosen_or_not(tmp_path):
@@ -48,7 +48,7 @@ def test_identifiers_never_leave_chosen_or_not(tmp_path):
     chosen = {"categorical": ["cp", "restecg", "name", "record_number"]}
     hospital = Hospital(tmp_path, names, data=chosen)
     hospital.say("open", seed=0)
-    said = hospital.ask(describe, **described_as(hospital.rows.options))["text"][0]
+    said = hospital.ask(describe, **description_options(hospital.rows.options))["text"][0]
     assert "Kov" not in said
     assert "1000" not in said
     assert not {"name", "record_number"} & set(json.loads(said)["columns"])
@@ -97,7 +97,7 @@ def test_a_label_to_regress_on_is_summed_and_its_values_stay(tmp_path):
     hospital = Hospital(tmp_path, data={"name": None, "folder": "x", "label": "age", "task": "regression"})
     hospital.begin()
     assert hospital.rows.clients.train.labels.is_floating_point()
-    told = json.loads(hospital.ask(describe, **described_as(hospital.rows.options))["text"][0])
+    told = json.loads(hospital.ask(describe, **description_options(hospital.rows.options))["text"][0])
     assert told["label"]["values"] == []
 
 
@@ -286,7 +286,7 @@ def test_a_changed_cell_is_another_fingerprint(tmp_path):
 
 
 def test_sentences_of_errors_quote_no_cell(tmp_path):
-    from coterie.sites.rows import _answered
+    from coterie.sites.rows import _serve_message
 
     odd = table(tmp_path, ROWS)
     text = (tmp_path / "own.csv").read_text().splitlines()
@@ -296,7 +296,7 @@ def test_sentences_of_errors_quote_no_cell(tmp_path):
     from coterie.contract.wire import decode, encode
 
     message = encode({"do": "open", "seed": 0, "plan": hospital.approved.hash, "run": "r", "serial": 1})
-    reply, about = _answered(message, hospital.rows)
+    reply, about = _serve_message(message, hospital.rows)
     assert "data row 7" in about["error"]
     assert (
         decode(reply)["failed"]

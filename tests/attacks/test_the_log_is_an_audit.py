@@ -22,9 +22,9 @@ class Here:
         self.rows = rows
 
     def ask(self, message):
-        from coterie.sites.rows import _answered
+        from coterie.sites.rows import _serve_message
 
-        reply, about = _answered(message, self.rows)
+        reply, about = _serve_message(message, self.rows)
         return reply, json.loads(json.dumps(about))
 
     def close(self):
@@ -136,12 +136,12 @@ def test_the_log_names_what_an_audit_needs(site):
 
 @pytest.mark.parametrize("change", ["alter", "remove", "insert", "swap"])
 def test_a_changed_log_is_noticed_and_the_line_named(tmp_path, change):
-    from coterie.sites.log import Log, verified
+    from coterie.sites.log import Log, verify_log
 
     log = Log(tmp_path / "log.jsonl")
     for number in range(5):
         Log(log.path).write(ask=number) if number % 2 else log.write(ask=number)
-    assert verified(log.path)[0] == 5
+    assert verify_log(log.path)[0] == 5
     lines = log.path.read_text().splitlines()
     changed = {
         "alter": [*lines[:2], lines[2].replace('"ask": 2', '"ask": 7'), *lines[3:]],
@@ -151,7 +151,7 @@ def test_a_changed_log_is_noticed_and_the_line_named(tmp_path, change):
     }[change]
     log.path.write_text("\n".join(changed))
     with pytest.raises(InputError, match="line 3 does not continue"):
-        verified(log.path)
+        verify_log(log.path)
 
 
 def torn(path):
@@ -166,7 +166,7 @@ def torn(path):
 
 def test_a_line_that_a_power_cut_has_torn_is_named_and_kept_apart(tmp_path, capsys):
     from coterie.cli.main import main
-    from coterie.sites.log import Log, entries, verified
+    from coterie.sites.log import Log, entries, verify_log
 
     path = settings_file(tmp_path).with_name("asks.jsonl")
     torn(path)
@@ -177,7 +177,7 @@ def test_a_line_that_a_power_cut_has_torn_is_named_and_kept_apart(tmp_path, caps
         out = capsys.readouterr().out
         assert said in out
         assert out.count("torn") == 1
-        assert verified(path)[0] == (2 if not written else 3 + written)
+        assert verify_log(path)[0] == (2 if not written else 3 + written)
         Log(path).write(ask=7 + written)
     kept = list(entries(path))
     assert [entry.get("ask") for entry in kept] == [0, 1, None, None, 7, 8, 9]
@@ -185,20 +185,20 @@ def test_a_line_that_a_power_cut_has_torn_is_named_and_kept_apart(tmp_path, caps
 
 
 def test_a_torn_line_that_was_changed_afterwards_is_noticed(tmp_path):
-    from coterie.sites.log import Log, verified
+    from coterie.sites.log import Log, verify_log
 
     path = tmp_path / "asks.jsonl"
     torn(path)
     Log(path).write(ask=3)
-    assert verified(path)[0] == 4
+    assert verify_log(path)[0] == 4
     path.write_text(path.read_text().replace('"ask": 2', '"ask": 7'))
     with pytest.raises(InputError, match="line 3 does not continue"):
-        verified(path)
+        verify_log(path)
 
 
 @pytest.mark.parametrize("room", [0, 30])
 def test_a_log_goes_on_where_a_full_disk_has_stopped_it(tmp_path, room):
-    from coterie.sites.log import Log, verified
+    from coterie.sites.log import Log, verify_log
 
     log = Log(tmp_path / "asks.jsonl")
     log.write(ask=0)
@@ -210,8 +210,8 @@ def test_a_log_goes_on_where_a_full_disk_has_stopped_it(tmp_path, room):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     log.write(ask=2)
-    assert verified(log.path)[0] == (3 if room else 2)
-    assert [size for _, size in verified(log.path).torn] == [room] * bool(room)
+    assert verify_log(log.path)[0] == (3 if room else 2)
+    assert [size for _, size in verify_log(log.path).torn] == [room] * bool(room)
 
 
 def test_a_site_whose_log_cannot_be_written_gives_no_answer(site):

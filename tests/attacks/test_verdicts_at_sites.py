@@ -49,10 +49,10 @@ def runs(tmp_path_factory):
 
 def test_a_verdict_at_sites_is_that_of_one_machine(runs):
     here, there = runs
-    strengths = {d.strength for c in here.clients for d in here.compared.family(c).values()}
+    strengths = {d.strength for c in here.clients for d in here.comparisons.family(c).values()}
     assert strengths == {"shown", "safe", "open"}
     for client in here.clients:
-        mine, theirs = here.compared.family(client), there.compared.family(client)
+        mine, theirs = here.comparisons.family(client), there.comparisons.family(client)
         assert mine.keys() == theirs.keys()
         for key, difference in mine.items():
             assert theirs[key].mean == difference.mean
@@ -62,7 +62,8 @@ def test_a_verdict_at_sites_is_that_of_one_machine(runs):
         assert (one.kind, one.method) == (two.kind, two.method)
         assert one.probability == pytest.approx(two.probability, abs=0.02)
     assert (
-        there.compared.family(None)["fedavg", "loss"].strength == here.compared.family(None)["fedavg", "loss"].strength
+        there.comparisons.family(None)["fedavg", "loss"].strength
+        == here.comparisons.family(None)["fedavg", "loss"].strength
     )
     assert not there.outcomes_missing
 
@@ -75,7 +76,7 @@ def test_sites_tell_an_error_and_a_p_value_of_differences_and_nothing_per_row(ru
     assert compared == {(m, o) for m in ("local", "fedavg", "slow") for o in ("local", "constant") if m != o}
     assert not (there.folder / "outcomes").exists()
     assert not (here.folder / PAIRED).exists()
-    exact = here.compared.outcomes.error("fedavg", "local", "cleveland", "loss")
+    exact = here.comparisons.outcomes.error("fedavg", "local", "cleveland", "loss")
     row = next(r for r in told if (r["client"], r["other"], r["metric"]) == ("cleveland", "local", "loss"))
     assert row["error"] == pytest.approx(exact.error, rel=SAME)
     assert row["error"] != exact.error

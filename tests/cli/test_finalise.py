@@ -111,7 +111,7 @@ def test_the_card_has_the_numbers_of_the_comparison_and_says_so(coterie, run, tm
     assert "A row is called positive from a predicted risk of .500 on." in card
     assert "| a | 60 |" in card
     for metric in ("auc", "loss", "accuracy"):
-        score = results.compared.score("fedavg", "a", metric)
+        score = results.comparisons.score("fedavg", "a", metric)
         assert score is not None
         assert score.mean == pytest.approx(results.mean("fedavg", "a", metric))
         assert score.low < score.mean < score.high
@@ -133,7 +133,9 @@ def test_the_card_says_how_it_serves_as_a_test_at_its_threshold(coterie, run, tm
     assert "| accuracy at .500 |" in card  # as the comparison has it
     results = Results.load(run / "run")
     for at, name in enumerate(("sensitivity", "specificity", "PPV", "NPV")):
-        by_seed = [diagnose(r.risks, r.labels, 0.3)[at] for r in results.compared.outcomes.rows("fedavg", "a").values()]
+        by_seed = [
+            diagnose(r.risks, r.labels, 0.3)[at] for r in results.comparisons.outcomes.rows("fedavg", "a").values()
+        ]
         value, interval = re.search(rf"\| {name} at .300 \| (\S+) \| (.+) \|", card).groups()
         assert float(value) == pytest.approx(sum(by_seed) / len(by_seed), abs=6e-4)
         if name in ("specificity", "PPV"):  # all that are ill are called so, in every seed

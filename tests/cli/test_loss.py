@@ -53,7 +53,7 @@ def test_no_page_calls_it_a_log_loss_or_compares_it_with_one(hinged):
     results = Results.load(hinged / "run")
     assert results.metric_name("loss") == "loss"
     assert np.isnan(load_file(hinged / "run" / "outcomes" / "fedavg-0.safetensors")["constant_loss"]).all()
-    assert all(np.isnan(results.compared.constant(client)).all() for client in results.clients)
+    assert all(np.isnan(results.comparisons.constant(client)).all() for client in results.clients)
 
 
 def test_toml_repeats_it_and_a_changed_file_is_not_resumed(driver, hinged, tmp_path):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import coterie as ct
+from coterie.base.files import read_toml
 from coterie.base.modules import load_object
-from coterie.run.tables import read_tables
 from federations import assert_same_bits, logistic
 
 TOY = '''
@@ -62,7 +62,7 @@ def test_the_command_line_and_toml_take_it(driver, tmp_path):
     asks = (tmp_path / "ours.txt").read_text().splitlines()
     assert asks
     assert (tmp_path / "kept.txt").read_text() == "closed"
-    tables = read_tables(tmp_path / "typed" / "experiment.toml")
+    tables = read_toml(tmp_path / "typed" / "experiment.toml")
     assert tables["engine"] == {"name": "toy.py:Engine", "diary": "ours.txt"}
     again = driver(tmp_path, "run", "typed/experiment.toml", "--out", "again", "--no-report", "--json")
     assert again.status == 0, again.err

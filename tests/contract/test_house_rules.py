@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from benchmarks import duplication
+from benchmarks import duplication, names
 from benchmarks.rooms import FILES, MODULES, SOURCE, arrows, imports, name_of, recorded, room, rooms, trips
 
 import coterie as ct
@@ -343,25 +343,29 @@ def test_a_method_is_short_and_has_its_header(path):
     assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and ast.unparse(n.func) == "super"]
 
 
-# ---- local variables say what they hold
-
-EMPTY_NAMES = {"found", "got", "made", "thing", "things"}
+# ---- names and sentences
 
 
-def empty_names(text: str) -> list[str]:
-    """Variables and parameters whose names tell only that there is a value."""
-    names = []
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.append(node.id)
-        elif isinstance(node, ast.arg):
-            names.append(node.arg)
-    return [name for name in names if name in EMPTY_NAMES]
+def test_names_say_what_they_hold_and_sentences_are_built_when_they_are_shown():
+    hits = [hit for path in FILES for hit in names.find_hits(path.read_text(), path)]
+    for figure, most in zip(names.measure(hits), names.MOST, strict=True):
+        assert figure <= most, "python -m benchmarks.names --verbose lists the places"
 
 
-def test_no_variable_has_an_empty_name():
-    assert empty_names("def f(found):\n    for got, n in found: made: int = n") == ["found", "got", "made"]
-    assert {path: names for path in FILES if (names := empty_names(path.read_text()))} == {}
+def test_names_that_say_nothing_are_found():
+    text = "def told(rest):\n    for found, n in rest: made: int = n\ndef sum_blocks(mean): total = mean"
+    kinds = [kind for kind, _ in names.find_hits(text)]
+    assert {kind: kinds.count(kind) for kind in kinds} == {"functions": 2, "participles": 1, "names": 6, "vague": 3}
+    assert names.measure(names.find_hits(text)) == (50.0, 50.0, 0)
+
+
+@pytest.mark.parametrize(("sentence", "eager"), [("f'{x}'", 1), ("cure(x)", 1), ("'so'", 0), ("sentence", 0)])
+def test_sentences_that_are_built_for_nothing_are_found(sentence, eager):
+    assert names.measure(names.find_hits(f"require(x, {sentence})")).eager == eager
+
+
+def test_lines_of_code_leave_out_docstrings_comments_and_blanks():
+    assert names.code_lines('"""Words.\n\nMore."""\n\n# why\nx = [\n    1,  # here\n]\ndef f():\n    """Do."""\n') == 4
 
 
 # ---- tests know the point of each method

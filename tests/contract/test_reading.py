@@ -13,7 +13,7 @@ from coterie.report.files import summary_rows
 from coterie.report.outcomes import Outcomes
 from coterie.report.results import Results
 from coterie.run.files import WRITER, require_readable, write_json
-from coterie.run.hashes import read_sealed, write_sealed
+from coterie.run.hashes import read_record, write_record
 from coterie.run.history import Run
 from coterie.run.model_files import load_model_file, open_model_file
 
@@ -34,7 +34,7 @@ HOSTILE = {
     "infinite": '{"method": "m", "seed": Infinity, "clients": NaN, "format": 2}',
 }
 READERS = {
-    "sealed": read_sealed,
+    "record_or_none": read_record,
     "summary": summary_rows,
     "notes": lambda path: Results(**{**EMPTY, "folder": path.parent}).failures,
 }
@@ -95,7 +95,7 @@ def test_a_damaged_format_is_known_from_the_seals_of_what_is_complete(tmp_path):
         (tmp_path / "format.json").write_text(damaged)
         with pytest.raises(InputError, match=r"format\.json is damaged"):
             require_readable(tmp_path)
-    write_sealed(tmp_path / "checkpoint" / "local-0" / "done.json", {"files": {}})
+    write_record(tmp_path / "checkpoint" / "local-0" / "done.json", {"files": {}})
     require_readable(tmp_path)
     write_json(tmp_path / "format.json", {**WRITER, "format": 1})
     with pytest.raises(InputError, match="in format 1, but this version reads format 3"):

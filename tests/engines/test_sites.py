@@ -34,7 +34,7 @@ from coterie.run.tables import preset
 from coterie.sites import site as site_module
 from coterie.sites.approval import approve
 from coterie.sites.backend import Sites
-from coterie.sites.log import Log, verified
+from coterie.sites.log import Log, verify_log
 from coterie.sites.server import Remote
 from coterie.sites.settings import read_settings
 from coterie.sites.site import SERVER, Site
@@ -338,7 +338,7 @@ def test_every_ask_is_written_down_at_the_site(ready):
     assert last["rows"] == 2 * 16
     assert last["settings"]["local"]["fields"]["batch_size"] == 16
     assert {"open", "encode", "prepare", "coterie.data.tables.recipe:describe"} <= {e["what"] for e in entries}
-    assert verified(path) == (len(entries), last["chain"], ())
+    assert verify_log(path) == (len(entries), last["chain"], ())
 
 
 def test_no_cell_of_a_table_leaves_a_site(hospitals, tmp_path):

@@ -55,7 +55,11 @@ MUTANTS = {
             "federation.round <= self.mandatory_rounds",
             "federation.round < self.mandatory_rounds",
         ),
-        ("compute/appeal.py", "part.only(with_rows).loss(models[with_rows], part=rows)", "part.only(with_rows).loss(models[with_rows])"),
+        (
+            "compute/appeal.py",
+            "part.only(with_rows).loss(models[with_rows], part=rows)",
+            "part.only(with_rows).loss(models[with_rows])",
+        ),
         ("compute/appeal.py", "replace(cohort.only(positions), round=0)", "cohort.only(positions)"),
         ("compute/appeal.py", "(need - train).clamp(min=0)", "(need - train)"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm, t
 
-from coterie.report.evidence import WORDS, Gain, Mixture, _factored, foresee, share, state, together, vetoed
+from coterie.report.evidence import WORDS, Gain, Mixture, _factor_odd, foresee, share, state, together, vetoes
 
 TAUS = [0.0, *[0.002 * 500 ** (k / 16) for k in range(17)]]
 
@@ -81,7 +81,7 @@ def test_many_clients_agree_with_all_sets_of_odd_clients() -> None:
     """The form for more than 20 clients against the enumeration of every set, for as few as can be enumerated."""
     rng = np.random.default_rng(3)
     y, s = np.array([0.03, 0.05, 0.02, 0.04, 0.03, -0.3, 0.06]), 0.01 + 0.02 * rng.random(7)
-    for posterior, (mean, variance, positive) in zip(_factored(y, s), by_density(y, s, 7), strict=True):
+    for posterior, (mean, variance, positive) in zip(_factor_odd(y, s), by_density(y, s, 7), strict=True):
         assert posterior.mean == pytest.approx(mean, abs=1e-3)
         assert posterior.deviation == pytest.approx(np.sqrt(variance), rel=0.03)
         assert posterior.above(0.0) == pytest.approx(positive, abs=0.003)
@@ -151,9 +151,9 @@ def test_small_clients_together_have_an_error_clustered_by_client() -> None:
 
 
 def test_ranking_vetoes_only_where_it_is_shown_to_suffer() -> None:
-    assert vetoed(Mixture(np.ones(1), np.array([-0.05]), np.array([0.01**2])))
-    assert not vetoed(Mixture(np.ones(1), np.array([-0.005]), np.array([0.001**2])))
-    assert not vetoed(Mixture(np.ones(1), np.array([-0.05]), np.array([0.1**2])))
+    assert vetoes(Mixture(np.ones(1), np.array([-0.05]), np.array([0.01**2])))
+    assert not vetoes(Mixture(np.ones(1), np.array([-0.005]), np.array([0.001**2])))
+    assert not vetoes(Mixture(np.ones(1), np.array([-0.05]), np.array([0.1**2])))
 
 
 def test_rows_that_settle_are_more_where_the_error_is_larger_and_settle_as_often_as_said() -> None:

@@ -55,7 +55,7 @@ def test_the_table_of_a_client_is_the_mean_over_seeds(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path))
     rows = table(results, "cleveland")
     assert [row["method"] for row in rows] == ["local", "fedavg", "meritfed"]
-    seeds = results.compared.outcomes.rows("fedavg", "cleveland").values()
+    seeds = results.comparisons.outcomes.rows("fedavg", "cleveland").values()
     sensitivities = [recall_score(s.labels, s.outputs[:, 0] >= 0) for s in seeds if s.outputs is not None]
     assert float(rows[1]["cells"][0]) == pytest.approx(np.mean(sensitivities), abs=5e-4)
     plain = fake_run.write(tmp_path / "number", {"local": {"a": (1.0,)}}, metrics=("loss",), majority=None)

@@ -210,10 +210,10 @@ def test_many_clients_stay_small(tmp_path: Path) -> None:
 
 
 def test_thinned_keeps_both_ends() -> None:
-    assert figures.thinned(500, 120)[0] == 0
-    assert figures.thinned(500, 120)[-1] == 499
-    assert figures.thinned(3, 120) == [0, 1, 2]
-    assert figures.thinned(1, 120) == [0]
+    assert figures.spread_evenly(500, 120)[0] == 0
+    assert figures.spread_evenly(500, 120)[-1] == 499
+    assert figures.spread_evenly(3, 120) == [0, 1, 2]
+    assert figures.spread_evenly(1, 120) == [0]
 
 
 @pytest.mark.usefixtures("light")

@@ -50,19 +50,19 @@ def test_the_training_mean_is_a_column_in_the_unit_of_the_label(run: tuple[Resul
             errors["mae"].append(float(np.abs(gap).mean()))
             errors["rmse"].append(float(np.sqrt((gap**2).mean())))
         for metric, expected in errors.items():
-            name, scores = results.compared.trivial(client, metric)
+            name, scores = results.comparisons.trivial(client, metric)
             assert name == "training mean"
             assert scores == pytest.approx(expected, rel=1e-5)
     shown = grid(results, "rmse")
     assert shown.columns == ("local", "fedavg", "training mean")
-    assert shown.cells[0][-1].mean == pytest.approx(results.compared.trivial("a", "rmse")[1].mean())
+    assert shown.cells[0][-1].mean == pytest.approx(results.comparisons.trivial("a", "rmse")[1].mean())
     assert shown.cells[-1][-1].mean == pytest.approx(np.mean([row[-1].mean for row in shown.cells[:2]]))
 
 
 def test_r2_is_that_of_scikit_learn(run: tuple[Results, Path]) -> None:
     results, _ = run
     for client in CLIENTS:
-        rows = results.compared.outcomes.rows("fedavg", client)
+        rows = results.comparisons.outcomes.rows("fedavg", client)
         expected = [r2_score(one.labels, one.outputs[:, 0]) for one in rows.values() if one.outputs is not None]
         assert results.values("fedavg", client, "r2") == pytest.approx(expected, rel=1e-5)
     assert grid(results, "r2").title.startswith("R² on test rows (higher is better")
@@ -81,7 +81,7 @@ def test_name_and_unit_of_the_label_stand_where_numbers_do(run: tuple[Results, P
 def test_the_training_mean_is_said_in_the_unit_of_the_label(run: tuple[Results, Path], monkeypatch: Any) -> None:
     results, _ = run
     monkeypatch.setattr(words, "beats_constant", lambda results, client, method: method == "local")
-    error = float(results.compared.trivial("a", "rmse")[1].mean())
+    error = float(results.comparisons.trivial("a", "rmse")[1].mean())
     assert words.constant(results, "a") == (
         f"Always predicting the mean of your training rows has an RMSE of {error:.2f} mmHg. Shown to beat that: local."
     )

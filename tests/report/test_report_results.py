@@ -44,7 +44,7 @@ def test_order_of_methods_is_that_of_the_experiment(tmp_path: Path) -> None:
 
 def test_partial_runs_are_paired_on_common_seeds(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path, skip=[("fedavg", 1), ("local", 3), ("fedavg", 4)]))
-    assert results.finished("fedavg") == 3
+    assert results.seed_count("fedavg") == 3
     assert np.isnan(results.values("fedavg", "hungary", "loss")).tolist() == [False, True, False, False, True]
     got = results.difference("fedavg", "local", "hungary", "loss")
     gaps = (results.values("fedavg", "hungary", "loss") - results.values("local", "hungary", "loss"))[[0, 2]]
@@ -175,8 +175,8 @@ def test_a_threshold_is_a_risk_or_validation(tmp_path: Path, said: object) -> No
 def test_no_interval_leaves_what_a_metric_can_be(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path, noise=0.2))
     for metric, bounds in {"accuracy": (0, 1), "auc": (0, 1), "loss": (0, np.inf)}.items():
-        score = results.compared.score("local", "switzerland", metric)
-        free = results.compared.scored("switzerland", "own", results.values("local", "switzerland", metric), [])
+        score = results.comparisons.score("local", "switzerland", metric)
+        free = results.comparisons.score_of("switzerland", "own", results.values("local", "switzerland", metric), [])
         assert score is not None
         assert free is not None
         assert (score.low, score.high) == tuple(np.clip((free.low, free.high), *bounds))

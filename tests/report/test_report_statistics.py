@@ -10,12 +10,12 @@ from scipy import stats
 
 from coterie.base.errors import InputError
 from coterie.compute.outcomes import Influence, RowError, auc_influence, mean_influence, rmse_influence, row_error
-from coterie.report.statistics import over_clients, paired
+from coterie.report.statistics import compare_pairs, over_clients
 
 
 def test_interval_by_hand() -> None:
     # Differences .1, .2, .3: mean .2, s^2 = .01; J = 3, n_test/n_train = 1/2; t(2, .975) = 4.302653.
-    found = paired([0.6, 0.7, 0.8], [0.5, 0.5, 0.5], 0.5)
+    found = compare_pairs([0.6, 0.7, 0.8], [0.5, 0.5, 0.5], 0.5)
     assert found is not None
     half = 4.302652729911275 * math.sqrt((1 / 3 + 1 / 2) * 0.01)
     assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.2 - half, 0.2 + half))
@@ -28,7 +28,7 @@ def test_interval_by_hand() -> None:
 def test_interval_and_p_against_scipy(seeds: int, ratio: float) -> None:
     rng = np.random.default_rng(seeds)
     a, b = rng.normal(0.8, 0.05, seeds), rng.normal(0.7, 0.05, seeds)
-    found = paired(a, b, ratio)
+    found = compare_pairs(a, b, ratio)
     gaps = a - b
     scale = np.sqrt((1 / seeds + ratio) * gaps.var(ddof=1))
     assert found is not None
@@ -38,7 +38,7 @@ def test_interval_and_p_against_scipy(seeds: int, ratio: float) -> None:
 
 def test_on_fixed_test_rows_it_is_the_paired_t_test() -> None:
     a, b = np.random.default_rng(1).normal(0, 1, (2, 8))
-    found, expected = paired(a, b, 0), stats.ttest_rel(a, b)
+    found, expected = compare_pairs(a, b, 0), stats.ttest_rel(a, b)
     assert found is not None
     assert found.p == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
@@ -46,7 +46,7 @@ def test_on_fixed_test_rows_it_is_the_paired_t_test() -> None:
 
 def test_the_worse_of_seeds_and_rows_counts() -> None:
     a, b = [0.80, 0.81, 0.79, 0.80], [0.92, 0.93, 0.92, 0.94]
-    alone, sure, unsure = (paired(a, b, 0.5, rows) for rows in (None, RowError(0.001, 99), RowError(0.1, 99)))
+    alone, sure, unsure = (compare_pairs(a, b, 0.5, rows) for rows in (None, RowError(0.001, 99), RowError(0.1, 99)))
     assert alone is not None
     assert sure == alone
     assert unsure is not None
@@ -58,25 +58,25 @@ def test_the_worse_of_seeds_and_rows_counts() -> None:
 
 
 def test_seeds_that_repeat_one_measurement_leave_the_rows_to_decide() -> None:
-    same = paired([0.9, 0.9, 0.9], [0.8, 0.8, 0.8], 0, RowError(0.02, 99))
+    same = compare_pairs([0.9, 0.9, 0.9], [0.8, 0.8, 0.8], 0, RowError(0.02, 99))
     assert same is not None
     assert same.p == pytest.approx(2 * stats.t.sf(5, 99))
-    nothing = paired([0.9, 0.8, 0.7], [0.8, 0.7, 0.6], 0.5)
+    nothing = compare_pairs([0.9, 0.8, 0.7], [0.8, 0.7, 0.6], 0.5)
     assert nothing is not None
     assert nothing[1:4] == (None, None, None)
 
 
 def test_seeds_without_a_value_are_left_out() -> None:
     nan = math.nan
-    found = paired([0.1, nan, 0.3, 0.5], [0.0, 0.9, 0.1, nan], 0.5)
-    assert found == paired([0.1, 0.3], [0.0, 0.1], 0.5)
-    assert paired([nan], [0.5], 0.5) is None
+    found = compare_pairs([0.1, nan, 0.3, 0.5], [0.0, 0.9, 0.1, nan], 0.5)
+    assert found == compare_pairs([0.1, 0.3], [0.0, 0.1], 0.5)
+    assert compare_pairs([nan], [0.5], 0.5) is None
 
 
 @pytest.mark.parametrize(("b", "ratio", "words"), [([1.0], 0.5, "one value per seed"), ([1.0, 1.0], -1.0, ">= 0")])
 def test_errors(b: list[float], ratio: float, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        paired([1.0, 2.0], b, ratio)
+        compare_pairs([1.0, 2.0], b, ratio)
 
 
 def test_models_that_were_tried_on_other_rows_cannot_be_compared_row_by_row() -> None:
@@ -87,7 +87,7 @@ def test_models_that_were_tried_on_other_rows_cannot_be_compared_row_by_row() ->
 
 
 def test_in_folds_the_spread_of_repeats_is_no_source_of_error() -> None:
-    found = paired([0.5, 0.9], [0.4, 0.3], None, RowError(0.1, 99))
+    found = compare_pairs([0.5, 0.9], [0.4, 0.3], None, RowError(0.1, 99))
     assert found is not None
     assert found.half_width == pytest.approx(0.1 * stats.t.ppf(0.975, 99))
 
@@ -174,6 +174,34 @@ def test_a_patient_in_all_seeds_is_one_patient() -> None:
     assert apart.error == pytest.approx(once.error / 2)
 
 
+def test_several_rows_of_a_patient_err_together() -> None:
+    """The error of a mean whose rows come in clusters: n_P / (n_P - 1) times the sum of squares of the patients' sums."""
+    rng = np.random.default_rng(3)
+    patient = np.repeat(np.arange(12), [1, 2, 3, 4] * 3)
+    one, two = (rng.normal(0, 1, 12)[patient] + rng.normal(0, 0.1, len(patient)) for _ in range(2))
+    error = row_error([mean_influence(patient, one)], [mean_influence(patient, two)])
+    gap = one - two
+    sums = np.array([(gap[patient == p] - gap.mean()).sum() for p in range(12)])
+    assert error is not None
+    assert error.freedom == 11
+    assert error.error == pytest.approx(math.sqrt(12 / 11 * (sums**2).sum()) / len(gap))
+    assert error.error > 1.3 * gap.std(ddof=1) / math.sqrt(len(gap))  # more than independent rows would have
+
+
+def test_an_auc_of_rows_that_are_repeated_has_the_error_of_the_patients() -> None:
+    rng = np.random.default_rng(4)
+    labels, patients = rng.integers(0, 2, 40), np.arange(40)
+    scores = rng.normal(labels[:, None], 1), rng.normal(0, 1, (40, 1))
+    once = row_error(*[[i] for s in scores if (i := auc_influence(patients, s, labels)) is not None])
+    many = [auc_influence(np.repeat(patients, 5), np.repeat(s, 5, axis=0), np.repeat(labels, 5)) for s in scores]
+    assert once is not None
+    assert all(i is not None for i in many)
+    five = row_error(*[[i] for i in many if i is not None])
+    assert five is not None
+    assert five.freedom == once.freedom
+    assert five.error == pytest.approx(once.error, rel=0.05)
+
+
 def test_an_auc_of_several_classes_is_the_mean_over_classes() -> None:
     rng = np.random.default_rng(3)
     numbers, labels, scores = np.arange(60), rng.integers(0, 3, 60), rng.random((60, 3))
@@ -209,7 +237,7 @@ def test_chance_is_not_called_clear_where_the_plain_t_test_calls_it() -> None:
         picks = np.stack([rng.permutation(150)[:50] for _ in range(seeds)])
         a, b = (one[picks].mean(axis=1) for one in right)
         rows = row_error(*([mean_influence(at, one[at]) for at in picks] for one in right))
-        alone, together = paired(a, b, 0.5), paired(a, b, 0.5, rows)
+        alone, together = compare_pairs(a, b, 0.5), compare_pairs(a, b, 0.5, rows)
         assert alone is not None
         assert together is not None
         seeds_only += alone.excludes_zero

@@ -13,8 +13,8 @@ import pytest
 from coterie.report import words
 from coterie.report.answer import LINES, answer_lines
 from coterie.report.results import Results
-from coterie.report.text import signed
-from coterie.report.verdicts import harmed, helped, verdict
+from coterie.report.text import with_sign
+from coterie.report.verdicts import harming, helping, verdict
 
 Numbers = tuple[float | None, float | None, float | None, float]
 ALONE: Numbers = (0.80, 0.78, 0.80, 0.45)
@@ -39,7 +39,7 @@ def test_the_story_of_the_first_screen(tmp_path: Path) -> None:
     story = words.tell(results)
     swiss = next(c for c in story.clients if c.client == "switzerland")
     assert swiss.name == "Switzerland"
-    assert harmed(results, "switzerland") == ("fedavg",)
+    assert harming(results, "switzerland") == ("fedavg",)
     assert swiss.verdict.method == "meritfed"
     beach = next(c for c in story.clients if c.client == "long-beach")
     assert beach.headline.startswith("Join (")
@@ -49,13 +49,13 @@ def test_the_story_of_the_first_screen(tmp_path: Path) -> None:
 
 def test_auc_decides_only_with_ten_rows_of_each_class(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path))
-    assert results.compared.rarest("switzerland") < 10 <= results.compared.rarest("long-beach")
-    assert results.compared.deciding("switzerland") == ("loss",)
-    assert results.compared.deciding("long-beach") == ("auc", "loss")
+    assert results.comparisons.rarest("switzerland") < 10 <= results.comparisons.rarest("long-beach")
+    assert results.comparisons.deciding("switzerland") == ("loss",)
+    assert results.comparisons.deciding("long-beach") == ("auc", "loss")
     # Without rows the largest share bounds the others: 41 rows of which .8 are of one class.
     bare = Results.load(fake_run.heart(tmp_path / "bare", outcomes=False))
-    assert bare.compared.deciding("switzerland") == ("loss",)
-    assert bare.compared.deciding("long-beach") == ("auc", "loss")
+    assert bare.comparisons.deciding("switzerland") == ("loss",)
+    assert bare.comparisons.deciding("long-beach") == ("auc", "loss")
 
 
 def test_join_names_the_method_and_the_gain(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_join_names_the_method_and_the_gain(tmp_path: Path) -> None:
 def test_without_losses_per_row_there_is_no_verdict(tmp_path: Path) -> None:
     results = load(tmp_path, {"local": ALONE, "fedavg": BETTER}, outcomes=False)
     assert verdict(results, "a").kind == "no verdict"
-    assert helped(results, "a") == ()
+    assert helping(results, "a") == ()
     assert "Losses per patient were not saved, so that there is no verdict." in words.tell(results).caveats
 
 
@@ -146,7 +146,7 @@ def test_ranking_can_veto_a_gain_and_never_win_one(tmp_path: Path) -> None:
 def test_accuracy_illustrates_and_decides_nothing(tmp_path: Path) -> None:
     results = load(tmp_path, {"local": ALONE, "fedavg": (0.60, 0.60, 0.80, 0.45)})
     assert verdict(results, "a").kind == "safe to join"
-    assert harmed(results, "a") == ()
+    assert harming(results, "a") == ()
     found = results.difference("fedavg", "local", "a", "accuracy")
     assert found is not None
     assert found.excludes_zero
@@ -176,11 +176,11 @@ def test_join_then_recalibrate(tmp_path: Path, name: str) -> None:
 
 def test_a_method_is_recalibrated_by_its_settings_and_not_by_its_label(tmp_path: Path) -> None:
     named = load(tmp_path, {"local": ALONE, "fedavg": ALONE, "fedavg+bias": BETTER})
-    assert not named.recalibrated("fedavg+bias")
+    assert not named.recalibrates("fedavg+bias")
     assert not verdict(named, "a").recalibrate
     alone = load(tmp_path / "alone", {"local": ALONE, "ours": BETTER}, tuned={"ours": "fedavg"})
     assert verdict(alone, "a").recalibrate
-    assert alone.untuned("ours") is None
+    assert alone.plain_twin("ours") is None
 
 
 def test_a_join_that_does_not_beat_a_constant_says_so_in_the_same_line(tmp_path: Path) -> None:
@@ -212,13 +212,13 @@ def test_too_few_rows_in_verdicts_and_in_counts(tmp_path: Path, rows: int) -> No
     truth = {m: dict.fromkeys("ab", n) for m, n in {"local": ALONE, "fedavg": WORSE}.items()}
     results = Results.load(fake_run.write(tmp_path, truth, noise=0.0002, n_test={"a": rows, "b": 40}))
     assert say(results, "a").startswith(f"Too few rows to tell: {rows} test rows, ")
-    assert harmed(results, "a") == ()
-    assert harmed(results, "b") == ("fedavg",)
+    assert harming(results, "a") == ()
+    assert harming(results, "b") == ("fedavg",)
     assert words.tell(results).answer[1].startswith("Averaging (fedavg): worse for 1 of 1 (b);")
     said = "Counts leave out 1 client with fewer than 30 test rows, or few of a class; means do not."
     assert said in words.tell(results).caveats
     assert words.numbers(results, "fedavg", None).startswith(
-        f"AUC {signed(results.compared.family('b')['fedavg', 'auc'].mean)}" if rows == 10 else "AUC "
+        f"AUC {with_sign(results.comparisons.family('b')['fedavg', 'auc'].mean)}" if rows == 10 else "AUC "
     )
 
 
@@ -248,7 +248,7 @@ def test_without_local_there_is_no_harm(tmp_path: Path) -> None:
     assert story.answer[0] == "No method trained each client alone, so nothing can be called help or harm."
     assert story.answer[2].startswith("meritfed: accuracy .75")
     assert {v.kind for v in story.verdicts.values()} == {"no verdict"}
-    assert harmed(results, "a") == ()
+    assert harming(results, "a") == ()
 
 
 def test_without_local_a_method_for_few_says_whom_it_serves(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_regression(tmp_path: Path) -> None:
     results = Results.load(fake_run.write(tmp_path / "large", truth, metrics=("loss",), majority=None))
     assert verdict(results, "a").kind == "join"
     assert verdict(results, "b").kind == "stay alone"
-    assert harmed(results, "b") == ("fedavg",)
+    assert harming(results, "b") == ("fedavg",)
     assert "loss −50" in say(results)
     assert "accuracy" not in say(results)
 
@@ -297,7 +297,7 @@ def test_a_client_without_a_defined_metric_is_served_all_the_same(tmp_path: Path
     results = Results.load(
         fake_run.write(tmp_path, {"local": lone, "fedavg": lone}, metrics=("auc", "loss"), majority=None)
     )
-    assert results.served("fedavg") == tuple(everybody)
+    assert results.clients_of("fedavg") == tuple(everybody)
     assert "serves" not in " ".join(words.tell(results).answer)
     assert len(results.extremes("auc", 8)) == 8
 
@@ -401,10 +401,10 @@ def test_the_mean_of_auc_says_over_whom_it_is(tmp_path: Path) -> None:
     results = Results.load(fake_run.heart(tmp_path))
     said = "AUC covers 3 of 4 clients: Switzerland has under 10 test rows of a class."
     assert said in words.tell(results).caveats
-    judged = [results.compared.family(c).get(("meritfed", "auc")) for c in results.clients]
+    judged = [results.comparisons.family(c).get(("meritfed", "auc")) for c in results.clients]
     means = [d.mean for d in judged if d is not None]
     assert len(means) == 3
-    assert results.compared.family(None)["meritfed", "auc"].mean == pytest.approx(sum(means) / 3)
+    assert results.comparisons.family(None)["meritfed", "auc"].mean == pytest.approx(sum(means) / 3)
     everyone = load(tmp_path / "all", {"local": ALONE, "fedavg": BETTER})
     assert not any("AUC covers" in text for text in words.tell(everyone).caveats)
 

@@ -24,12 +24,12 @@ from torch.nn import functional as F
 
 import coterie as ct
 from coterie import data
+from coterie.base.files import read_toml
 from coterie.cli.main import main
 from coterie.compute.metrics import DEFAULT_METRICS
 from coterie.config.registry import METHODS
 from coterie.contract.task import Task
 from coterie.run.experiment import Experiment
-from coterie.run.tables import read_tables
 from federations import fit, logistic
 from torture.apart import command, tried
 
@@ -237,7 +237,7 @@ def settings(rng: random.Random, folder: Path, most: int, until: float) -> Tries
         path.write_text(text)
 
         def read() -> None:
-            experiment = Experiment.from_tables(read_tables(path), "mutated.toml")
+            experiment = Experiment.from_tables(read_toml(path), "mutated.toml")
             check_everything(experiment, experiment.load_data(experiment.run.seeds[0]))
 
         return told(read)

@@ -34,7 +34,7 @@ def test_every_row_has_one_outcome_a_repeat(folder: Path) -> None:
     results = Results.load(folder)
     assert results.seeds == (0,)
     for client, rows in (("cleveland", 303), ("hungary", 294), ("long-beach", 200), ("switzerland", 123)):
-        outcome = results.compared.outcomes.rows("fedavg", client)[0]
+        outcome = results.comparisons.outcomes.rows("fedavg", client)[0]
         assert sorted(outcome.numbers) == list(range(rows))
         assert results.size(client) == rows
         mean = results.mean("fedavg", client, "loss")

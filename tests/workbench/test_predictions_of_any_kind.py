@@ -104,7 +104,7 @@ def test_a_model_that_regresses_on_classes_is_reported_as_such(runs, final, fold
     assert predict(final, folder / "north.csv").classes == ()
     results = Results.load(out)
     assert operating_point(results, "fedavg", "north") is None
-    rows = results.compared.outcomes.rows("fedavg", "north")[0]
+    rows = results.comparisons.outcomes.rows("fedavg", "north")[0]
     assert not rows.classes
     assert rows.squares.mean() == pytest.approx(rows.loss.mean())
     assert {row["majority"] for row in run.summary} == {None}

@@ -101,8 +101,10 @@ def parse_json(text: str, place: str, kind: type[T], cure: str = AGAIN) -> T:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # also an int of more digits than Python reads
         raise InputError(f"{place} cannot be read ({plain(str(error), 100)}); {cure}") from error
-    require(not _is_deep(value), f"{place} has more than {DEEPEST} values within each other; {cure}")
-    require(isinstance(value, kind), f"{place} holds a {type(value).__name__} and not a {kind.__name__}; {cure}")
+    if _is_deep(value):
+        raise InputError(f"{place} has more than {DEEPEST} values within each other; {cure}")
+    if not isinstance(value, kind):
+        raise InputError(f"{place} holds a {type(value).__name__} and not a {kind.__name__}; {cure}")
     return cast("T", value)
 
 
@@ -116,7 +118,8 @@ def json_rows(path: Path, keys: Mapping[str, type[Any]]) -> list[dict[str, Any]]
     rows = read_json(path, list)
     for number, row in enumerate(rows):
         bad = [k for k, kind in keys.items() if not isinstance(row, dict) or not isinstance(row.get(k), kind)]
-        require(not bad, f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; {AGAIN}")
+        if bad:
+            raise InputError(f"{path}, row {number}: {', '.join(bad)} missing or of a wrong type; {AGAIN}")
     return rows
 
 
@@ -145,7 +148,8 @@ def read_text(path: Path, largest: int = LARGEST) -> str:
             raw = _read_blocks(file, largest + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    require(len(raw) <= largest, f"{path} has more than {largest:,} bytes; a file of settings has a few thousand")
+    if len(raw) > largest:
+        raise InputError(f"{path} has more than {largest:,} bytes; a file of settings has a few thousand")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.files import path_exists
 from coterie.base.rng import fork_generators
 
@@ -49,7 +49,8 @@ class _Text(importlib.abc.InspectLoader):
 def load_object(reference: str) -> Any:
     """The object FILE.py:NAME. Raises `InputError` if the file or the name is missing, or the file fails."""
     path, _, name = reference.rpartition(":")
-    require(path_exists(path, Path.is_file), f"there is no file {path!r} (asked for as {reference!r})")
+    if not path_exists(path, Path.is_file):
+        raise InputError(f"there is no file {path!r} (asked for as {reference!r})")
     module = user_module(path)
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]

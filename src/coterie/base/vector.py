@@ -147,7 +147,8 @@ def flatten(model: nn.Module, layout: Layout) -> Tensor:
 
 def unflatten(x: Tensor, layout: Layout) -> dict[str, Tensor]:
     """The named tensors of a vector [d + b], as views."""
-    require(x.shape == (layout.size,), f"a model vector has shape ({layout.size},), got {tuple(x.shape)}")
+    if x.shape != (layout.size,):
+        raise InputError(f"a model vector has shape ({layout.size},), got {tuple(x.shape)}")
     named = {}
     low = 0
     for name, shape in (*layout.parameters, *layout.buffers):

@@ -37,7 +37,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     from coterie.cli.settings import override
     from coterie.run.experiment import Experiment
-    from coterie.run.hashes import refuse_changed
+    from coterie.run.hashes import refuse_change
     from coterie.run.tables import read_experiment
     from coterie.study.layout import is_run
 
@@ -45,7 +45,7 @@ def _run(args: argparse.Namespace) -> int:
     _say_imports(path, args.trust)
     tables = read_experiment(path).tables()
     if args.resume and path.name == "experiment.toml" and is_run(path.parent):
-        refuse_changed(path.parent, path.name)
+        refuse_change(path.parent, path.name)
         tables["run"]["out"] = str(path.parent)
     override(tables, args)
     return _execute(Experiment.from_tables(tables, args.experiment), args)
@@ -53,11 +53,11 @@ def _run(args: argparse.Namespace) -> int:
 
 def _say_imports(path: Path, trusted: list[str]) -> None:
     """Say which Python files an experiment will import. Raises `InputError` for one that came with a run directory."""
+    from coterie.base.files import read_toml
     from coterie.run.files import own_files
-    from coterie.run.tables import read_tables
     from coterie.study.layout import is_run
 
-    own = own_files(read_tables(path))
+    own = own_files(read_toml(path))
     folder = path.resolve().parent
     if path.name == "experiment.toml" or is_run(folder):
         for name in own:
@@ -174,7 +174,7 @@ def _present(
         rows = read_json(folder / "summary.json", list)
         verdicts = {client: verdict(results, client)._asdict() for client in results.clients}
         told = {"folder": str(folder), "predicts": results.predicts, "rows": rows, "verdicts": verdicts}
-        _say(json.dumps({**told, "differences": results.compared.told, "notes": results.notes}, indent=1))
+        _say(json.dumps({**told, "differences": results.comparisons.rows, "notes": results.notes}, indent=1))
         return 0
     if args.tables:
         _say(render(results).rstrip())
@@ -349,21 +349,21 @@ def _finalise(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.card import card
     from coterie.report.results import Results
-    from coterie.report.verdicts import recommended
+    from coterie.report.verdicts import recommend
     from coterie.run.files import safe_name
     from coterie.study.finalise import finalise
 
     run = Path(args.folder)
     _mend(run)
     results = Results.load(run, args.threshold)
-    best = recommended(results, args.client)
+    best = recommend(results, args.client)
     method = args.method or best
     threshold = _threshold(args, results, method)
     out = Path("final") / safe_name(f"{results.title}-{args.client}") if args.out is None else Path(args.out)
     final = finalise(run, out, client=args.client, method=method, threshold=threshold, accept_change=args.accept_change)
     text = card(results, args.client, method, final.rows, threshold, rounds=final.rounds)
     write_atomically(out / "card.md", lambda p: p.write_text(text, encoding="utf-8"))
-    kept = " but those that choose how it is tuned" if results.tuned(method) else ""
+    kept = " but those that choose how it is tuned" if results.tuned_part(method) else ""
     _say(f"model of {method} for {args.client}, trained on all rows{kept}: {out}")
     _say(f"what to expect of it: {out / 'card.md'}")
     for note in final.notes:
@@ -383,7 +383,7 @@ def _threshold(args: argparse.Namespace, results: Results, method: str, seed: in
 def _predict(args: argparse.Namespace) -> int:
     from coterie.base.files import write_atomically
     from coterie.report.results import Results, threshold_of
-    from coterie.report.verdicts import recommended
+    from coterie.report.verdicts import recommend
     from coterie.study.predict import is_final, predict
 
     folder, method, threshold = Path(args.folder), args.method, args.threshold
@@ -394,7 +394,7 @@ def _predict(args: argparse.Namespace) -> int:
         _mend(folder)
         require(args.client is not None, f"say whose model of {folder} answers, with --client")
         results = Results.load(folder, threshold)
-        method = method or recommended(results, args.client)
+        method = method or recommend(results, args.client)
         seed = results.experiment["run"]["seeds"][0] if args.seed is None else args.seed
         threshold = _threshold(args, results, method, seed)
     trust = None if args.trust is None else Path(args.trust)

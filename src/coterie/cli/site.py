@@ -185,11 +185,11 @@ def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _log(args: argparse.Namespace) -> int:
-    from coterie.sites.log import entries, verified
+    from coterie.sites.log import entries, verify_log
 
     path = Path(_settings_of(args.place).log)
     if args.check:
-        log = verified(path)
+        log = verify_log(path)
         for number, size in log.torn:
             _say(f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart")
         _say(f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}")

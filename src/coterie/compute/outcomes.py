@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError, require
 
 __all__ = [
     "CONSTANT",
@@ -44,8 +44,9 @@ Vector = NDArray[np.float64]
 
 
 class Influence(NamedTuple):
-    """What each test row of one seed adds to the error of a metric: `numbers` [R] name the rows, `values` [R]; the fewest rows
-    of a kind that it rests on (all rows; for an AUC those of the rarest class); and the metric itself.
+    """What each test row of one seed adds to the error of a metric: `numbers` [R] name the rows (the patients, where one has
+    several rows), `values` [R]; the fewest of a kind that it rests on (all; for an AUC those of the rarest class); and the
+    metric itself.
     """
 
     numbers: NDArray[np.int64]
@@ -172,21 +173,18 @@ def pair_influences(
 
 
 def mean_influence(numbers: NDArray[np.int64], values: ArrayLike) -> Influence:
-    """Of the mean of `values` [R], such as losses. Infinite errors below two rows."""
-    row_values = np.asarray(values, dtype=float)
-    return Influence(numbers, _centre(row_values), len(row_values), float(row_values.mean()))
+    """Of the mean of `values` [R], such as losses. Infinite errors below two rows, or patients."""
+    losses = np.asarray(values, dtype=float)
+    patients = len(np.unique(numbers))
+    return Influence(numbers, _centre(losses) * _cluster_factor(patients, len(losses)), patients, float(losses.mean()))
 
 
 def rmse_influence(numbers: NDArray[np.int64], squares: ArrayLike) -> Influence:
     """Of the root of the mean of squared errors `squares` [R]."""
-    errors = np.asarray(squares, dtype=float)
-    root = math.sqrt(float(errors.mean()))
-    return Influence(
-        numbers,
-        _centre(errors) / (2 * root) if root else np.zeros(len(errors)),
-        len(errors),
-        root,
-    )
+    of_rows = mean_influence(numbers, squares)
+    root = math.sqrt(of_rows.metric)
+    values = of_rows.values / (2 * root) if root else np.zeros(len(numbers))
+    return Influence(numbers, values, of_rows.fewest, root)
 
 
 def auc_influence(
@@ -198,14 +196,15 @@ def auc_influence(
     With `folds` [R] a row is placed among those of its own fold; folds with one class alone are left out.
     """
     table, classes = np.asarray(scores, dtype=float).reshape(len(numbers), -1), np.asarray(labels)
-    present, counts = np.unique(classes, return_counts=True)
+    present = np.unique(classes)
     if len(present) < 2:
         return None
     columns = {1: table[:, 0]} if table.shape[1] == 1 else {int(c): table[:, int(c)] for c in present}
     fold = np.zeros(len(numbers), dtype=np.int64) if folds is None else np.asarray(folds)
     parts = [_delong(column, classes == c, fold) for c, column in columns.items()]
-    values = np.mean([values for values, _ in parts], axis=0)
-    return Influence(numbers, values, int(counts.min()), float(np.mean([area for _, area in parts])))
+    values = np.mean([values for values, _ in parts], axis=0) * _cluster_factor(len(np.unique(numbers)), len(numbers))
+    fewest = min(len(np.unique(numbers[classes == c])) for c in present)
+    return Influence(numbers, values, fewest, float(np.mean([area for _, area in parts])))
 
 
 def _delong(scores: Vector, positive: NDArray[np.bool_], folds: NDArray[np.int64]) -> tuple[Vector, float]:
@@ -232,6 +231,11 @@ def _centre(values: Vector) -> Vector:
     if count < 2:
         return np.full(count, math.inf)
     return np.asarray((values - values.mean()) / math.sqrt(count * (count - 1)), dtype=float)
+
+
+def _cluster_factor(patients: int, rows: int) -> float:
+    """What turns `_centre` of rows into that of patients who have several: their sums have P - 1 degrees of freedom, not n - 1."""
+    return math.sqrt(patients / (patients - 1) * (rows - 1) / rows) if 1 < patients < rows else 1.0
 
 
 def row_error(a: Sequence[Influence], b: Sequence[Influence]) -> RowError | None:
@@ -264,9 +268,8 @@ def error_by_resampling(a: Sequence[Influence], b: Sequence[Influence], rng: np.
 
 def _by_patient(a: Sequence[Influence], b: Sequence[Influence]) -> Vector:
     """What each patient adds to the mean over seeds of the difference, [patients]; it sums to 0."""
-    require(
-        len(a) == len(b), f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds"
-    )
+    if len(a) != len(b):
+        raise InputError(f"cannot pair {len(a)} seeds with {len(b)}; give both methods' influences of the same seeds")
     require(
         all(np.array_equal(left_side.numbers, right_side.numbers) for left_side, right_side in zip(a, b, strict=True)),
         "two models were not tried on the same test rows, so they cannot be compared row by row; check the run with coterie verify",

@@ -212,11 +212,11 @@ class Workspace:
             self.model.register_forward_hook(lambda module, given, result: _logits(result))
         if not isinstance(outputs, Tensor):
             raise InputError(f"the model returns a {kind}; return one tensor, or an object or dict with 'logits'")
-        require(
-            not outputs.is_complex() and outputs.ndim >= 1 and len(outputs) == rows(inputs),
-            f"the model gives {outputs.dtype} outputs of shape {tuple(outputs.shape)} for inputs of shape {shape}; it must "
-            "give real numbers, one row per row of inputs",
-        )
+        if outputs.is_complex() or outputs.ndim < 1 or len(outputs) != rows(inputs):
+            raise InputError(
+                f"the model gives {outputs.dtype} outputs of shape {tuple(outputs.shape)} for inputs of shape {shape}; it must "
+                "give real numbers, one row per row of inputs"
+            )
         return outputs
 
     def _forward(self, inputs: Inputs) -> Any:

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coterie.base.errors import InputError, cut, require
+from coterie.base.errors import InputError, cut
 from coterie.config.rules import Rule, obey, rule_of
 
 __all__ = ["Kind", "article", "check_hooks", "check_object", "hooks_of", "overrides"]
@@ -108,18 +108,18 @@ def check_hooks(candidate: Any, base: type[Any]) -> None:
     for name in dir(candidate):
         if not (name.startswith("_") or name in hooks or name in fields):
             close = difflib.get_close_matches(name, hooks, n=1, cutoff=_ALIKE)
-            require(not close, f"{class_name}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
+            if close:
+                raise InputError(f"{class_name}.{name} is not a hook of {kind}; did you mean {''.join(close)}?")
     required: Collection[str] = getattr(base, "__abstractmethods__", ())
     missing = [name for name in sorted(required) if not (hasattr(candidate, name) and overrides(candidate, base, name))]
-    require(
-        not missing,
-        f"{class_name} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(candidate))}",
-    )
+    if missing:
+        raise InputError(
+            f"{class_name} has no {' and no '.join(missing)}, so it is not {kind}{_meant(missing, dir(candidate))}"
+        )
     functions = [name for name in hooks if inspect.isfunction(getattr(base, name))]
-    require(
-        bool(required) or any(hasattr(candidate, name) and overrides(candidate, base, name) for name in functions),
-        f"{class_name} has no hook of {kind} and would do nothing; define {', '.join(functions[:-1])} or {functions[-1]}",
-    )
+    if not required and not any(hasattr(candidate, name) and overrides(candidate, base, name) for name in functions):
+        hint = f"define {', '.join(functions[:-1])} or {functions[-1]}"
+        raise InputError(f"{class_name} has no hook of {kind} and would do nothing; {hint}")
     for name, rule in hooks.items():
         if cls is not candidate and rule is not None and hasattr(candidate, name):
             obey(rule, getattr(candidate, name), f"{class_name}.{name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from coterie.base.errors import cut, require
+from coterie.base.errors import InputError, cut, require
 from coterie.config.registry import SAMPLERS
 from coterie.config.rules import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, SIZE, Rule, list_of, optional
 from coterie.config.schema import Flag, InFiles, Units, options, wire_type
@@ -25,7 +25,8 @@ class Steps:
     count: int
 
     def __post_init__(self) -> None:
-        require(self.count >= 1, f"Steps must be at least 1; got {self.count}")
+        if self.count < 1:
+            raise InputError(f"Steps must be at least 1; got {self.count}")
 
 
 @wire_type
@@ -40,7 +41,8 @@ class Epochs:
     count: int
 
     def __post_init__(self) -> None:
-        require(self.count >= 1, f"Epochs must be at least 1; got {self.count}")
+        if self.count < 1:
+            raise InputError(f"Epochs must be at least 1; got {self.count}")
 
 
 @wire_type
@@ -148,14 +150,12 @@ class LocalSGD:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimiser", _optimiser_name(self.optimiser))
-        require(
-            self.sampler is None or callable(getattr(self.sampler, "rows", None)),
-            f"LocalSGD.sampler must be None or a sampler, which has a method rows; got {cut(self.sampler)}",
-        )
-        require(
-            not self.momentum or self.optimiser in ("sgd", "rmsprop"),
-            f"LocalSGD.momentum belongs to sgd and rmsprop; leave it out with {self.optimiser}",
-        )
+        if self.sampler is not None and not callable(getattr(self.sampler, "rows", None)):
+            raise InputError(
+                f"LocalSGD.sampler must be None or a sampler, which has a method rows; got {cut(self.sampler)}"
+            )
+        if self.momentum and self.optimiser not in ("sgd", "rmsprop"):
+            raise InputError(f"LocalSGD.momentum belongs to sgd and rmsprop; leave it out with {self.optimiser}")
 
     def rate(self, round: int) -> float:
         """The learning rate of round `round`."""

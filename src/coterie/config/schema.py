@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_args, get_origin
 
-from coterie.base.errors import InputError, native, nearest, require
+from coterie.base.errors import InputError, native, nearest
 from coterie.config.rules import NUMBER, SIZE, Rule, kinds_of, obey, rule_of
 
 __all__ = [
@@ -142,7 +142,8 @@ class Option(NamedTuple):
     def read(self, key: str, value: Any) -> Any:
         """The value that a file gives under `key`."""
         if self.units is not None:
-            require(SIZE.test(value), f"{key} must be {SIZE.allowed}; got {value!r}")
+            if not SIZE.test(value):
+                raise InputError(f"{key} must be {SIZE.allowed}; got {value!r}")
             return self.units.keys[key](value)
         if self.none and value == self.none:
             return None
@@ -264,12 +265,13 @@ def build(cls: Callable[..., T], table: Mapping[str, Any], where: str, *, named:
     Raises:
         InputError: a key that is unknown (with the nearest spelling) or missing, or a value that is not allowed.
     """
-    require(isinstance(table, Mapping), f"{where} must be a table; got {table!r}")
+    if not isinstance(table, Mapping):
+        raise InputError(f"{where} must be a table; got {table!r}")
     declared = options_of(cls) if dataclasses.is_dataclass(cls) else ()
     keys = [key for option in declared for key in option.keys] if declared else _parameters(cls)
     for key in table:
-        hint = nearest(key, keys) if keys else "it has none"
-        require(keys is None or key in keys, f"{where}: unknown key {key!r}; {hint}")
+        if keys is not None and key not in keys:
+            raise InputError(f"{where}: unknown key {key!r}; {nearest(key, keys) if keys else 'it has none'}")
     try:
         values = _read(declared, table, named or getattr(cls, "__name__", "")) if declared else _tuples(table)
         return cls(**values)
@@ -345,13 +347,15 @@ def _read(declared: tuple[Option, ...], table: Mapping[str, Any], owner: str) ->
     values: dict[str, Any] = {}
     for option in declared:
         present_keys = [key for key in option.keys if key in table]
-        require(len(present_keys) < 2, f"{' and '.join(present_keys)} exclude each other; give one")
+        if len(present_keys) >= 2:
+            raise InputError(f"{' and '.join(present_keys)} exclude each other; give one")
         for key in present_keys:
             values[option.name] = native(option.read(key, table[key]))
             if option.in_files is not None:
                 obey(option.in_files, values[option.name], f"{owner}.{option.name}", spelled=table[key])
         lacking = not present_keys and option.default is MISSING and option.files.said
-        require(not lacking, f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}")
+        if lacking:
+            raise InputError(f"{option.name} is missing; give {option.in_files.allowed if option.in_files else 'it'}")
     return values
 
 

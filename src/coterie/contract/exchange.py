@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError, cut, plain, require, shorten
+from coterie.base.errors import InputError, RunError, cut, plain, shorten
 from coterie.base.vector import Sum, average
 from coterie.contract.engine import Engine
 from coterie.contract.filters import unpack_answer
@@ -161,7 +161,8 @@ class Exchange(Generic[R]):
         shares = torch.tensor([weights[n] for n in replies.clients], dtype=torch.float64)
         vectors = {key: replies.fields[key] for key, kind in self.task.kinds.items() if kind in VECTORS}
         for key, value in vectors.items():
-            require(value.ndim == 2, f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
+            if value.ndim != 2:
+                raise InputError(f"field {key!r} has shape {list(value.shape)}; {_SINGLE}")
         return Average(
             replies,
             {key: average(shares, value) for key, value in vectors.items()},
@@ -194,10 +195,12 @@ class Exchange(Generic[R]):
         if tensor is None:
             rows = self.session.rows = self.session.rows or self.engine.sizes("train")
             return {name: float(rows.get(name, 0)) for name in names}
-        require(tensor.shape == (len(names),), f"weights have shape {tuple(tensor.shape)} for {len(names)} clients")
+        if tensor.shape != (len(names),):
+            raise InputError(f"weights have shape {tuple(tensor.shape)} for {len(names)} clients")
         weights = tensor.tolist()
         valid = all(math.isfinite(w) and w >= 0 for w in weights) and (sum(weights) > 0 or not weights)
-        require(valid, f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}")
+        if not valid:
+            raise InputError(f"weights must be finite numbers >= 0, not all of them 0; got {cut(weights)}")
         return dict(zip(names, weights, strict=True))
 
     # ---- carried

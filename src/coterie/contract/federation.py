@@ -176,7 +176,8 @@ class Federation:
 
     def _check_names(self, names: tuple[str, ...]) -> None:
         twice = [n for n, count in Counter(names).items() if count > 1] if len(set(names)) < len(names) else []
-        require(not twice, f"an ask names {', '.join(twice)} twice; name each client once")
+        if twice:
+            raise InputError(f"an ask names {', '.join(twice)} twice; name each client once")
         addressable = self.session.known = self.session.known or frozenset((*self.everyone, *self.unseen))
         for name in names:
             if name == "server":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 
 __all__ = ["MEMORY_LOST", "NEVER", "ClientState", "Memory", "MemoryView", "of_clients", "owners"]
 
@@ -238,10 +238,8 @@ class MemoryView:
 
     def put(self, key: str, values: Tensor) -> None:
         """Keep `values` [n, ...] for the clients of the cohort; a key has no `/`, which separates the names in a checkpoint."""
-        require(
-            "/" not in key and len(values) == len(self._names),
-            f"memory {key!r} needs a key without '/' and one row per client",
-        )
+        if "/" in key or len(values) != len(self._names):
+            raise InputError(f"memory {key!r} needs a key without '/' and one row per client")
         self._written[key] = values.detach().clone()
         self._looked_at.setdefault(key, set()).update(self._names)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, T
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.rng import Rng
 from coterie.config.hooks import Kind, check_object, overrides
 from coterie.config.rules import one_of
@@ -52,7 +52,8 @@ def as_log(log: Any, called: str, clients: Collection[str]) -> Log:
         raise InputError(f"{called} must return numbers by name as its log; got {cut(log)}")
     for key, value in log.items():
         where = f"{called}: {key!r} of its log"
-        require(key != "weights" or isinstance(value, Mapping), f"{where} must be numbers by client; got {cut(value)}")
+        if key == "weights" and not isinstance(value, Mapping):
+            raise InputError(f"{where} must be numbers by client; got {cut(value)}")
         _check_numbers(value, where)
     weights = log.get("weights", {})
     for shares in [v for v in weights.values() if isinstance(v, Mapping)] or [weights]:

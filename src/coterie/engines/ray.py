@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import coterie
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.loss import RowLoss
 from coterie.compute.shard import Shard
 from coterie.compute.workspace import Workspace
@@ -119,10 +119,8 @@ class RayEngine(Engine):
                 raise InputError(
                     f"an actor cannot be started ({cause}); install the same version of coterie and your modules on every node"
                 ) from error
-            require(
-                version == coterie.__version__,
-                f"a node of the Ray cluster has coterie {version}, this process {coterie.__version__}",
-            )
+            if version != coterie.__version__:
+                raise InputError(f"a node of the Ray cluster has coterie {version}, this process {coterie.__version__}")
 
     def processes(self) -> dict[str, int]:
         """Number of the process in which each client lives."""

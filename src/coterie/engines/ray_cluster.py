@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, RunError, require
+from coterie.base.errors import InputError, RunError
 from coterie.base.loss import RowLoss
 from coterie.base.modules import source_of, user_modules
 from coterie.config.registry import METRICS
@@ -48,7 +48,8 @@ def cluster(actors: int, address: str | None = None) -> Iterator[None]:
         _connect(ray, actors, address)
     try:
         cpus = int(ray.cluster_resources().get("CPU", 0))
-        require(cpus >= actors, f"the Ray cluster has {cpus} CPUs, too few for {actors} actors; set actors = {cpus}")
+        if cpus < actors:
+            raise InputError(f"the Ray cluster has {cpus} CPUs, too few for {actors} actors; set actors = {cpus}")
         if outermost:
             _idle = []
         yield

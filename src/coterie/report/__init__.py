@@ -53,8 +53,8 @@ def say(folder: str | os.PathLike[str], *, tables: bool = False) -> str:
     from coterie.report.table import render
 
     results = load(folder)
-    before = [render(results, colour=False).rstrip(), ""] if tables else []
-    return "\n".join([*before, *answer_lines(results)])
+    tables_lines = [render(results, colour=False).rstrip(), ""] if tables else []
+    return "\n".join([*tables_lines, *answer_lines(results)])
 
 
 def save_html(folder: str | os.PathLike[str]) -> Path:

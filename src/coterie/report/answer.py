@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from coterie.report.grids import MANY
 from coterie.report.results import Results
-from coterie.report.text import count, printable, wrapped
+from coterie.report.text import count, printable, wrap
 from coterie.report.words import Story, facts, named, tell
 
 __all__ = ["LINES", "answer_lines"]
@@ -23,40 +23,40 @@ def answer_lines(results: Results, *, width: int | None = None, ends: Sequence[s
     At most `LINES` lines with those of `ends` (where the report is): notes on the data give way, then clients.
     """
     width = max(NARROWEST, width or shutil.get_terminal_size((80, 24)).columns)
-    story, many = tell(results), len(results.clients) > MANY
-    head = wrapped(f"{printable(results.title)}: {', '.join(facts(results))}", width)
-    head += wrapped(f"Predicts {results.predicts}", width) if results.predicts else []
-    lead = wrapped(story.answer[0], width, "  ")
-    overall = [line for text in story.answer[1:] for line in wrapped(text, width, "  ")]
-    remarks = [line for text in _remarks(results, story) for line in wrapped(text, width, "  ")]
+    story, crowded = tell(results), len(results.clients) > MANY
+    head = wrap(f"{printable(results.title)}: {', '.join(facts(results))}", width)
+    head += wrap(f"Predicts {results.predicts}", width) if results.predicts else []
+    lead = wrap(story.answer[0], width, "  ")
+    overall = [line for text in story.answer[1:] for line in wrap(text, width, "  ")]
+    remarks = [line for text in _remarks(results, story) for line in wrap(text, width, "  ")]
     tail = ["", *ends] if ends else []
-    clients = [_client(one.name, one.headline, one.numbers, width) for one in story.clients]
+    clients = [_client(client.name, client.headline, client.numbers, width) for client in story.clients]
     head += ["", *lead]
     room = LINES - len(head) - len(overall) - len(remarks) - len(tail) - 3
     shown = _fitting(clients, room - 2 * bool(results.notes))
     body = [line for lines in shown for line in lines]
     if len(shown) < len(clients):
-        body += wrapped(f"{count(len(clients) - len(shown), 'client')} more in the report.", width)
-    parts = [head, overall, body] if many else [head, body, overall]
+        body += wrap(f"{count(len(clients) - len(shown), 'client')} more in the report.", width)
+    parts = [head, overall, body] if crowded else [head, body, overall]
     notes = _notes(results, width, LINES - sum(map(len, parts)) - len(remarks) - len(tail) - 3)
-    return [*_spaced([*parts, [*notes, *remarks]]), *tail]
+    return [*_with_gaps([*parts, [*notes, *remarks]]), *tail]
 
 
-def _spaced(parts: Sequence[Sequence[str]]) -> list[str]:
+def _with_gaps(parts: Sequence[Sequence[str]]) -> list[str]:
     """The parts that say something, with an empty line between them."""
     return [line for part in parts if part for line in ("", *part)][1:]
 
 
 def _fitting(clients: Sequence[tuple[list[str], list[str]]], room: int) -> list[list[str]]:
     """The verdicts of as many clients as there is room for, the first one always; with their numbers where these fit, too."""
-    kept: list[tuple[list[str], list[str]]] = []
+    blocks_shown: list[tuple[list[str], list[str]]] = []
     for verdict, numbers in clients:
-        if kept and len(verdict) > room:
+        if blocks_shown and len(verdict) > room:
             break
-        kept.append((verdict, numbers))
+        blocks_shown.append((verdict, numbers))
         room -= len(verdict)
     blocks = []
-    for verdict, numbers in kept:
+    for verdict, numbers in blocks_shown:
         fits = len(numbers) <= room
         blocks.append([*verdict, *numbers] if fits else verdict)
         room -= len(numbers) if fits else 0
@@ -65,12 +65,12 @@ def _fitting(clients: Sequence[tuple[list[str], list[str]]], room: int) -> list[
 
 def _client(name: str, headline: str, numbers: Sequence[str], width: int) -> tuple[list[str], list[str]]:
     """One client: its name beside the verdict, and the numbers that decide."""
-    verdict = wrapped(f"{printable(name):<{NAME - 1}} {headline}", width, " " * NAME)
-    return verdict, [line for text in numbers for line in wrapped(text, width, " " * 6, " " * 4)]
+    verdict = wrap(f"{printable(name):<{NAME - 1}} {headline}", width, " " * NAME)
+    return verdict, [line for text in numbers for line in wrap(text, width, " " * 6, " " * 4)]
 
 
 def _remarks(results: Results, story: Story) -> list[str]:
-    unproven = [c for c in results.clients if results.unproven(c) and not results.compared.small(c)]
+    unproven = [c for c in results.clients if results.unproven(c) and not results.comparisons.small(c)]
     texts = [story.meaning, *story.caveats] if story.meaning else list(story.caveats)
     if unproven:
         texts.insert(0, f"No model is shown to beat a constant prediction at {named(results, unproven)}.")
@@ -81,10 +81,10 @@ def _notes(results: Results, width: int, room: int) -> list[str]:
     """Notes on the data, as many as there is room for."""
     lines: list[str] = []
     for i, note in enumerate(results.notes):
-        one = wrapped(f"note: {printable(note)}", width, "  ")
-        rest = len(results.notes) - i
-        if len(lines) + len(one) + (rest > 1) > room:
-            more = f"{rest} more" if lines else f"{rest} on the data"
+        note_lines = wrap(f"note: {printable(note)}", width, "  ")
+        notes_left = len(results.notes) - i
+        if len(lines) + len(note_lines) + (notes_left > 1) > room:
+            more = f"{notes_left} more" if lines else f"{notes_left} on the data"
             return [*lines, f"note: {more} in the report"] if room > 0 else []
-        lines += one
+        lines += note_lines
     return lines

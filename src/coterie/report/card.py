@@ -31,7 +31,7 @@ def card(
         [f"# {printable(results.title)}: a model for {results.names[client]}"],
         _purpose(results, client, method, threshold),
         _rows(results, client, method, rows, rounds),
-        _expected(results, client, method, threshold),
+        _expectation(results, client, method, threshold),
         _privacy(results),
         [
             "## Use",
@@ -63,15 +63,15 @@ def _purpose(results: Results, client: str, method: str, threshold: float | None
 
 def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], rounds: int) -> list[str]:
     name = f"`{printable(results.folder.name)}`"
-    whole = rounds == results.experiment.get("run", {}).get("rounds", rounds)
+    all_rounds = rounds == results.experiment.get("run", {}).get("rounds", rounds)
     lines = ["## Training", ""]
     alone = method == results.baseline
     rows = {client: rows[client]} if alone and client in rows else rows
-    kept = " but those that choose how the model is tuned" if results.tuned(method) else ""
+    exception = " but those that choose how the model is tuned" if results.tuned_part(method) else ""
     lines.append(
         f"{printable(results.algorithms[method])}, {count(rounds, 'round')},"
-        f" {f'with the settings of the run {name}' if whole else f'after which the run {name} stopped early, with its settings'},"
-        f" on all rows of {results.names[client] if alone else 'all clients'}{kept}:"
+        f" {f'with the settings of the run {name}' if all_rounds else f'after which the run {name} stopped early, with its settings'},"
+        f" on all rows of {results.names[client] if alone else 'all clients'}{exception}:"
     )
     weights = {} if alone else late_shares(results, client, method)
     total = sum(weights.values())
@@ -86,7 +86,7 @@ def _rows(results: Results, client: str, method: str, rows: Mapping[str, int], r
     return lines
 
 
-def _expected(results: Results, client: str, method: str, threshold: float | None) -> list[str]:
+def _expectation(results: Results, client: str, method: str, threshold: float | None) -> list[str]:
     lines = ["## What to expect", ""]
     seeds = count(len(results.seeds), "seed")
     lines.append(
@@ -97,25 +97,25 @@ def _expected(results: Results, client: str, method: str, threshold: float | Non
     half = f" at {number(THRESHOLD)}" if threshold is not None else ""
     for metric in results.metrics:
         called = half if metric in ("accuracy", "balanced_accuracy") else ""
-        score = results.compared.score(method, client, metric)
-        lines += _scored(results.metric_title(metric) + called, score, results.magnitude.get(metric))
+        score = results.comparisons.score(method, client, metric)
+        lines += _score_row(results.metric_title(metric) + called, score, results.magnitude.get(metric))
     chosen = results.threshold == "validation"
     for metric, share in ({} if threshold is None else shares(results, method, client)).items():
         at = "the chosen threshold" if chosen else number(threshold)
-        lines += _scored(f"{results.metric_title(metric)} at {at}", share)
-    others = () if results.own_models(method) else results.clients  # which have the same model
-    compared = [c for c in others or (client,) if results.compared.against_constant(method, c) is not None]
-    few = [c for c in compared if results.compared.small(c)]
-    judged = [c for c in compared if c not in few]
+        lines += _score_row(f"{results.metric_title(metric)} at {at}", share)
+    sharing = () if results.own_models(method) else results.clients  # which have the same model
+    compared = [c for c in sharing or (client,) if results.comparisons.against_constant(method, c) is not None]
+    small = [c for c in compared if results.comparisons.small(c)]
+    judged = [c for c in compared if c not in small]
     unproven = [results.names[c] for c in judged if _no_better(results, c, method)]
     if unproven:
         lines += ["", f"Not shown to be better than a constant prediction at {listing(first_few(unproven, 8))}."]
     elif judged:
-        enough = f" with at least {FEWEST_ROWS} {results.split} rows" if few else ""
-        whom = f"every client{enough}" if others else results.names[client]
+        enough = f" with at least {FEWEST_ROWS} {results.split} rows" if small else ""
+        whom = f"every client{enough}" if sharing else results.names[client]
         lines += ["", f"Shown to be better than a constant prediction at {whom}."]
-    if few:
-        whom = listing(first_few([results.names[c] for c in few], 8))
+    if small:
+        whom = listing(first_few([results.names[c] for c in small], 8))
         enough = f"{FEWEST_ROWS} {results.split} rows"
         lines += [
             "",
@@ -124,7 +124,7 @@ def _expected(results: Results, client: str, method: str, threshold: float | Non
     return lines
 
 
-def _scored(name: str, score: Difference | None, size: float | None = None) -> list[str]:
+def _score_row(name: str, score: Difference | None, size: float | None = None) -> list[str]:
     if score is None:
         return []
     interval = "-" if score.low is None else f"{number(score.low, size)} to {number(score.high, size)}"
@@ -132,16 +132,16 @@ def _scored(name: str, score: Difference | None, size: float | None = None) -> l
 
 
 def _no_better(results: Results, client: str, method: str) -> bool:
-    difference = results.compared.against_constant(method, client)
+    difference = results.comparisons.against_constant(method, client)
     return difference is not None and not (difference.better and difference.excludes_zero)
 
 
 def _privacy(results: Results) -> list[str]:
     filters = [str(f.get("name")) for f in results.experiment.get("filters", []) if isinstance(f, dict)]
-    said = f"Replies passed {listing(filters)} in training." if filters else "No noise was added in training."
+    noise = f"Replies passed {listing(filters)} in training." if filters else "No noise was added in training."
     text = (
         "The folder holds no rows. A model can still tell something of the rows that it was trained on (membership, rare"
         " combinations), and `preprocess.json` holds pooled means, spreads and the names of categories."
-        f" {said} Hand it on only to whom the clients would tell that much."
+        f" {noise} Hand it on only to whom the clients would tell that much."
     )
     return ["## Privacy", "", text]

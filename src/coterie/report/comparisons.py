@@ -20,9 +20,9 @@ from coterie.report.statistics import (
     FEWEST_SEEDS,
     Difference,
     Strength,
+    compare_pairs,
     over_clients,
     over_seeds,
-    paired,
 )
 from coterie.run.files import own_loss
 
@@ -65,9 +65,9 @@ class Comparisons:
 
     def rarest(self, client: str) -> float:
         """Test rows of the rarest class, in the seed that has fewest; an upper bound where only the largest share is known."""
-        known = self.outcomes.rarest(self.results.against or "", client)
-        if known is not None:
-            return known
+        fewest = self.outcomes.rarest(self.results.against or "", client)
+        if fewest is not None:
+            return fewest
         share = self.results.constant(client, "majority")
         share = share[np.isfinite(share)]
         return round((1 - float(share.max())) * self.results.size(client)) if share.size else 0
@@ -78,10 +78,10 @@ class Comparisons:
 
     def deciding(self, client: str | None) -> tuple[str, ...]:
         """The metrics that decide: AUC and log-loss, in regression the RMSE (without one, the loss)."""
-        known = self.results.metrics
+        metrics = self.results.metrics
         if not self.results.classification:
-            return ("rmse",) if "rmse" in known else ("loss",) if "loss" in known else ()
-        return tuple(m for m in ("auc", "loss") if m in known and self._among(client, m))
+            return ("rmse",) if "rmse" in metrics else ("loss",) if "loss" in metrics else ()
+        return tuple(m for m in ("auc", "loss") if m in metrics and self._among(client, m))
 
     @property
     def telling(self) -> str:
@@ -131,8 +131,8 @@ class Comparisons:
         sign = 1 if self.results.higher_is_better(metric) else -1
         scale = self.label_variance if metric == "rmse" else 1.0
         power = 2 if metric == "rmse" else 1
-        one, two = (self._values(m, client, metric) for m in (method, base))
-        gaps = sign * (one**power - two**power) / scale
+        scores, two = (self._values(m, client, metric) for m in (method, base))
+        gaps = sign * (scores**power - two**power) / scale
         gaps = gaps[np.isfinite(gaps)]
         if not gaps.size:
             return None
@@ -145,10 +145,10 @@ class Comparisons:
             mean, error, rows = saved
             mean = sign * mean if self.folds else float(gaps.mean())
             return Gain(mean, math.inf if error is None else error.error, rows, between)
-        error = self._told(method, base, client, metric)
+        error = self._site_error(method, base, client, metric)
         if error is None:
             return None
-        slope = float(np.nanmean(one + two)) / scale if metric == "rmse" else 1.0
+        slope = float(np.nanmean(scores + two)) / scale if metric == "rmse" else 1.0
         return Gain(float(gaps.mean()), slope * error.error, round(self.results.size(client)), between)
 
     def posteriors(self, method: str, metric: str) -> dict[str, Mixture]:
@@ -203,7 +203,7 @@ class Comparisons:
         return self._families[client]
 
     @property
-    def told(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """Every comparison that decides, as a row with its interval and strength; the client of means over clients is None."""
         return [
             {"client": client, "method": method, "metric": metric, **difference._asdict()}
@@ -214,7 +214,7 @@ class Comparisons:
     def _family(self, client: str | None) -> Family:
         base = self.results.baseline
         differences = {
-            (method, metric): self._paired(method, base, client, metric)
+            (method, metric): self._difference_of(method, base, client, metric)
             for method in self.results.federated
             for metric in self.deciding(client)
             if base is not None
@@ -230,13 +230,13 @@ class Comparisons:
     def _of_mean(self, method: str, metric: str) -> Statement | None:
         """What may be said of the mean over clients, by its own error: nothing is borrowed for it."""
         gains = [self.gain(method, c, metric) for c in self._among(None, metric)]
-        known = [g for g in gains if g is not None and math.isfinite(g.error)]
-        if not known or len(known) < len(gains) or not self.enough_seeds:
+        finite = [g for g in gains if g is not None and math.isfinite(g.error)]
+        if not finite or len(finite) < len(gains) or not self.enough_seeds:
             return None
-        mean = float(np.mean([g.estimate for g in known]))
-        spread = math.sqrt(sum(g.spread**2 for g in known)) / len(known)
-        whole = Gain(mean, spread / INFLATION, sum(g.rows for g in known))
-        return state(whole, Mixture(np.ones(1), np.array([mean]), np.array([spread**2])), self.smallest)
+        mean = float(np.mean([g.estimate for g in finite]))
+        spread = math.sqrt(sum(g.spread**2 for g in finite)) / len(finite)
+        mean_gain = Gain(mean, spread / INFLATION, sum(g.rows for g in finite))
+        return state(mean_gain, Mixture(np.ones(1), np.array([mean]), np.array([spread**2])), self.smallest)
 
     def _seeds(self, method: str, client: str | None) -> int:
         names = self.results.clients if client is None else (client,)
@@ -254,30 +254,30 @@ class Comparisons:
         variance = float(np.concatenate(labels).var()) if labels else float(self.results.label().get("scale", 1.0)) ** 2
         return variance or 1.0
 
-    def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
+    def difference(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
         """`method` minus `other`, paired over the seeds that both have, with its strength if it is in a family; None if
         there is none.
         """
-        if other == self.results.baseline and (method, metric) in self.family(client):
+        if rival == self.results.baseline and (method, metric) in self.family(client):
             return self.family(client)[method, metric]
-        return self._paired(method, other, client, metric)
+        return self._difference_of(method, rival, client, metric)
 
     def score(self, method: str, client: str, metric: str) -> Difference | None:
         """A metric itself, as a difference to nothing: its mean over seeds, and the interval over seeds and rows."""
         influences = [rows.influence(metric) for rows in self.outcomes.rows(method, client).values()]
-        return self.scored(client, metric, self._values(method, client, metric), influences)
+        return self.score_of(client, metric, self._values(method, client, metric), influences)
 
-    def scored(
+    def score_of(
         self, client: str, metric: str, values: Vector, influences: Sequence[Influence | None]
     ) -> Difference | None:
         """The same of `values`, one per seed, and of what the rows of each seed add to their error; no metric leaves its bounds."""
         higher = self.results.higher_is_better(metric)
         rows = own_error(influences)
-        score = paired(values, np.zeros(len(values)), self._ratio(client), rows, higher_is_better=higher)
+        score = compare_pairs(values, np.zeros(len(values)), self._ratio(client), rows, higher_is_better=higher)
         if score is None or score.low is None or score.high is None:
             return score
-        known = {**BOUNDS, "log-loss": (0.0, math.inf)}
-        low, high = known.get(self.results.metric_name(metric) if metric == "loss" else metric, (-math.inf, math.inf))
+        bounds = {**BOUNDS, "log-loss": (0.0, math.inf)}
+        low, high = bounds.get(self.results.metric_name(metric) if metric == "loss" else metric, (-math.inf, math.inf))
         return score._replace(low=max(low, score.low), high=min(high, score.high))
 
     def against_constant(self, method: str, client: str) -> Difference | None:
@@ -286,11 +286,11 @@ class Comparisons:
         if not np.isfinite(loss).any() or not self.enough_seeds:
             return None
         ratio = self._ratio(client)
-        return paired(
+        return compare_pairs(
             loss,
             self.constant(client),
             ratio,
-            self._inflated(self._row_error(method, CONSTANT, client, "loss")),
+            self._inflate(self._row_error(method, CONSTANT, client, "loss")),
             higher_is_better=False,
         )
 
@@ -301,9 +301,9 @@ class Comparisons:
         if own_loss(self.results.experiment):
             return self._unknown
         rows = self.outcomes.rows(self.results.against or "", client)
-        known = [float(rows[s].constant.mean()) if s in rows else math.nan for s in self.results.seeds]
+        from_rows = [float(rows[s].constant.mean()) if s in rows else math.nan for s in self.results.seeds]
         from_summary = self.results.constant(client, "majority_loss")
-        return np.where(np.isfinite(from_summary), from_summary, known)
+        return np.where(np.isfinite(from_summary), from_summary, from_rows)
 
     def trivial(self, client: str | None, metric: str) -> tuple[str, Vector]:
         """A prediction without any model, in two words, and what it scores in this metric, one value per seed [seeds]: the
@@ -312,9 +312,9 @@ class Comparisons:
         if client is None:
             names, columns = zip(*(self.trivial(c, metric) for c in self.results.clients), strict=True)
             table = np.stack(columns)
-            known = np.isfinite(table)
+            finite = np.isfinite(table)
             with np.errstate(invalid="ignore", divide="ignore"):
-                return names[0], np.where(known, table, 0).sum(axis=0) / known.sum(axis=0)
+                return names[0], np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
         if self.results.classification:
             if metric == "accuracy":
                 return "largest class", self.results.constant(client, "majority")
@@ -336,12 +336,14 @@ class Comparisons:
                 scores[i] = self.results.label(seed).get("scale", 1.0) * error
         return scores
 
-    def _paired(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
-        rows = self._inflated(self._row_error(method, other, client, metric)) if self._decisive(metric) else None
-        one, two = (self._values(m, client, metric) for m in (method, other))
-        return paired(one, two, self._ratio(client), rows, higher_is_better=self.results.higher_is_better(metric))
+    def _difference_of(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
+        rows = self._inflate(self._row_error(method, rival, client, metric)) if self._decisive(metric) else None
+        scores, two = (self._values(m, client, metric) for m in (method, rival))
+        return compare_pairs(
+            scores, two, self._ratio(client), rows, higher_is_better=self.results.higher_is_better(metric)
+        )
 
-    def _inflated(self, error: RowError | None) -> RowError | None:
+    def _inflate(self, error: RowError | None) -> RowError | None:
         """The error over rows as the rule reckons with it: with folds the models that are compared share rows that they trained on."""
         return error._replace(error=INFLATION * error.error) if error is not None and self.folds else error
 
@@ -366,18 +368,18 @@ class Comparisons:
         split, method = self.results.experiment.get("split"), self.results.against or ""
         fixed = isinstance(split, dict) and (split.get("seed") is not None or split.get("test", "own") != "own")
         names = self.results.clients if client is None else (client,)
-        if fixed or all(self.outcomes.fixed(method, c) for c in names):
+        if fixed or all(self.outcomes.same_rows(method, c) for c in names):
             return 0.0
         n_train, n_test = self.results.size(client, "n_train"), self.results.size(client)
         return n_test / n_train if math.isfinite(n_test) and n_train > 0 else 1.0  # unknown: cautiously
 
-    def _row_error(self, method: str, other: str, client: str | None, metric: str) -> RowError | None:
+    def _row_error(self, method: str, rival: str, client: str | None, metric: str) -> RowError | None:
         if client is None:
-            return over_clients([self._row_error(method, other, c, metric) for c in self._among(None, metric)])
-        return self.outcomes.error(method, other, client, metric) or self._told(method, other, client, metric)
+            return over_clients([self._row_error(method, rival, c, metric) for c in self._among(None, metric)])
+        return self.outcomes.error(method, rival, client, metric) or self._site_error(method, rival, client, metric)
 
-    def _told(self, method: str, other: str, client: str, metric: str) -> RowError | None:
+    def _site_error(self, method: str, rival: str, client: str, metric: str) -> RowError | None:
         """The same as the client's site has told it; the degrees of freedom follow from numbers of rows that are known anyway."""
-        told = self.outcomes.told.get((client, frozenset((method, other)), metric))
+        site_error = self.outcomes.site_errors.get((client, frozenset((method, rival)), metric))
         fewest = self.rarest(client) if metric == "auc" else round(self.results.size(client))
-        return None if told is None or fewest < 2 else RowError(told[0], fewest - 1, told[1])
+        return None if site_error is None or fewest < 2 else RowError(site_error[0], fewest - 1, site_error[1])

@@ -72,16 +72,16 @@ def calibration_error(risks: ArrayLike, labels: ArrayLike) -> float:
     return float(np.abs(gaps).sum() / len(risk))
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
+def _share(part: int, total: int) -> float:
+    return part / total if total else math.nan
 
 
 def thresholds(results: Results, method: str, client: str) -> dict[int, float]:
     """From which risk a row is called positive, by seed; NaN where none could be chosen on validation rows."""
-    said = results.threshold
+    setting = results.threshold
     return {
-        seed: rows.threshold if said == "validation" else float(said)
-        for seed, rows in results.compared.outcomes.rows(method, client).items()
+        seed: rows.threshold if setting == "validation" else float(setting)
+        for seed, rows in results.comparisons.outcomes.rows(method, client).items()
     }
 
 
@@ -109,15 +109,17 @@ def table(results: Results, client: str) -> list[dict[str, Any]]:
     """A row for each method with the measures of a client's test rows, mean over seeds; empty without rows of two classes."""
     rows = []
     for method in results.methods:
-        tested = results.compared.outcomes.rows(method, client)
+        tested = results.comparisons.outcomes.rows(method, client)
         cuts = thresholds(results, method, client)
         diagnoses = [
-            _at(diagnose(one.risks, one.labels, cuts[seed]), cuts[seed])
-            for seed, one in tested.items()
-            if one.risks is not None and one.labels is not None
+            _at(diagnose(rows_of_seed.risks, rows_of_seed.labels, cuts[seed]), cuts[seed])
+            for seed, rows_of_seed in tested.items()
+            if rows_of_seed.risks is not None and rows_of_seed.labels is not None
         ]
         if diagnoses:
-            cells = [number(_mean([one[i] for one in diagnoses])) for i in range(len(Diagnosis._fields))]
+            cells = [
+                number(_mean([rows_of_seed[i] for rows_of_seed in diagnoses])) for i in range(len(Diagnosis._fields))
+            ]
             row = {"method": printable(method), "quiet": method in results.references, "cells": cells}
             rows.append({**row, "threshold": number(_mean(list(cuts.values())))})
     return rows
@@ -129,18 +131,18 @@ def shares(results: Results, method: str, client: str) -> dict[str, Difference]:
     """
     cuts = thresholds(results, method, client)
     influences: dict[str, list[Influence | None]] = {name: [] for name in SHARES}
-    for seed, rows in results.compared.outcomes.rows(method, client).items():
+    for seed, rows in results.comparisons.outcomes.rows(method, client).items():
         if rows.risks is None or rows.labels is None or math.isnan(cuts[seed]):
             return {}
         called, truth = rows.risks >= cuts[seed], rows.labels == 1
         parts = ((called, truth), (~called, ~truth), (truth, called), (~truth, ~called))
-        for name, (part, whole) in zip(SHARES, parts, strict=True):
-            influences[name].append(mean_influence(rows.numbers[whole], part[whole]) if whole.any() else None)
+        for name, (part, total) in zip(SHARES, parts, strict=True):
+            influences[name].append(mean_influence(rows.numbers[total], part[total]) if total.any() else None)
     scores: dict[str, Difference] = {}
     for name, by_seed in influences.items():
-        known = [one for one in by_seed if one is not None]
-        values = np.array([one.metric for one in known])
-        score = results.compared.scored(client, name, values, by_seed) if 0 < len(known) == len(by_seed) else None
+        finite = [influence for influence in by_seed if influence is not None]
+        values = np.array([influence.metric for influence in finite])
+        score = results.comparisons.score_of(client, name, values, by_seed) if 0 < len(finite) == len(by_seed) else None
         scores |= {name: score} if score is not None else {}
     return scores
 
@@ -153,5 +155,5 @@ def _at(diagnosis: Diagnosis, threshold: float) -> Diagnosis:
 
 
 def _mean(values: list[float]) -> float:
-    known = [v for v in values if math.isfinite(v)]
-    return sum(known) / len(known) if known else math.nan
+    finite = [v for v in values if math.isfinite(v)]
+    return sum(finite) / len(finite) if finite else math.nan

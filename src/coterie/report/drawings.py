@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from coterie.report.results import Results
 from coterie.report.statistics import Difference
-from coterie.report.text import listing, printable, signed
+from coterie.report.text import listing, printable, with_sign
 from coterie.report.verdicts import late_shares, whole_percent
 
 __all__ = ["Bar", "Forest", "forest", "network"]
@@ -39,7 +39,7 @@ class Forest(NamedTuple):
 
 def forest(results: Results, client: str | None) -> Forest | None:
     """Every method against training alone in what decides; None if there is nothing to compare."""
-    base, metrics = results.baseline, results.compared.deciding(client)
+    base, metrics = results.baseline, results.comparisons.deciding(client)
     methods = [m for m in results.methods if m != base]
     if base is None or not methods or not metrics:
         return None
@@ -68,15 +68,15 @@ def _bar(difference: Difference | None, reach: float, metric: str, size: float |
     if difference is None:
         return None
     low, high = (difference.mean if v is None else v for v in (difference.low, difference.high))
-    at, left, right = (round(50 + 46 * v / reach, 2) for v in (difference.mean, low, high))
-    known = difference.low is not None
-    interval = f"{signed(difference.low, size)} to {signed(difference.high, size)}" if known else "no interval"
-    mean = signed(difference.mean, size)
+    at, low_end, right = (round(50 + 46 * v / reach, 2) for v in (difference.mean, low, high))
+    bounded = difference.low is not None
+    interval = f"{with_sign(difference.low, size)} to {with_sign(difference.high, size)}" if bounded else "no interval"
+    mean = with_sign(difference.mean, size)
     state = ("good" if difference.sign > 0 else "bad") if difference.sign else "open"
     judged = f", {difference.words}" if difference.sign else ""
-    kept = judged.replace("ly ", "ly\u00a0")  # on one line
-    said = f"{metric} {mean}, 95 % interval {interval}{judged}"
-    return Bar(at, left, right, state, f"{mean} ({interval}){kept}", said)
+    judged_unbroken = judged.replace("ly ", "ly\u00a0")  # on one line
+    sentence = f"{metric} {mean}, 95 % interval {interval}{judged}"
+    return Bar(at, low_end, right, state, f"{mean} ({interval}){judged_unbroken}", sentence)
 
 
 def network(results: Results) -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ def network(results: Results) -> dict[str, Any] | None:
     rows = {c: results.size(c, "n_train") for c in results.clients}
     most = max((r for r in rows.values() if math.isfinite(r)), default=1.0)
     nodes, count = {}, len(results.clients)
-    names = {c: _shortened(results.names[c]) for c in results.clients}
+    names = {c: _shorten(results.names[c]) for c in results.clients}
     middle = RING + 34 + LETTER * max(map(len, names.values()))
     largest = min(28, 0.6 * RING * math.sin(math.pi / count))  # neighbours are two such sines apart
     for i, client in enumerate(results.clients):
@@ -107,7 +107,7 @@ def network(results: Results) -> dict[str, Any] | None:
                     _arrow(nodes[helper], nodes[target], share / total, results.names[helper], results.names[target])
                 )
     strongest = sorted(arrows, key=lambda a: -a["share"])[:6]
-    told = listing([f"{a['helper']} gives {a['target']} {whole_percent(a['share'])}" for a in strongest])
+    sentence = listing([f"{a['helper']} gives {a['target']} {whole_percent(a['share'])}" for a in strongest])
     return {
         "method": printable(method),
         "width": 2 * middle,
@@ -117,11 +117,11 @@ def network(results: Results) -> dict[str, Any] | None:
             for c, (x, y, r) in nodes.items()
         ],
         "arrows": arrows,
-        "label": f"Who helps whom under {printable(method)}: {told or 'nobody gives another 5 % of the weight'}",
+        "label": f"Who helps whom under {printable(method)}: {sentence or 'nobody gives another 5 % of the weight'}",
     }
 
 
-def _shortened(name: str) -> str:
+def _shorten(name: str) -> str:
     """A long name without its middle."""
     return name if len(name) <= LETTERS else f"{name[: LETTERS // 2 - 1]}…{name[-LETTERS // 2 :]}"
 

@@ -31,7 +31,7 @@ __all__ = [
     "share",
     "state",
     "together",
-    "vetoed",
+    "vetoes",
 ]
 
 SMALLEST = 0.01
@@ -149,7 +149,7 @@ def share(gains: Sequence[Gain]) -> list[Mixture]:
         gains: of one method and metric, client by client. A client whose error is 0 tells nothing and must be left out.
     """
     y, s = np.array([g.estimate for g in gains]), np.array([g.spread for g in gains])
-    return _enumerated(y, s) if len(y) <= MOST_ENUMERATED else _factored(y, s)
+    return _enumerate_odd(y, s) if len(y) <= MOST_ENUMERATED else _factor_odd(y, s)
 
 
 def _log_prior_of_taus() -> Vector:
@@ -157,7 +157,7 @@ def _log_prior_of_taus() -> Vector:
     return np.asarray(np.log((edges[2:] - edges[:-2]) / 2) - TAUS**2 / (2 * TAU_SPREAD**2))
 
 
-def _enumerated(y: Vector, s: Vector) -> list[Mixture]:
+def _enumerate_odd(y: Vector, s: Vector) -> list[Mixture]:
     m = len(y)
     most_odd = 0 if m <= 2 else 1 if m <= 5 else 2
     sets = [odd for size in range(most_odd + 1) for odd in combinations(range(m), size)]
@@ -167,8 +167,8 @@ def _enumerated(y: Vector, s: Vector) -> list[Mixture]:
     alike = ~odd
     joint = COMMON_SPREAD**2 * (alike[:, :, None] & alike[:, None, :])  # [sets, m, m]
     eye = np.eye(m)
-    own = np.where(odd[:, None, :], ODD_SPREAD**2, TAUS[None, :, None] ** 2)  # [sets, taus, m]
-    prior = joint[:, None] + own[..., None] * eye
+    own_variance = np.where(odd[:, None, :], ODD_SPREAD**2, TAUS[None, :, None] ** 2)  # [sets, taus, m]
+    prior = joint[:, None] + own_variance[..., None] * eye
     noise = np.outer(s, s) * (CORRELATION + (1 - CORRELATION) * eye)
     total = prior + noise
     inverse = np.linalg.inv(total)
@@ -179,7 +179,7 @@ def _enumerated(y: Vector, s: Vector) -> list[Mixture]:
         - np.linalg.slogdet(total)[1] / 2
         - (solved @ y) / 2
     )
-    weights = _normalised(log_weight.reshape(-1))
+    weights = _normalise(log_weight.reshape(-1))
     means = (prior @ solved[..., None])[..., 0].reshape(-1, m)
     # S - S V^-1 S and not T - T V^-1 T, whose digits cancel where the errors are small.
     variances = np.diag(noise) - np.einsum("ij,stjk,ki->sti", noise, inverse, noise)
@@ -187,7 +187,7 @@ def _enumerated(y: Vector, s: Vector) -> list[Mixture]:
     return [Mixture(weights, means[:, i], variances[:, i]) for i in range(m)]
 
 
-def _factored(y: Vector, s: Vector) -> list[Mixture]:
+def _factor_odd(y: Vector, s: Vector) -> list[Mixture]:
     """For many clients: given tau, the common effect mu and a common error f, clients are independent."""
     m = len(y)
     common_errors = np.linspace(-3, 3, 13)
@@ -211,7 +211,7 @@ def _factored(y: Vector, s: Vector) -> list[Mixture]:
     for i in range(m):
         kinds = _two_kinds(y[i], s[i], tau, mu, f)
         evidence = np.logaddexp(kinds[0][0], kinds[1][0])
-        weights = _normalised(np.concatenate([log_given + weight - evidence for weight, _, _ in kinds]))
+        weights = _normalise(np.concatenate([log_given + weight - evidence for weight, _, _ in kinds]))
         means = np.concatenate([mean for _, mean, _ in kinds])
         variances = np.concatenate([np.broadcast_to(variance, mu.shape) for _, _, variance in kinds])
         posteriors.append(Mixture(weights, means, np.maximum(variances, 1e-14)))
@@ -232,7 +232,7 @@ def _two_kinds(y: float, s: float, tau: Vector, mu: Vector, f: Vector) -> list[t
     return kinds
 
 
-def _normalised(log_weights: Vector) -> Vector:
+def _normalise(log_weights: Vector) -> Vector:
     weights = np.exp(log_weights - log_weights.max())
     return np.asarray(weights / weights.sum())
 
@@ -311,7 +311,7 @@ def _first_word(better: Vector, mean: Vector, safe: Vector, safe_alone: Vector, 
     return np.asarray(np.select(conditions, range(len(conditions)), default=len(conditions)), dtype=np.int64)
 
 
-def vetoed(ranking: Mixture, smallest: float = SMALLEST) -> bool:
+def vetoes(ranking: Mixture, smallest: float = SMALLEST) -> bool:
     """Return True if the AUC is shown to suffer, so that a gain in log-loss is no reason to join."""
     return 1 - ranking.above(0.0) >= CONFIDENT and ranking.mean <= -smallest
 
@@ -339,14 +339,14 @@ def foresee(gain: Gain, posterior: Mixture, smallest: float = SMALLEST, further:
         smallest: the smallest effect of interest.
         further: numbers of rows; by default up to 31 times those it has, until 8 in 10 draws are settled.
     """
-    asked = tuple(further) or tuple(_two_digits(gain.rows * (factor - 1)) for factor in FACTORS)
+    numbers = tuple(further) or tuple(_two_digits(gain.rows * (factor - 1)) for factor in FACTORS)
     heavy = posterior.heaviest(DRAWS)
     generator = np.random.default_rng(0)
     component = generator.choice(len(heavy.weights), DRAWS, p=heavy.weights / heavy.weights.sum())
     theta = heavy.means[component] + np.sqrt(heavy.variances[component]) * generator.standard_normal(DRAWS)
     noise = generator.standard_normal(DRAWS)
     words: dict[int, dict[Word, float]] = {}
-    for rows in asked:
+    for rows in numbers:
         variance = gain.spread**2 * gain.rows / rows
         observed = theta + math.sqrt(variance) * noise
         index = _words_after(gain, heavy, rows, observed, variance, smallest)

@@ -14,7 +14,7 @@ from coterie.report.results import Results
 from coterie.report.series import Curve, Vector
 from coterie.report.text import printable
 
-__all__ = ["data", "thinned"]
+__all__ = ["data", "spread_evenly"]
 
 DOTS = 12
 PANELS = 8
@@ -30,7 +30,7 @@ def data(results: Results, tested: Sequence[str] = ()) -> dict[str, Any]:
         "split": results.split,
         "baseline": results.baseline and printable(results.baseline),
         "other": results.against and printable(results.against),
-        "decides": results.compared.telling,
+        "decides": results.comparisons.telling,
         "methods": _methods(results),
         "metrics": [
             {
@@ -49,10 +49,10 @@ def data(results: Results, tested: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def thinned(length: int, most: int) -> list[int]:
+def spread_evenly(length: int, most: int) -> list[int]:
     """At most `most` of `length` positions, evenly spread, first and last included.
 
-    >>> thinned(9, 3), thinned(2, 3)
+    >>> spread_evenly(9, 3), spread_evenly(2, 3)
     ([0, 4, 8], [0, 1])
     """
     return sorted({round(i) for i in np.linspace(0, length - 1, min(length, most))})
@@ -93,11 +93,11 @@ def _points(results: Results, metric: str) -> dict[str, Any]:
     rows = []
     for method in results.methods:
         by_client = [results.values(method, c, metric) for c in clients]
-        known = [v[np.isfinite(v)] for v in by_client]
-        means = [float(v.mean()) if v.size else math.nan for v in known]
-        spreads = [float(v.std(ddof=1)) if v.size > 1 else math.nan for v in known]
+        finite = [v[np.isfinite(v)] for v in by_client]
+        means = [float(v.mean()) if v.size else math.nan for v in finite]
+        spreads = [float(v.std(ddof=1)) if v.size > 1 else math.nan for v in finite]
         rows.append({"mean": _numbers(means), "std": _numbers(spreads)})
-    named = [results.compared.trivial(c, metric) for c in clients]
+    named = [results.comparisons.trivial(c, metric) for c in clients]
     name, constants = named[0][0], [scores for _, scores in named]
     values = _numbers([float(v[np.isfinite(v)].mean()) if np.isfinite(v).any() else math.nan for v in constants])
     constant = {"name": name, "values": values} if any(v is not None for v in values) else None
@@ -106,13 +106,13 @@ def _points(results: Results, metric: str) -> dict[str, Any]:
 
 def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
     """Differences to `against` with their intervals; None if there is nothing to compare."""
-    other = results.against
-    if other is None or len(results.methods) < 2:
+    rival = results.against
+    if rival is None or len(results.methods) < 2:
         return None
     clients = _clients(results, metric)
     rows: list[dict[str, Any] | None] = []
     for method in results.methods:
-        differences = [results.difference(method, other, c, metric) for c in clients]
+        differences = [results.difference(method, rival, c, metric) for c in clients]
         row = {
             "mean": [_number(d.mean) if d else None for d in differences],
             "low": [_number(d.low) if d else None for d in differences],
@@ -120,9 +120,9 @@ def _gaps(results: Results, metric: str) -> dict[str, Any] | None:
             "verdict": [d.words if d else None for d in differences],
             "shown": [d.sign if d and d.strength == "shown" else 0 for d in differences],
         }
-        rows.append(row if method != other else None)
+        rows.append(row if method != rival else None)
     judged = sum(
-        results.compared.decides(c, metric) for c in results.clients
+        results.comparisons.decides(c, metric) for c in results.clients
     )  # the mean is over them, if there are any
     mean = f"mean of {judged}" if 0 < judged < len(results.clients) else MEAN
     return {"clients": [mean if c is None else results.names[c] for c in clients], "rows": rows}
@@ -153,12 +153,12 @@ def _mean_curve(results: Results, method: str, metric: str) -> Curve | None:
 def _curve(curve: Curve | None) -> dict[str, Any] | None:
     if curve is None:
         return None
-    at = thinned(len(curve.rounds), POINTS)
-    known = np.isfinite(curve.values)
-    count = known.sum(axis=0)
+    at = spread_evenly(len(curve.rounds), POINTS)
+    finite = np.isfinite(curve.values)
+    count = finite.sum(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(known, curve.values, 0).sum(axis=0) / count
-        spread = np.sqrt(np.where(known, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1))
+        mean = np.where(finite, curve.values, 0).sum(axis=0) / count
+        spread = np.sqrt(np.where(finite, (curve.values - mean) ** 2, 0).sum(axis=0) / (count - 1))
     rounds = [int(curve.rounds[i]) for i in at]
     return {"rounds": rounds, "mean": _numbers(mean[at]), "std": _numbers(spread[at])}
 
@@ -167,15 +167,18 @@ def _tests(results: Results, clients: Sequence[str]) -> dict[str, Any]:
     """ROC and reliability by client and method, and the federated method with the lowest loss, which is shown first."""
     panels = []
     for client in clients:
-        tested = [results.compared.outcomes.rows(m, client) for m in results.methods]
+        tested = [results.comparisons.outcomes.rows(m, client) for m in results.methods]
         curves, bins = [roc(rows) for rows in tested], [reliability(rows) for rows in tested]
         if any(bins):
-            told = {"roc": [_columns(one) for one in curves], "bins": [_columns(one) for one in bins]}
-            panels.append({"client": results.names[client], **told})
+            curves_of_client = {
+                "roc": [_columns(curve) for curve in curves],
+                "bins": [_columns(curve) for curve in bins],
+            }
+            panels.append({"client": results.names[client], **curves_of_client})
     order = {m: results.mean(m, None, "loss") for m in results.federated}
     best = min(order, key=lambda m: order[m] if math.isfinite(order[m]) else math.inf, default=None)
-    first = 0 if best is None else results.methods.index(best)
-    return {"grid": _numbers(GRID), "clients": panels, "first": first}
+    shown = 0 if best is None else results.methods.index(best)
+    return {"grid": _numbers(GRID), "clients": panels, "first": shown}
 
 
 def _columns(curve: Roc | Reliability | None) -> dict[str, list[float | None] | None] | None:
@@ -196,7 +199,7 @@ def _weights(results: Results) -> list[dict[str, Any]]:
         if [weights.targets[i] for i in targets] == [weights.clients[i] for i in clients]:  # friends beside each other
             order = order_of(weights.late()[np.ix_(targets, clients)])
             targets, clients = [targets[i] for i in order], [clients[i] for i in order]
-        at = thinned(len(weights.rounds), FRAMES)
+        at = spread_evenly(len(weights.rounds), FRAMES)
         frames = weights.values[np.ix_(at, targets, clients)]
         late = weights.late()[np.ix_(targets, clients)]
         names = {"*": "one model for all", **results.names}

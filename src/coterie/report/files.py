@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.base.errors import InputError
 from coterie.base.files import json_rows
-from coterie.run.files import SUMMARY, unescaped
+from coterie.run.files import SUMMARY, unescape
 
 __all__ = ["Columns", "csv_columns", "number_or_nan", "over_folds", "summary_rows"]
 
@@ -27,10 +27,10 @@ def over_folds(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     folds: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for row in rows:
         folds.setdefault((row["method"], row["seed"], row["client"], row["split"]), []).append(row)
-    return [group[0] if len(group) == 1 else _joined(group) for group in folds.values()]
+    return [group[0] if len(group) == 1 else _join_folds(group) for group in folds.values()]
 
 
-def _joined(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _join_folds(group: Sequence[dict[str, Any]]) -> dict[str, Any]:
     sizes = [row["n"] for row in group]
     joined = {**group[0], "n": sum(sizes), "n_train": sum(row["n_train"] for row in group) / len(group)}
     for key in (
@@ -63,12 +63,12 @@ def csv_columns(path: Path, columns: Columns) -> list[list[Any]]:
         if uneven is not None:
             raise ValueError(f"line {uneven + 2} has {len(rows[uneven])} values for {len(header)} columns")
         by_name = dict(zip(header, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(header, ())
-        return [_converted(name, [*map(unescaped, by_name[name])], convert) for name, convert in columns.items()]
+        return [_convert(name, [*map(unescape, by_name[name])], convert) for name, convert in columns.items()]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(f"{path} cannot be read ({error}); restore it or repeat the run") from error
 
 
-def _converted(name: str, texts: Sequence[str], convert: Callable[[str], Any]) -> list[Any]:
+def _convert(name: str, texts: Sequence[str], convert: Callable[[str], Any]) -> list[Any]:
     try:
         return list(map(convert, texts))
     except ValueError:

@@ -56,7 +56,7 @@ class Grid(NamedTuple):
     cells: tuple[tuple[Cell, ...], ...]
     summary: int
 
-    def turned(self) -> Grid:
+    def transpose(self) -> Grid:
         """Methods as rows and clients as columns, without the budget."""
         keep = len(self.rows) - (self.rows[-1] == BUDGET)
         cells = tuple(zip(*self.cells[:keep], strict=True))
@@ -71,7 +71,7 @@ class Grid(NamedTuple):
 def grid(results: Results, metric: str, clients: Sequence[str] | None = None, *, cost: bool = False) -> Grid:
     """The table of one metric: `clients` (default: all), then rows about all of them; methods, then the baseline."""
     shown = results.clients if clients is None else clients
-    heading, scores = results.compared.trivial(None, metric)
+    heading, scores = results.comparisons.trivial(None, metric)
     constant = bool(np.isfinite(scores).any())
     rows = [(results.names[c], client_row(results, c, metric, constant)) for c in shown]
     summary = len(rows)
@@ -94,18 +94,18 @@ def grid(results: Results, metric: str, clients: Sequence[str] | None = None, *,
 def client_row(results: Results, client: str | None, metric: str, constant: bool) -> tuple[Cell, ...]:
     """One client (None: the mean over all) under every method and, with `constant`, under a prediction without any model."""
     sign = 1 if results.higher_is_better(metric) else -1
-    cells = [_measured(results, m, client, metric) for m in results.methods]
+    cells = [_cell(results, m, client, metric) for m in results.methods]
     choices = [sign * c.mean for c in cells if not c.quiet and math.isfinite(c.mean)]
     size = results.magnitude.get(metric)
     top = number(sign * max(choices), size) if len(choices) > 1 else None
     marked = [c._replace(best=not c.quiet and number(c.mean, size) == top, size=size) for c in cells]
     if not constant:
         return tuple(marked)
-    trivial = _spread(results.compared.trivial(client, metric)[1], quiet=True)
+    trivial = _spread(results.comparisons.trivial(client, metric)[1], quiet=True)
     return (*marked, trivial._replace(std=math.nan, size=size))
 
 
-def _measured(results: Results, method: str, client: str | None, metric: str) -> Cell:
+def _cell(results: Results, method: str, client: str | None, metric: str) -> Cell:
     cell = _spread(results.values(method, client, metric), quiet=method in results.references)
     base = results.baseline
     difference = results.difference(method, base, client, metric) if base and base != method else None
@@ -113,10 +113,10 @@ def _measured(results: Results, method: str, client: str | None, metric: str) ->
 
 
 def _spread(values: Vector, *, quiet: bool) -> Cell:
-    known = values[np.isfinite(values)]
-    if not known.size:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
         return Cell(quiet=quiet)
-    return Cell(float(known.mean()), float(known.std(ddof=1)) if known.size > 1 else math.nan, quiet=quiet)
+    return Cell(float(finite.mean()), float(finite.std(ddof=1)) if finite.size > 1 else math.nan, quiet=quiet)
 
 
 def _standing(results: Results, metric: str, constant: bool) -> list[tuple[str, tuple[Cell, ...]]]:

@@ -40,8 +40,8 @@ class Groups(NamedTuple):
 
     def friends(self, client: str) -> tuple[str, ...]:
         """The other members of its group."""
-        own = next((members for members in self.members if client in members), ())
-        return tuple(c for c in own if c != client)
+        group = next((members for members in self.members if client in members), ())
+        return tuple(c for c in group if c != client)
 
 
 def distances(weights: ArrayLike) -> NDArray[np.float64]:
@@ -50,13 +50,13 @@ def distances(weights: ArrayLike) -> NDArray[np.float64]:
     What a client gives itself says nothing about others and is left out. Profiles are weights in both directions, of which the
     mean is taken, and are compared by their correlation.
     """
-    given = np.asarray(weights, dtype=float).copy()
-    np.fill_diagonal(given, 0.0)
-    both = (given + given.T) / 2
-    np.fill_diagonal(both, both.max(axis=1))  # a client is at least as near to itself as to its nearest
-    centred = both - both.mean(axis=1, keepdims=True)
+    profile = np.asarray(weights, dtype=float).copy()
+    np.fill_diagonal(profile, 0.0)
+    symmetric = (profile + profile.T) / 2
+    np.fill_diagonal(symmetric, symmetric.max(axis=1))  # a client is at least as near to itself as to its nearest
+    centred = symmetric - symmetric.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(centred, axis=1)
-    norms[norms <= 1e-9 * max(1.0, float(both.max()))] = 1.0
+    norms[norms <= 1e-9 * max(1.0, float(symmetric.max()))] = 1.0
     correlation = (centred @ centred.T) / np.outer(norms, norms)
     return np.asarray(np.clip((1 - correlation) / 2, 0, 1), dtype=float)
 
@@ -76,15 +76,15 @@ def split_of(weights: ArrayLike, runs: ArrayLike, folds: int = 0) -> Cut | None:
     cut, strength = _strongest(mean)
     if strength < WEAKEST or not _apart(mean, cut):
         return None
-    same = [np.array_equal(_strongest(one)[0], cut) for one in each]
+    same = [np.array_equal(_strongest(run)[0], cut) for run in each]
     if sum(same) < STABLE * len(same):
         return None
     parts = folds or len(each)
     repeats = each.reshape(-1, parts, members, members)
     noise = (repeats - repeats.mean(axis=1, keepdims=True)).reshape(each.shape)
     scale = np.sqrt((parts - 1) / (parts * len(repeats)))
-    own = np.diag(mean)
-    even = np.where(np.eye(members, dtype=bool), own, ((1 - own) / (members - 1))[:, None])
+    own_weight = np.diag(mean)
+    even = np.where(np.eye(members, dtype=bool), own_weight, ((1 - own_weight) / (members - 1))[:, None])
     generator = np.random.default_rng(0)
     draws = [even + scale * np.tensordot(generator.standard_normal(len(noise)), noise, axes=1) for _ in range(DRAWS)]
     p = (1 + sum(_strongest(draw)[1] >= strength for draw in draws)) / (1 + DRAWS)
@@ -109,9 +109,9 @@ def _strongest(weights: Vector) -> tuple[Cut, float]:
 
 def _strength(weights: Vector, cut: Cut) -> float:
     same = cut[:, None] == cut[None]
-    own = np.diag(weights)
-    inside = (weights * same).sum(axis=1) - own
-    expected = (weights.sum(axis=1) - own) * (same.sum(axis=1) - 1) / (len(cut) - 1)
+    own_weight = np.diag(weights)
+    inside = (weights * same).sum(axis=1) - own_weight
+    expected = (weights.sum(axis=1) - own_weight) * (same.sum(axis=1) - 1) / (len(cut) - 1)
     return float((inside - expected).mean())
 
 

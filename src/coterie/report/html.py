@@ -66,7 +66,7 @@ def write(folder: str | Path, threshold: float | str | None = None) -> Path:
         "number": number,
         "kept": unbroken,
         "quoted": shlex.quote,
-        "labelled": lambda text: _labelled(unbroken(text), labels, markupsafe.Markup("<b>{}</b>{}")),
+        "labelled": lambda text: _set_label(unbroken(text), labels, markupsafe.Markup("<b>{}</b>{}")),
     }
     context = _context(results)
     page = environment.get_template(TEMPLATE).render(
@@ -95,7 +95,7 @@ def _context(results: Results) -> dict[str, Any]:
         "badges": BADGES,
         "predicts": results.predicts,
         "rule": words.RULE,
-        "smallest": number(results.compared.smallest),
+        "smallest": number(results.comparisons.smallest),
         "forests": forests,
         "pictures": {
             c.client: link(forest_picture(c.name, c.headline, plot))
@@ -139,7 +139,7 @@ def _size(results: Results, client: str) -> str:
     parts = [f"{results.size(client):,.0f} {results.split} rows"] if math.isfinite(results.size(client)) else []
     n_train = results.size(client, "n_train")
     parts += [f"{n_train:,.0f} training rows"] if math.isfinite(n_train) and results.split != "train" else []
-    positive = results.compared.outcomes.positive(results.against or "", client)
+    positive = results.comparisons.outcomes.positive(results.against or "", client)
     share = [float(v) for v in results.constant(client, "majority") if math.isfinite(v)]
     if positive is not None:
         parts.append(f"{percent(positive)} {results.positive or 'positive'}")
@@ -159,17 +159,17 @@ def _standing(results: Results, verdicts: dict[str, Verdict]) -> list[dict[str, 
 def _table(results: Results, metric: str) -> dict[str, Any]:
     """One metric: the cells of `grids.grid`."""
     clients = results.clients if len(results.clients) <= ROWS else results.extremes(metric, ROWS)
-    whole = grid(results, metric, clients)
+    table = grid(results, metric, clients)
     rows = []
-    for i, (label, cells) in enumerate(zip(whole.rows, whole.cells, strict=True)):
-        rows.append({"label": label, "cells": cells, "summary": i >= whole.summary})
-    extra = len(whole.columns) - len(results.methods)
+    for i, (label, cells) in enumerate(zip(table.rows, table.cells, strict=True)):
+        rows.append({"label": label, "cells": cells, "summary": i >= table.summary})
+    extra = len(table.columns) - len(results.methods)
     quiet = [m in results.references for m in results.methods] + [True] * extra
     return {
         "metric": metric,
         "name": results.metric_title(metric),
         "better": "higher" if results.higher_is_better(metric) else "lower",
-        "columns": list(zip(whole.columns, quiet, strict=True)),
+        "columns": list(zip(table.columns, quiet, strict=True)),
         "rows": rows,
     }
 
@@ -181,12 +181,12 @@ def _costs(results: Results) -> list[dict[str, Any]]:
     for method, multiple in zip(results.methods, budget(results), strict=True):
         cost, seconds, apart = results.cost(method), results.seconds.get(method), results.own_seconds.get(method)
         rows = [row for c in results.clients for row in results.cells.get((method, c, results.split), {}).values()]
-        own = {bool(row.get("own_model")) for row in rows}
+        own_models = {bool(row.get("own_model")) for row in rows}
         entries.append(
             {
                 "method": printable(method),
                 "algorithm": printable(results.algorithms[method]),
-                "models": "both" if len(own) > 1 else "one per client" if True in own else "one for all",
+                "models": "both" if len(own_models) > 1 else "one per client" if True in own_models else "one for all",
                 "multiple": multiple.text if results.cost_unit else number(None),
                 "gradients": f"{cost:,.0f}" if math.isfinite(cost) else number(None),
                 "bar": round(100 * cost / most, 1) if most > 0 and math.isfinite(cost) else 0,
@@ -229,16 +229,16 @@ def _traffic(results: Results) -> list[dict[str, Any]]:
     ]
 
 
-def _labelled(text: str, labels: list[str], form: Any) -> Any:
+def _set_label(text: str, labels: list[str], form: Any) -> Any:
     """A sentence whose label, if it begins with one, is set in `form`; escaped."""
     lead = next((label for label in labels if text.startswith(label)), "")
     return form.format(lead, text[len(lead) :]) if lead else text
 
 
-def _flat(values: dict[str, Any], before: str = "") -> Any:
+def _flat(values: dict[str, Any], prefix: str = "") -> Any:
     """Key and value of everything in nested dictionaries."""
     for key, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{before}{key}.")
+            yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{before}{key}", json.dumps(value) if isinstance(value, list) else str(value)
+            yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else str(value)

@@ -54,16 +54,20 @@ def roc(tested: Mapping[int, Rows]) -> Roc | None:
     bands of two methods can be compared.
     """
     seeds = [_Sorted.of(rows) for rows in tested.values() if rows.risks is not None]
-    if not seeds or len(seeds) < len(tested) or not all(one.mixed for one in seeds):
+    if not seeds or len(seeds) < len(tested) or not all(rows_of_seed.mixed for rows_of_seed in seeds):
         return None
-    mean = np.mean([_sensitivity(one, np.ones((1, len(one.numbers))))[0] for one in seeds], axis=0)
-    if max(len(one.numbers) for one in seeds) > MOST_ROWS:
+    mean = np.mean(
+        [_sensitivity(rows_of_seed, np.ones((1, len(rows_of_seed.numbers))))[0] for rows_of_seed in seeds], axis=0
+    )
+    if max(len(rows_of_seed.numbers) for rows_of_seed in seeds) > MOST_ROWS:
         return Roc(mean, None, None)
-    patients, places = np.unique(np.concatenate([one.numbers for one in seeds]), return_inverse=True)
+    patients, places = np.unique(np.concatenate([rows_of_seed.numbers for rows_of_seed in seeds]), return_inverse=True)
     generator = np.random.default_rng(0)
     drawn = generator.multinomial(len(patients), np.full(len(patients), 1 / len(patients)), DRAWS)
-    ends = np.cumsum([len(one.numbers) for one in seeds])[:-1]
-    curves = [_sensitivity(one, drawn[:, at]) for one, at in zip(seeds, np.split(places, ends), strict=True)]
+    ends = np.cumsum([len(rows_of_seed.numbers) for rows_of_seed in seeds])[:-1]
+    curves = [
+        _sensitivity(rows_of_seed, drawn[:, at]) for rows_of_seed, at in zip(seeds, np.split(places, ends), strict=True)
+    ]
     means = np.mean(curves, axis=0)
     low, high = np.quantile(means[np.isfinite(means).all(axis=1)], (0.025, 0.975), axis=0)
     return Roc(mean, low, high)
@@ -101,12 +105,12 @@ def _sensitivity(rows: _Sorted, weights: NDArray[np.float64] | NDArray[np.int64]
 
 def reliability(tested: Mapping[int, Rows]) -> Reliability | None:
     """How often what a method predicted for a client came true; None without rows of two classes."""
-    known = [(rows, rows.risks) for rows in tested.values() if rows.risks is not None]
-    if not known:
+    by_seed = [(rows, rows.risks) for rows in tested.values() if rows.risks is not None]
+    if not by_seed:
         return None
-    risks = np.concatenate([risks for _, risks in known])
-    positive = np.concatenate([np.asarray(rows.labels) == 1 for rows, _ in known]).astype(float)
-    numbers = np.concatenate([rows.numbers for rows, _ in known])
+    risks = np.concatenate([risks for _, risks in by_seed])
+    positive = np.concatenate([np.asarray(rows.labels) == 1 for rows, _ in by_seed]).astype(float)
+    numbers = np.concatenate([rows.numbers for rows, _ in by_seed])
     place = np.minimum((risks * BINS).astype(int), BINS - 1)
     bins = [place == i for i in np.unique(place)]
     patients = np.array([len(np.unique(numbers[at])) for at in bins])

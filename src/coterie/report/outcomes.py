@@ -34,7 +34,7 @@ class Outcomes:
         return files
 
     @cached_property
-    def told(self) -> dict[tuple[str, frozenset[str], str], tuple[float, float]]:
+    def site_errors(self) -> dict[tuple[str, frozenset[str], str], tuple[float, float]]:
         """What sites have told of differences between two methods at a client: standard error and p value, by metric."""
         path = self.folder / PAIRED
         keys = {"client": str, "method": str, "other": str, "metric": str, "error": float, "p": float}
@@ -48,7 +48,7 @@ class Outcomes:
         return {}
 
     def of(self, method: str, seed: int) -> dict[str, Rows]:
-        """The rows of each client; empty where nothing was saved (rows at institutions stay there, see `told`)."""
+        """The rows of each client; empty where nothing was saved (rows at institutions stay there, see `site_errors`)."""
         if (method, seed) not in self._read:
             folds: dict[str, list[Rows]] = {}
             for fold, path, clients in self._files.get((method, seed), ()):
@@ -74,41 +74,45 @@ class Outcomes:
         by_seed = {seed: self.of(method, seed).get(client) for seed in self.seeds}
         return {seed: rows for seed, rows in by_seed.items() if rows is not None}
 
-    def fixed(self, method: str, client: str) -> bool:
+    def same_rows(self, method: str, client: str) -> bool:
         """Whether all seeds have the same test rows of this client."""
         numbers = [np.sort(rows.numbers) for rows in self.rows(method, client).values()]
-        return len(numbers) > 1 and all(np.array_equal(numbers[0], other) for other in numbers[1:])
+        return len(numbers) > 1 and all(np.array_equal(numbers[0], later) for later in numbers[1:])
 
     def rarest(self, method: str, client: str) -> int | None:
         """Test rows of the rarest class in the seed that has fewest; None where it is not known."""
         rows = self.rows(method, client)
-        return min(one.rarest for one in rows.values()) if rows else None
+        return min(tested.rarest for tested in rows.values()) if rows else None
 
     def positive(self, method: str, client: str) -> float | None:
         """The share of a client's test rows that are of class 1 of two, mean over seeds; None where it is not known."""
         rows = self.rows(method, client).values()
-        shares = [float((one.labels == 1).mean()) for one in rows if one.labels is not None and one.risks is not None]
+        shares = [
+            float((tested.labels == 1).mean())
+            for tested in rows
+            if tested.labels is not None and tested.risks is not None
+        ]
         return sum(shares) / len(shares) if shares else None
 
-    def gain(self, method: str, other: str, client: str, metric: str) -> tuple[float, RowError | None, int] | None:
+    def gain(self, method: str, rival: str, client: str, metric: str) -> tuple[float, RowError | None, int] | None:
         """The mean over seeds of `method` minus `other`, its error over rows and how many rows there are; None if not known."""
-        pairs = pair_influences(self.rows(method, client), self.rows(other, client), metric)
+        pairs = pair_influences(self.rows(method, client), self.rows(rival, client), metric)
         if not pairs:
             return None
-        numbers = np.unique(np.concatenate([one.numbers for one, _ in pairs]))
-        mean = float(np.mean([one.metric - two.metric for one, two in pairs]))
-        return mean, row_error([one for one, _ in pairs], [two for _, two in pairs]), len(numbers)
+        numbers = np.unique(np.concatenate([influence.numbers for influence, _ in pairs]))
+        mean = float(np.mean([influence.metric - two.metric for influence, two in pairs]))
+        return mean, row_error([influence for influence, _ in pairs], [two for _, two in pairs]), len(numbers)
 
-    def error(self, method: str, other: str, client: str, metric: str) -> RowError | None:
+    def error(self, method: str, rival: str, client: str, metric: str) -> RowError | None:
         """The standard error over rows of the mean over seeds of `method` minus `other` (which may be `CONSTANT`)."""
-        one = self.rows(method, client)
-        two = one if other == CONSTANT else self.rows(other, client)
-        pairs = pair_influences(one, two, metric, constant=other == CONSTANT)
+        tested = self.rows(method, client)
+        two = tested if rival == CONSTANT else self.rows(rival, client)
+        pairs = pair_influences(tested, two, metric, constant=rival == CONSTANT)
         return row_error([a for a, _ in pairs], [b for _, b in pairs])
 
 
 def own_error(influences: Sequence[Influence | None]) -> RowError | None:
     """The standard error over rows of the mean over seeds of a metric itself; None if a seed's is not known."""
-    known = [one for one in influences if one is not None]
-    nothing = [one._replace(values=np.zeros_like(one.values)) for one in known]
-    return row_error(known, nothing) if len(known) == len(influences) else None
+    finite = [influence for influence in influences if influence is not None]
+    nothing = [influence._replace(values=np.zeros_like(influence.values)) for influence in finite]
+    return row_error(finite, nothing) if len(finite) == len(influences) else None

@@ -43,14 +43,14 @@ def _left(column: int) -> float:
     return NAMES + COLUMN * column
 
 
-def _bar(bar: Bar, left: float, y: float) -> str:
+def _bar(bar: Bar, column_left: float, y: float) -> str:
     colour, scale = COLOURS[bar.state], (COLUMN - 20) / 100
-    at, low, high, zero = (round(left + scale * v, 1) for v in (bar.at, bar.low, bar.high, 50))
+    at, low, high, zero = (round(column_left + scale * v, 1) for v in (bar.at, bar.low, bar.high, 50))
     return (
         f'<path d="M{zero} {y}V{y + 20}" stroke="{LINE}" stroke-dasharray="2 2"/>'
         f'<path d="M{low} {y + 10}H{high}" stroke="{colour}" stroke-width="2"/>'
         f'<rect x="{at - 4:.1f}" y="{y + 6}" width="8" height="8" fill="{colour}"/>'
-        + _text(left + 50 * scale, y + 31, bar.text, size=11, anchor="middle", colour=SOFT)
+        + _text(column_left + 50 * scale, y + 31, bar.text, size=11, anchor="middle", colour=SOFT)
     )
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.files import json_rows, path_exists, read_json, read_toml
 from coterie.base.metric_names import PRINTED
 from coterie.report.comparisons import Comparisons
 from coterie.report.files import over_folds, summary_rows
 from coterie.report.series import Curve, History, Vector, Weights, clock_of, history_of, weights_of
 from coterie.report.statistics import Difference
-from coterie.report.text import MISSING, display_names, is_number, label_in_words, percent, printable, rounded
+from coterie.report.text import MISSING, display_names, is_number, label_in_words, percent, printable, short_number
 from coterie.run.files import ALL, METRICS, OBJECT, SUMMARY, YARDSTICKS, higher_is_better, own_loss, require_readable
 
 __all__ = ["THRESHOLD", "Results", "threshold_of"]
@@ -71,9 +71,8 @@ class Results:
         Without a `threshold` that of the experiment's [report] is taken, and .5 if it says none.
         """
         folder = Path(folder)
-        require(
-            path_exists(folder, Path.is_dir), f"there is no run directory {str(folder)!r}; `coterie compare` writes one"
-        )
+        if not path_exists(folder, Path.is_dir):
+            raise InputError(f"there is no run directory {str(folder)!r}; `coterie compare` writes one")
         missing = [f for f in FILES if not (folder / f).is_file()]
         if missing:
             raise InputError(
@@ -81,7 +80,8 @@ class Results:
             )
         require_readable(folder)
         rows = summary_rows(folder / "summary.json")
-        require(bool(rows), f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
+        if not bool(rows):
+            raise InputError(f"{folder / 'summary.json'} holds no results yet; finish the run with --resume")
         experiment = read_toml(folder / "experiment.toml")
         rows = [row for row in rows if row["fold"] != ALL]
         cells: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
@@ -132,21 +132,21 @@ class Results:
         """The method that others are compared with: `baseline`, else the first that is not a reference."""
         return self.baseline or next((m for m in self.methods if m not in self.references), None)
 
-    def tuned(self, method: str) -> str | None:
+    def tuned_part(self, method: str) -> str | None:
         """Which part of this method's model is tuned at each client afterwards, if any."""
         tuning = _entries(self.experiment).get(method, {}).get("personalise")
         return str(tuning.get("part")) if isinstance(tuning, dict) else None
 
-    def recalibrated(self, method: str) -> bool:
+    def recalibrates(self, method: str) -> bool:
         """Whether the bias of this method is tuned at each client afterwards."""
-        return self.tuned(method) == "bias"
+        return self.tuned_part(method) == "bias"
 
     def own_models(self, method: str) -> bool:
         """Whether every client that this method serves has a model of its own."""
-        served = [row for c in self.served(method) for row in self.cells[method, c, self.split].values()]
+        served = [row for c in self.clients_of(method) for row in self.cells[method, c, self.split].values()]
         return all(row.get("own_model") for row in served)
 
-    def untuned(self, method: str) -> str | None:
+    def plain_twin(self, method: str) -> str | None:
         """The method that is the same but for `personalise`, if the run has it."""
         settings = {
             name: {k: v for k, v in entry.items() if k not in ("label", "personalise")}
@@ -172,8 +172,8 @@ class Results:
     def metrics(self) -> tuple[str, ...]:
         """Metrics that have at least one value: the known ones first, then the user's own."""
         rows = [row for (_, _, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
-        own = [k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*SUMMARY, *METRICS}]
-        return tuple(m for m in (*METRICS, *own) if any(_finite(row.get(m)) for row in rows))
+        own_metrics = [k for k in dict.fromkeys(k for row in rows for k in row) if k not in {*SUMMARY, *METRICS}]
+        return tuple(m for m in (*METRICS, *own_metrics) if any(_finite(row.get(m)) for row in rows))
 
     @cached_property
     def classification(self) -> bool:
@@ -219,8 +219,8 @@ class Results:
     def magnitude(self) -> dict[str, float]:
         """How large numbers of each metric in the unit of the label are (the median), which says what digits tell."""
         rows = [row for (*_, split), seeds in self.cells.items() if split == self.split for row in seeds.values()]
-        known = {metric: [row[metric] for row in rows if _finite(row.get(metric))] for metric in ("mae", "rmse")}
-        return {metric: float(np.median(values)) for metric, values in known.items() if values}
+        numbers = {metric: [row[metric] for row in rows if _finite(row.get(metric))] for metric in ("mae", "rmse")}
+        return {metric: float(np.median(values)) for metric, values in numbers.items() if values}
 
     def metric_name(self, metric: str) -> str:
         """How people call a metric."""
@@ -237,13 +237,13 @@ class Results:
     @property
     def gain_name(self) -> str:
         """What a gain is a gain in, for sentences."""
-        return self.metric_name("loss") if self.compared.primary == "loss" else "squared error"
+        return self.metric_name("loss") if self.comparisons.primary == "loss" else "squared error"
 
     def gain_text(self, value: float | None) -> str:
         """A gain without its unit: of log-loss with two digits, of squared error as a share of the variance of the label."""
         if value is None:
             return MISSING
-        text = percent(abs(value)) if self.compared.primary == "rmse" else rounded(abs(value))
+        text = percent(abs(value)) if self.comparisons.primary == "rmse" else short_number(abs(value))
         return f"−{text}" if value < 0 and any(c in "123456789" for c in text) else text
 
     @staticmethod
@@ -272,10 +272,10 @@ class Results:
 
     def _mean_over_clients(self, method: str, metric: str, split: str) -> Vector:
         table = np.stack([self._vector(method, c, metric, split) for c in self.clients])
-        known = np.isfinite(table)
+        finite = np.isfinite(table)
         there = np.array([[s in self.cells.get((method, c, split), {}) for s in self.seeds] for c in self.clients])
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(known, table, 0).sum(axis=0) / known.sum(axis=0)
+            mean = np.where(finite, table, 0).sum(axis=0) / finite.sum(axis=0)
         mean[~there.all(axis=0)] = math.nan
         return np.asarray(mean, dtype=float)
 
@@ -283,11 +283,11 @@ class Results:
         """Mean over the seeds that have a value; NaN if none has."""
         return _mean(self.values(method, client, metric))
 
-    def common(self, method: str, other: str, client: str | None, metric: str) -> tuple[float, float]:
+    def common(self, method: str, rival: str, client: str | None, metric: str) -> tuple[float, float]:
         """Means of two methods over the seeds that both have."""
-        one, two = self.values(method, client, metric), self.values(other, client, metric)
-        both = np.isfinite(one) & np.isfinite(two)
-        return _mean(one[both]), _mean(two[both])
+        scores, two = self.values(method, client, metric), self.values(rival, client, metric)
+        finite = np.isfinite(scores) & np.isfinite(two)
+        return _mean(scores[finite]), _mean(two[finite])
 
     def size(self, client: str | None, key: str = "n") -> float:
         """Rows of a client (`n` evaluated, `n_train` trained on), mean over seeds; `None`: all clients together."""
@@ -321,38 +321,38 @@ class Results:
     def cost_unit(self) -> str | None:
         """The method whose budget counts as 1: fedavg, else the first federated one, else the first."""
         named = [m for m in self.methods if self.algorithms[m] == "fedavg"]
-        known = [m for m in (*named, *self.federated, *self.methods) if self.cost(m) > 0]
-        return known[0] if known else None
+        costly = [m for m in (*named, *self.federated, *self.methods) if self.cost(m) > 0]
+        return costly[0] if costly else None
 
-    def finished(self, method: str) -> int:
+    def seed_count(self, method: str) -> int:
         """Number of seeds for which this method has results."""
         return len({s for c in self.clients for s in self.cells.get((method, c, self.split), {})})
 
     # Comparison
 
     @cached_property
-    def compared(self) -> Comparisons:
+    def comparisons(self) -> Comparisons:
         """The comparisons of this run."""
         return Comparisons(self)
 
     @property
     def outcomes_missing(self) -> bool:
         """Whether the run saved nothing per test row, and no site told how uncertain differences are."""
-        return not self.compared.outcomes.told and not any(
-            self.compared.outcomes.of(m, s) for m in self.methods for s in self.seeds
+        return not self.comparisons.outcomes.site_errors and not any(
+            self.comparisons.outcomes.of(m, s) for m in self.methods for s in self.seeds
         )
 
     def unproven(self, client: str) -> bool:
         """Whether no method but a reference is shown to have a lower loss here than a constant prediction."""
-        differences = [self.compared.against_constant(m, client) for m in self.methods if m not in self.references]
-        known = [d for d in differences if d is not None and d.low is not None]
-        return bool(known) and not any(d.better and d.excludes_zero for d in known)
+        differences = [self.comparisons.against_constant(m, client) for m in self.methods if m not in self.references]
+        bounded = [d for d in differences if d is not None and d.low is not None]
+        return bool(bounded) and not any(d.better and d.excludes_zero for d in bounded)
 
-    def difference(self, method: str, other: str, client: str | None, metric: str) -> Difference | None:
+    def difference(self, method: str, rival: str, client: str | None, metric: str) -> Difference | None:
         """`method` minus `other`, paired over the seeds that both have; None if there is none."""
-        key = (method, other, client, metric)
+        key = (method, rival, client, metric)
         if key not in self._differences:
-            self._differences[key] = self.compared.difference(*key)
+            self._differences[key] = self.comparisons.difference(*key)
         return self._differences[key]
 
     @cached_property
@@ -367,29 +367,29 @@ class Results:
         """
         if len(self.clients) <= amount:
             return self.clients
-        served = [self.served(m) for m in self.federated]
-        few = sorted({c for clients in served if len(clients) <= amount // 4 for c in clients})[: amount // 2]
-        amount -= len(few)
+        served = [self.clients_of(m) for m in self.federated]
+        rarely_served = sorted({c for clients in served if len(clients) <= amount // 4 for c in clients})[: amount // 2]
+        amount -= len(rarely_served)
         sign = 1 if self.higher_is_better(metric) else -1
-        other, rivals = self.against, [m for m in self.federated if m != self.against]
+        baseline, rivals = self.against, [m for m in self.federated if m != self.against]
         gains: list[tuple[bool, float, float, str]] = []
         for client in self.clients:
-            differences = [self.difference(m, other, client, metric) for m in rivals] if other else []
+            differences = [self.difference(m, baseline, client, metric) for m in rivals] if baseline else []
             means = [sign * d.mean for d in differences if d is not None]
-            if not means and other:  # one method only: its lowest and highest values
-                means = [v for v in [sign * self.mean(other, client, metric)] if math.isfinite(v)]
-            if client not in few:
+            if not means and baseline:  # one method only: its lowest and highest values
+                means = [v for v in [sign * self.mean(baseline, client, metric)] if math.isfinite(v)]
+            if client not in rarely_served:
                 reach = (min(means, default=0.0), max(means, default=0.0))
-                gains.append((self.compared.small(client), *reach, client))
+                gains.append((self.comparisons.small(client), *reach, client))
         harmed = [c for *_, c in sorted(gains)[: amount // 2]]
         gaining = [c for *_, c in sorted(gains, key=lambda g: (g[0], -g[2])) if c not in harmed][: amount - len(harmed)]
-        return tuple(c for c in self.clients if c in {*few, *harmed, *gaining})
+        return tuple(c for c in self.clients if c in {*rarely_served, *harmed, *gaining})
 
-    def served_by(self, client: str) -> tuple[str, ...]:
+    def methods_for(self, client: str) -> tuple[str, ...]:
         """The methods that have a model for a client."""
         return tuple(m for m in self.methods if (m, client, self.split) in self.cells)
 
-    def served(self, method: str) -> tuple[str, ...]:
+    def clients_of(self, method: str) -> tuple[str, ...]:
         """The clients that `method` has a model for."""
         return tuple(c for c in self.clients if (method, c, self.split) in self.cells)
 
@@ -429,23 +429,23 @@ class Results:
     def own_seconds(self) -> dict[str, Vector]:
         """Those of them that the methods themselves took, outside of asks; empty for runs that did not tell them apart."""
         with (self.folder / "timing.csv").open(encoding="utf-8") as file:
-            known = "own" in file.readline().strip().split(",")
-        return clock_of(self.folder, "own", self.methods) if known else {}
+            recorded = "own" in file.readline().strip().split(",")
+        return clock_of(self.folder, "own", self.methods) if recorded else {}
 
 
-def threshold_of(said: object) -> float | str:
+def threshold_of(setting: object) -> float | str:
     """The risk from which a row is called positive, as it is said in a file or typed; "validation" stays.
 
     Raises:
         InputError: it is neither "validation" nor between 0 and 1.
     """
     try:
-        value = said if said == "validation" else float(str(said))
+        value = setting if setting == "validation" else float(str(setting))
     except ValueError:
         value = math.nan
     if value == "validation" or (isinstance(value, float) and 0 < value < 1):
         return value
-    raise InputError(f"threshold is {said!r}; give a risk between 0 and 1, say 0.3, or validation")
+    raise InputError(f"threshold is {setting!r}; give a risk between 0 and 1, say 0.3, or validation")
 
 
 def _finite(value: object) -> bool:
@@ -453,8 +453,8 @@ def _finite(value: object) -> bool:
 
 
 def _mean(values: Vector) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else math.nan
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else math.nan
 
 
 def _coinciding(

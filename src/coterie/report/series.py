@@ -29,8 +29,8 @@ class Curve(NamedTuple):
     @classmethod
     def of(cls, series: Mapping[int, Mapping[int, float]]) -> Curve:
         """The curve of seed -> round -> value."""
-        rounds = sorted({at for one in series.values() for at in one})
-        values = [[one.get(at, math.nan) for at in rounds] for _, one in sorted(series.items())]
+        rounds = sorted({at for values_by_round in series.values() for at in values_by_round})
+        values = [[values_by_round.get(at, math.nan) for at in rounds] for _, values_by_round in sorted(series.items())]
         table = np.array(values, dtype=float)
         return cls(np.array(rounds, dtype=np.int64), np.where(np.isfinite(table), table, math.nan))
 
@@ -102,31 +102,31 @@ def weights_of(folder: Path, methods: Sequence[str], clients: Sequence[str]) -> 
     return {m: _weights(rows[m], clients) for m in methods if m in rows}
 
 
-def _weights(rows: list[tuple[tuple[int, str], int, str, str, float]], known: Sequence[str]) -> Weights:
+def _weights(rows: list[tuple[tuple[int, str], int, str, str, float]], names: Sequence[str]) -> Weights:
     runs, rounds, targets, clients, weights = zip(*rows, strict=True)
     axes = (
         sorted(set(runs)),
         sorted(set(rounds)),
-        _ordered(set(targets), known),
-        _ordered({*clients, *known}, known),
+        _in_order(set(targets), names),
+        _in_order({*clients, *names}, names),
     )
     places = [{key: i for i, key in enumerate(axis)} for axis in axes]
     s, r, t, c = (
         np.array([place[k] for k in keys]) for place, keys in zip(places, (runs, rounds, targets, clients), strict=True)
     )
     table = np.zeros([len(axis) for axis in axes])
-    seen = np.zeros(table.shape[:3], dtype=bool)
+    present = np.zeros(table.shape[:3], dtype=bool)
     value = np.nan_to_num(np.array(weights, dtype=float), nan=0.0, posinf=0.0, neginf=0.0)
     np.add.at(table, (s, r, t, c), value)  # a client that did not take part has weight 0
-    seen[s, r, t] = True
-    mean = table.sum(axis=0) / np.maximum(seen.sum(axis=0), 1)[:, :, None]
+    present[s, r, t] = True
+    mean = table.sum(axis=0) / np.maximum(present.sum(axis=0), 1)[:, :, None]
     numbers = np.array(axes[1], dtype=np.int64)
     late = numbers >= (numbers[0] + numbers[-1]) / 2
-    late_of_runs = table[:, late].sum(axis=1) / np.maximum(seen[:, late].sum(axis=1), 1)[:, :, None]
+    late_of_runs = table[:, late].sum(axis=1) / np.maximum(present[:, late].sum(axis=1), 1)[:, :, None]
     return Weights(numbers, tuple(axes[2]), tuple(axes[3]), mean, tuple(axes[0]), late_of_runs)
 
 
-def _ordered(names: set[str], clients: Sequence[str]) -> list[str]:
+def _in_order(names: set[str], clients: Sequence[str]) -> list[str]:
     """`*`, then clients in their order, then names that are no clients."""
     order = {c: i for i, c in enumerate(("*", *clients))}
     return sorted(names, key=lambda name: (order.get(name, len(order)), name))

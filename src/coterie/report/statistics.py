@@ -1,6 +1,6 @@
 """Differences of two methods and their 95 % intervals; what a client should do follows from `coterie.report.evidence`.
 
-A difference has two sources of chance, and its interval is that of the worse of the two (`paired`):
+A difference has two sources of chance, and its interval is that of the worse of the two (`compare_pairs`):
 
 - *seeds*: without folds every seed draws a new split and trains anew. Their test rows overlap, so that the plain paired t test
   takes repetition for evidence. Nadeau and Bengio ("Inference for the generalization error", Machine Learning 52, 2003, section
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.compute.outcomes import RowError, student
 
 __all__ = [
@@ -27,9 +27,9 @@ __all__ = [
     "FEWEST_SEEDS",
     "Difference",
     "Strength",
+    "compare_pairs",
     "over_clients",
     "over_seeds",
-    "paired",
 ]
 
 FEWEST_SEEDS = 3
@@ -87,7 +87,7 @@ class Difference(NamedTuple):
         }[self.strength]
 
 
-def paired(
+def compare_pairs(
     a: ArrayLike,
     b: ArrayLike,
     ratio: float | None,
@@ -108,20 +108,22 @@ def paired(
     Raises:
         InputError: `a` and `b` have different lengths, or `ratio` is negative.
 
-    >>> paired([0.80, 0.81, 0.79, 0.80], [0.92, 0.93, 0.92, 0.94], 0.5).excludes_zero
+    >>> compare_pairs([0.80, 0.81, 0.79, 0.80], [0.92, 0.93, 0.92, 0.94], 0.5).excludes_zero
     True
-    >>> paired([0.80, 0.91, 0.79, 0.99], [0.82, 0.90, 0.85, 0.94], 0.5).excludes_zero
+    >>> compare_pairs([0.80, 0.91, 0.79, 0.99], [0.82, 0.90, 0.85, 0.94], 0.5).excludes_zero
     False
     """
-    one, two = np.atleast_1d(np.asarray(a, dtype=float)), np.atleast_1d(np.asarray(b, dtype=float))
-    require(one.shape == two.shape, f"cannot pair {one.shape} results with {two.shape}; give one value per seed")
-    require(ratio is None or ratio >= 0, f"{ratio} test rows for each training row; give a number >= 0")
-    gaps = one - two
+    scores, two = np.atleast_1d(np.asarray(a, dtype=float)), np.atleast_1d(np.asarray(b, dtype=float))
+    if scores.shape != two.shape:
+        raise InputError(f"cannot pair {scores.shape} results with {two.shape}; give one value per seed")
+    if ratio is not None and ratio < 0:
+        raise InputError(f"{ratio} test rows for each training row; give a number >= 0")
+    gaps = scores - two
     gaps = gaps[np.isfinite(gaps)]
     if not gaps.size:
         return None
     mean = float(gaps.mean())
-    if abs(mean) <= 1e-12 * max(1.0, float(np.abs(one[np.isfinite(one)]).max())):  # rounding
+    if abs(mean) <= 1e-12 * max(1.0, float(np.abs(scores[np.isfinite(scores)]).max())):  # rounding
         mean = 0.0
     better = (mean > 0) == higher_is_better
     seeds = None if ratio is None else over_seeds(gaps, ratio)
@@ -143,11 +145,11 @@ def over_seeds(gaps: Vector, ratio: float) -> RowError | None:
 
 def over_clients(errors: Sequence[RowError | None]) -> RowError | None:
     """The error of the mean over clients, who share no patient: Welch's degrees of freedom. None if one is not known."""
-    known = [e for e in errors if e is not None]
-    if not known or len(known) < len(errors):
+    finite = [e for e in errors if e is not None]
+    if not finite or len(finite) < len(errors):
         return None
-    squares = np.array([e.error**2 for e in known])
+    squares = np.array([e.error**2 for e in finite])
     total = float(squares.sum())
-    freedoms = np.array([e.freedom for e in known])
+    freedoms = np.array([e.freedom for e in finite])
     freedom = total**2 / float((squares**2 / freedoms).sum()) if total else float(freedoms.sum())
-    return RowError(math.sqrt(total) / len(known), freedom)
+    return RowError(math.sqrt(total) / len(finite), freedom)

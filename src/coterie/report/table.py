@@ -10,10 +10,10 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.report.grids import BUDGET, MANY, Cell, Grid, budget, grid
 from coterie.report.results import Results
-from coterie.report.text import listing, wrapped
+from coterie.report.text import listing, wrap
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,10 +44,11 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
 
     colour = _terminal() if colour is None else colour
     width = _columns(width)
-    require(metric is None or metric in results.metrics, f"no metric {metric!r}; there is {listing(results.metrics)}")
-    wanted = (metric,) if metric else results.metrics
-    many = wanted and len(results.clients) > MANY
-    clients = results.extremes(wanted[0], SHOWN) if many else results.clients
+    if metric is not None and metric not in results.metrics:
+        raise InputError(f"no metric {metric!r}; there is {listing(results.metrics)}")
+    metrics = (metric,) if metric else results.metrics
+    crowded = metrics and len(results.clients) > MANY
+    clients = results.extremes(metrics[0], SHOWN) if crowded else results.clients
     written = io.StringIO()
     console = Console(
         file=written,
@@ -58,14 +59,14 @@ def render(results: Results, *, width: int | None = None, metric: str | None = N
         markup=False,
         emoji=False,
     )
-    shown = _fitted([grid(results, m, clients, cost=n == 0) for n, m in enumerate(wanted)], width, colour)
+    shown = _fit_width([grid(results, m, clients, cost=n == 0) for n, m in enumerate(metrics)], width, colour)
     for part, table in shown:
-        console.print("\n".join(wrapped(part.title, width)), style="bold")
+        console.print("\n".join(wrap(part.title, width)), style="bold")
         console.print(table)
         console.print()
     inside = any(BUDGET in part.rows for part, _ in shown)
     for sentence in _legend(results, len(clients), colour, inside):
-        console.print("\n".join(wrapped(sentence, width)), style="dim")
+        console.print("\n".join(wrap(sentence, width)), style="dim")
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
@@ -77,25 +78,25 @@ def plain(results: Results, *, width: int | None = None, metric: str | None = No
 # Layout
 
 
-def _fitted(grids: list[Grid], width: int, colour: bool) -> list[tuple[Grid, Table]]:
+def _fit_width(grids: list[Grid], width: int, colour: bool) -> list[tuple[Grid, Table]]:
     """All tables as they are if they fit, else all turned round, else each cut into blocks of columns."""
     for turned, tight in ((False, False), (True, False), (True, True)):
-        shown = [g.turned() if turned else g for g in grids]
+        shown = [g.transpose() if turned else g for g in grids]
         tables = [_table(g, colour, tight) for g in shown]
         if all(_full_width(table) <= width for table in tables):
             return list(zip(shown, tables, strict=True))
     return [(part, _table(part, colour)) for g in grids for part in _cut(g, width, colour)]
 
 
-def _cut(whole: Grid, width: int, colour: bool) -> list[Grid]:
+def _cut(table: Grid, width: int, colour: bool) -> list[Grid]:
     blocks: list[list[int]] = [[]]
-    for i in range(len(whole.columns)):
-        if blocks[-1] and _full_width(_table(whole.part([*blocks[-1], i]), colour)) > width:
+    for i in range(len(table.columns)):
+        if blocks[-1] and _full_width(_table(table.part([*blocks[-1], i]), colour)) > width:
             blocks.append([])
         blocks[-1].append(i)
-    first, *others = map(whole.part, blocks)
-    more = f"{whole.title.partition(' (')[0]}, continued"
-    return [first, *(part._replace(title=more) for part in others)]
+    head, *tail = map(table.part, blocks)
+    more = f"{table.title.partition(' (')[0]}, continued"
+    return [head, *(part._replace(title=more) for part in tail)]
 
 
 def _full_width(table: Table) -> int:
@@ -119,7 +120,7 @@ def _table(shown: Grid, colour: bool, tight: bool = False) -> Table:
         header_style="dim",
         border_style="dim",
     )
-    names = [_shortened(name, NARROW if tight else LABEL) for name in shown.rows]
+    names = [_shorten(name, NARROW if tight else LABEL) for name in shown.rows]
     table.add_column(no_wrap=True)
     columns = [
         _column(heading, cells, colour, tight) for heading, *cells in zip(shown.columns, *shown.cells, strict=True)
@@ -161,16 +162,16 @@ def _style(cell: Cell) -> str:
     return "bold" if cell.best else "dim" if cell.quiet else ""
 
 
-def _shortened(name: str, most: int) -> str:
+def _shorten(name: str, most: int) -> str:
     """A long name without its middle."""
     return name if _width(name) <= most else f"{name[: most // 2]}…{name[-((most - 1) // 2) :]}"
 
 
 def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> list[str]:
     best, worse, better = ("bold: best", "▼", "▲") if colour else ("* best", "!", "+")
-    base, several = results.baseline, len(results.seeds) > 1
+    base, repeated = results.baseline, len(results.seeds) > 1
     parts = [best + (f" ({listing(results.references)} left out)" if results.references else "")]
-    if base and several:
+    if base and repeated:
         parts += [
             f"{worse} worse than {base}",
             f"{better} better",
@@ -196,11 +197,11 @@ def _legend(results: Results, shown: int, colour: bool, budget_inside: bool) -> 
             f"{total - shown} of {total} clients are not shown; these {shown} have the largest harm and gain, or are served by a method"
             " for few. All stand in summary.json and in report.html of the run directory."
         )
-    done = {m: results.finished(m) for m in results.methods}
+    done = {m: results.seed_count(m) for m in results.methods}
     short = [f"{m} has {k} of {len(results.seeds)} seeds" for m, k in done.items() if k < len(results.seeds)]
     if short:
         lines.append(f"Unfinished: {listing(short)}. Comparisons use the seeds that both methods have.")
-    if base and not several:
+    if base and not repeated:
         lines.append("One seed: no verdict on any difference; repeat with --folds 5.")
     return lines
 

@@ -21,10 +21,10 @@ __all__ = [
     "number",
     "percent",
     "printable",
-    "rounded",
-    "signed",
+    "short_number",
     "unbroken",
-    "wrapped",
+    "with_sign",
+    "wrap",
 ]
 
 MISSING = "-"
@@ -44,11 +44,11 @@ def number(value: float | None, size: float | None = None) -> str:
     """
     if value is None or not math.isfinite(value):
         return MISSING
-    own = abs(value)
-    digits = 3 if own < 9.9995 else 2 if own < 99.995 else 1 if own < 9999.95 else None
+    size_of_value = abs(value)
+    digits = 3 if size_of_value < 9.9995 else 2 if size_of_value < 99.995 else 1 if size_of_value < 9999.95 else None
     if digits is None:
         return f"{value:.2e}"
-    if size is not None and 0 < size < 0.1 and own < 1:
+    if size is not None and 0 < size < 0.1 and size_of_value < 1:
         digits = 2 - math.floor(math.log10(size))
     text = f"{value:.{digits}f}"
     if float(text) == 0:
@@ -56,10 +56,10 @@ def number(value: float | None, size: float | None = None) -> str:
     return text.replace("0.", ".", 1) if text.lstrip("-").startswith("0.") else text
 
 
-def signed(value: float | None, size: float | None = None) -> str:
+def with_sign(value: float | None, size: float | None = None) -> str:
     """A difference with its sign; `size` as of `number`.
 
-    >>> signed(0.0312), signed(-0.149), signed(-0.00004)
+    >>> with_sign(0.0312), with_sign(-0.149), with_sign(-0.00004)
     ('+.031', '−.149', '.000')
     """
     if value is None or not math.isfinite(value):
@@ -70,10 +70,10 @@ def signed(value: float | None, size: float | None = None) -> str:
     return ("+" if value > 0 else "−") + text
 
 
-def rounded(value: float) -> str:
+def short_number(value: float) -> str:
     """An effect with two decimals, three below .01; large ones with fewer.
 
-    >>> [rounded(v) for v in (0.034, 0.118, 0.0042, 0.0, 1.234, 27.61)]
+    >>> [short_number(v) for v in (0.034, 0.118, 0.0042, 0.0, 1.234, 27.61)]
     ['.03', '.12', '.004', '.00', '1.2', '28']
     """
     digits = 3 if 0.0005 <= abs(value) < 0.0095 else 2 if abs(value) < 0.9995 else 1 if abs(value) < 9.95 else 0
@@ -134,13 +134,13 @@ def first_few(words: Sequence[str], most: int) -> list[str]:
     >>> first_few(["a", "b", "c", "d"], 2), first_few(["a", "b"], 2)
     (['a', 'b', '2 others'], ['a', 'b'])
     """
-    rest = len(words) - most
-    return list(words) if rest <= 0 else [*words[:most], count(rest, "other")]
+    hidden = len(words) - most
+    return list(words) if hidden <= 0 else [*words[:most], count(hidden, "other")]
 
 
-def wrapped(text: str, width: int, indent: str = "", first: str = "") -> list[str]:
+def wrap(text: str, width: int, indent: str = "", lead: str = "") -> list[str]:
     """Lines of at most `width` columns; what `unbroken` keeps together is never broken."""
-    lines = textwrap.wrap(unbroken(text), width, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(unbroken(text), width, initial_indent=lead, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
 
 
@@ -150,8 +150,8 @@ def unbroken(text: str) -> str:
     >>> unbroken("AUC +.1 ± .02, 29 % (−.02 to .04)").count("\u00a0")
     5
     """
-    kept = text.replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
-    return _INTERVAL.sub(lambda interval: interval[0].replace(" ", "\u00a0"), kept)
+    joined = text.replace(" %", "\u00a0%").replace(" ± ", "\u00a0±\u00a0")
+    return _INTERVAL.sub(lambda interval: interval[0].replace(" ", "\u00a0"), joined)
 
 
 def printable(name: str) -> str:
@@ -166,8 +166,8 @@ def display_names(names: Iterable[str]) -> dict[str, str]:
     {'long-beach': 'Long Beach', 'Ward_3': 'Ward_3', 'icu7': 'icu7'}
     """
     nice = {n: _capitals(n) if _WORDS.fullmatch(n) and len(n) > 2 else printable(n) for n in names}
-    seen = Counter(nice.values())
-    return {n: shown if seen[shown] == 1 else printable(n) for n, shown in nice.items()}
+    counts = Counter(nice.values())
+    return {n: shown if counts[shown] == 1 else printable(n) for n, shown in nice.items()}
 
 
 def _capitals(name: str) -> str:

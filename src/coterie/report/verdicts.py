@@ -14,21 +14,21 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from coterie.base.errors import nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.report.comparisons import FEWEST_CASES
-from coterie.report.evidence import Statement, Word, foresee, state, vetoed
+from coterie.report.evidence import Statement, Word, foresee, state, vetoes
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_ROWS, FEWEST_SEEDS
-from coterie.report.text import count, printable, signed
+from coterie.report.text import count, printable, with_sign
 
 __all__ = [
     "Kind",
     "Verdict",
     "beats_constant",
-    "harmed",
-    "helped",
+    "harming",
+    "helping",
     "late_shares",
-    "recommended",
+    "recommend",
     "verdict",
     "whole_percent",
 ]
@@ -79,11 +79,12 @@ class Verdict(NamedTuple):
 
 def verdict(results: Results, client: str) -> Verdict:
     """Return what this client should do. Raises `InputError` if nobody is called so."""
-    require(client in results.clients, f"the run has no client {client!r}; {nearest(client, results.clients)}")
+    if client not in results.clients:
+        raise InputError(f"the run has no client {client!r}; {nearest(client, results.clients)}")
     if results.baseline is None:
         return Verdict("no verdict", "no method trained each client alone")
-    compared = results.compared
-    judged = [m for m in results.federated if m in results.served_by(client)]
+    compared = results.comparisons
+    judged = [m for m in results.federated if m in results.methods_for(client)]
     if not judged:
         return Verdict("no verdict", "no federated method has a result here")
     if not compared.enough_seeds:
@@ -103,7 +104,7 @@ def verdict(results: Results, client: str) -> Verdict:
         return Verdict("no verdict", "how far other patients would have given other results is not known")
     kind: Kind = statement.word
     ranking = compared.posteriors(method, "auc").get(client)
-    if kind in ("join", "probably join", "safe to join") and ranking is not None and vetoed(ranking, compared.smallest):
+    if kind in ("join", "probably join", "safe to join") and ranking is not None and vetoes(ranking, compared.smallest):
         kind = "mixed"
     rows = foresee(gain, posterior, compared.smallest).rows if kind == "undecided" else None
     return _verdict(results, client, method, statement, kind, rows=rows)
@@ -111,15 +112,15 @@ def verdict(results: Results, client: str) -> Verdict:
 
 def _of_group(results: Results, client: str, judged: list[str]) -> Verdict:
     """The verdict of all small clients together, for one of them."""
-    compared = results.compared
+    compared = results.comparisons
     evidence = {m: joint for m in judged if client in compared.group and (joint := compared.of_group(m)) is not None}
     if not evidence:
         rows = count(round(results.size(client)), f"{results.split} row")
-        needed = str(FEWEST_ROWS)
+        bar = str(FEWEST_ROWS)
         if results.classification:
             rows += f", {round(compared.rarest(client))} of the rarer class"
-            needed += f", {FEWEST_CASES} of the rarer class"
-        return Verdict("too few rows to tell", f"{rows}; a verdict needs {needed}")
+            bar += f", {FEWEST_CASES} of the rarer class"
+        return Verdict("too few rows to tell", f"{rows}; a verdict needs {bar}")
     method = max(evidence, key=lambda m: evidence[m][0].estimate)
     statement = state(*evidence[method], compared.smallest)
     return _verdict(results, client, method, statement, statement.word, together=len(compared.group))
@@ -144,11 +145,11 @@ def _verdict(
         statement.low,
         statement.high,
         statement.own,
-        results.compared.smallest,
+        results.comparisons.smallest,
         rows,
         together,
         _partners(results, client, method),
-        results.recalibrated(method),
+        results.recalibrates(method),
         beats_constant(results, client, method),
     )
     return about._replace(reason=_reason(results, client, about, bounded=statement.bounded))
@@ -173,8 +174,8 @@ def _reason(results: Results, client: str, verdict: Verdict, *, bounded: bool) -
         gains = "and brings at most as much" if bounded else "and a gain is not shown"
         text = f"{method} costs at most {results.gain_text(verdict.smallest)} {metric} {gains}"
     elif verdict.kind == "mixed":
-        ranking = results.compared.posteriors(verdict.method or "", "auc")[client].mean
-        text = f"{method} changes the {metric} by {signed(-(verdict.gain or 0.0))}, but ranks worse (AUC {signed(ranking)})"
+        ranking = results.comparisons.posteriors(verdict.method or "", "auc")[client].mean
+        text = f"{method} changes the {metric} by {with_sign(-(verdict.gain or 0.0))}, but ranks worse (AUC {with_sign(ranking)})"
     else:
         text = f"with {method}, anything from {_side(results, verdict.low)} to {_side(results, verdict.high)} in {metric} is possible"
         if not verdict.together:
@@ -194,7 +195,7 @@ def _side(results: Results, gain: float | None) -> str:
     return f"{results.gain_text(abs(value))} {'better' if value > 0 else 'worse'}"
 
 
-def recommended(results: Results, client: str) -> str:
+def recommend(results: Results, client: str) -> str:
     """The method for a client: a federated one if joining pays, else training alone. Raises `InputError` if nobody is called so."""
     judged, alone = verdict(results, client), results.baseline
     if judged.joins and judged.method is not None:
@@ -204,9 +205,9 @@ def recommended(results: Results, client: str) -> str:
 
 def _partners(results: Results, client: str, method: str) -> tuple[tuple[str, float], ...]:
     shares = late_shares(results, client, method)
-    others = {c: s for c, s in shares.items() if c != client}
-    near = {c: s for c, s in others.items() if s > CONCENTRATED / len(shares)}
-    return () if len(near) == len(others) else tuple(sorted(near.items(), key=lambda item: -item[1]))
+    weights = {c: s for c, s in shares.items() if c != client}
+    near = {c: s for c, s in weights.items() if s > CONCENTRATED / len(shares)}
+    return () if len(near) == len(weights) else tuple(sorted(near.items(), key=lambda item: -item[1]))
 
 
 def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
@@ -218,24 +219,24 @@ def late_shares(results: Results, client: str, method: str) -> dict[str, float]:
     return {c: float(w) for c, w in zip(weights.clients, row, strict=True) if c in results.names}
 
 
-def harmed(results: Results, client: str) -> tuple[str, ...]:
+def harming(results: Results, client: str) -> tuple[str, ...]:
     """Federated methods that are shown to be worse than training alone in a metric that decides."""
-    family = results.compared.family(client)
+    family = results.comparisons.family(client)
     return tuple(dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign < 0))
 
 
-def helped(results: Results, client: str) -> tuple[str, ...]:
+def helping(results: Results, client: str) -> tuple[str, ...]:
     """Federated methods that are shown to be better than training alone in a metric that decides, and worse in none."""
-    family = results.compared.family(client)
-    good = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0)
-    return tuple(m for m in good if not any(d.sign < 0 for (other, _), d in family.items() if other == m))
+    family = results.comparisons.family(client)
+    better = dict.fromkeys(m for (m, _), d in family.items() if d.strength == "shown" and d.sign > 0)
+    return tuple(m for m in better if not any(d.sign < 0 for (rival, _), d in family.items() if rival == m))
 
 
 def beats_constant(results: Results, client: str, method: str) -> bool | None:
     """Whether a method has a lower loss than always predicting the client's own training rows, 0 outside the 95 % interval of
     the difference; None where that is not known.
     """
-    difference = results.compared.against_constant(method, client)
+    difference = results.comparisons.against_constant(method, client)
     return None if difference is None or difference.low is None else difference.better and difference.excludes_zero
 
 

@@ -16,8 +16,8 @@ from coterie.report.grids import MANY
 from coterie.report.groups import Groups, groups, groups_in_words
 from coterie.report.results import Results
 from coterie.report.statistics import FEWEST_OF_A_CLASS, FEWEST_ROWS, Difference
-from coterie.report.text import chance, count, first_few, listing, number, printable, signed
-from coterie.report.verdicts import Kind, Verdict, beats_constant, harmed, helped, late_shares, verdict, whole_percent
+from coterie.report.text import chance, count, first_few, listing, number, printable, with_sign
+from coterie.report.verdicts import Kind, Verdict, beats_constant, harming, helping, late_shares, verdict, whole_percent
 
 __all__ = [
     "PARTNERS",
@@ -83,8 +83,8 @@ def tell(results: Results) -> Story:
     """The answer of a run directory."""
     verdicts = {c: verdict(results, c) for c in results.clients}
     groupings = {m: grouping for m in results.federated if (grouping := groups(results, m))}
-    many = len(results.clients) > MANY
-    shown = results.extremes(results.compared.telling, SHOWN) if many and results.metrics else results.clients
+    crowded = len(results.clients) > MANY
+    shown = results.extremes(results.comparisons.telling, SHOWN) if crowded and results.metrics else results.clients
     stories = [
         ClientStory(
             c,
@@ -128,12 +128,12 @@ def badge(results: Results, verdict: Verdict) -> str:
 
 def _numbers(results: Results, client: str, verdict: Verdict, groupings: Mapping[str, Groups]) -> list[str]:
     """What decides: the method of the verdict, or else the one with the lowest loss; and those that are worse."""
-    family = results.compared.family(client)
+    family = results.comparisons.family(client)
     methods = list(dict.fromkeys(method for method, _ in family))
     if not methods:
         return []
     best = verdict.method or min(methods, key=lambda m: (_mean(results, m, client), methods.index(m)))
-    worse = [m for m in methods if m != best and any(d.sign < 0 for (other, _), d in family.items() if other == m)]
+    worse = [m for m in methods if m != best and any(d.sign < 0 for (rival, _), d in family.items() if rival == m)]
     texts = []
     for method in (best, *worse):
         share = takes(results, client, method, groupings.get(method)) if method == best else ""
@@ -148,7 +148,7 @@ def _mean(results: Results, method: str, client: str) -> float:
 
 def numbers(results: Results, method: str, client: str | None, *, judged: bool = False) -> str:
     """Differences to training alone in what decides: `AUC +.032 ± .024, log-loss −.025 ± .028`; what they show if `judged`."""
-    family = results.compared.family(client)
+    family = results.comparisons.family(client)
     differences = {k: d for (m, k), d in family.items() if m == method}
     return ", ".join(
         f"{results.metric_name(k)} {_difference(d, results.unit(k), results.magnitude.get(k), judged)}"
@@ -159,26 +159,26 @@ def numbers(results: Results, method: str, client: str | None, *, judged: bool =
 def _difference(difference: Difference, unit: str, size: float | None, judged: bool) -> str:
     spread = "" if difference.half_width is None else f" ± {number(difference.half_width, size)}"
     words = f" ({difference.words})" if judged and difference.sign else ""
-    return f"{signed(difference.mean, size)}{spread}{' ' if unit else ''}{unit}{words}"
+    return f"{with_sign(difference.mean, size)}{spread}{' ' if unit else ''}{unit}{words}"
 
 
 def takes(results: Results, client: str, method: str, grouping: Groups | None = None) -> str:
     """From whom most of the weight for this client comes, besides its own: `38 % from Hungary`; of many clients, from its group."""
     shares = late_shares(results, client, method)
-    others = {c: s for c, s in shares.items() if c != client}
+    weights = {c: s for c, s in shares.items() if c != client}
     total = sum(shares.values())
     friends = grouping.friends(client) if grouping else ()
-    if not others or total <= 0 or (len(others) >= MANY and not friends):
+    if not weights or total <= 0 or (len(weights) >= MANY and not friends):
         return ""
-    givers = sorted(friends, key=lambda c: -others[c]) or [max(others, key=lambda c: others[c])]
-    share = whole_percent(sum(others[c] for c in givers) / total)
+    givers = sorted(friends, key=lambda c: -weights[c]) or [max(weights, key=lambda c: weights[c])]
+    share = whole_percent(sum(weights[c] for c in givers) / total)
     return f"{share} from {listing(first_few([results.names[c] for c in givers], PARTNERS))}"
 
 
 def label(results: Results, method: str) -> str:
     """A method by its label, with plain words before it where there are some; fit to begin a sentence."""
     words, name = PLAIN_WORDS.get(results.algorithms[method]), printable(method)
-    tuned = ", recalibrated" if results.recalibrated(method) else ""
+    tuned = ", recalibrated" if results.recalibrates(method) else ""
     return f"{words.capitalize()}{tuned} ({name})" if words else name
 
 
@@ -186,12 +186,12 @@ def constant(results: Results, client: str) -> str:
     """What a constant prediction reaches, where some method is not shown to beat it; else empty."""
     methods = [m for m in results.methods if m not in results.references]
     beats = {m: beats_constant(results, client, m) for m in methods}
-    known = {m: b for m, b in beats.items() if b is not None}
-    if results.compared.small(client) or not known or all(known.values()):
+    proven = {m: b for m, b in beats.items() if b is not None}
+    if results.comparisons.small(client) or not proven or all(proven.values()):
         return ""
-    better = [printable(m) for m, b in known.items() if b]
+    better = [printable(m) for m, b in proven.items() if b]
     metric = "rmse" if "rmse" in results.metrics else "loss"
-    scores = results.compared.trivial(client, metric)[1]
+    scores = results.comparisons.trivial(client, metric)[1]
     mean = float(scores[np.isfinite(scores)].mean())
     score = f"{number(mean, results.magnitude.get(metric))} {results.unit(metric)}".rstrip()
     lead = (
@@ -199,8 +199,8 @@ def constant(results: Results, client: str) -> str:
         if results.classification
         else f"Always predicting the mean of your training rows has {'an RMSE' if metric == 'rmse' else 'a loss'} of {score}"
     )
-    rest = f"Shown to beat that: {listing(better)}" if better else "No model here is shown to beat that"
-    return f"{lead}. {rest}."
+    verdict = f"Shown to beat that: {listing(better)}" if better else "No model here is shown to beat that"
+    return f"{lead}. {verdict}."
 
 
 # All clients
@@ -209,8 +209,8 @@ def constant(results: Results, client: str) -> str:
 def _answer(results: Results, verdicts: dict[str, Verdict], groupings: Mapping[str, Groups]) -> tuple[str, ...]:
     if results.baseline is None:
         lead = "No method trained each client alone, so nothing can be called help or harm."
-        said = {m: _means(results, m) or _overall(results, m) for m in results.methods}
-        return (lead, *(f"{label(results, m)}: {text}." for m, text in said.items() if text))
+        sentences = {m: _means(results, m) or _overall(results, m) for m in results.methods}
+        return (lead, *(f"{label(results, m)}: {text}." for m, text in sentences.items() if text))
     groups: dict[str, list[str]] = {group: [] for group in GROUPS.values()}
     for client in verdicts:
         groups[GROUPS[verdicts[client].kind]].append(client)
@@ -242,11 +242,11 @@ def named(results: Results, clients: Sequence[str]) -> str:
 def _overall(results: Results, method: str) -> str:
     """One method for all clients: whom it helps and harms, and the mean over clients."""
     parts = []
-    judged = [c for c in results.clients if not results.compared.small(c)]
-    for verb, decide in (("better", helped), ("worse", harmed)):
+    judged = [c for c in results.clients if not results.comparisons.small(c)]
+    for verb, decide in (("better", helping), ("worse", harming)):
         who = [c for c in judged if method in decide(results, c)]
         parts += [f"{verb} for {_counted(results, who, len(judged))}"] if who else []
-    served = results.served(method)
+    served = results.clients_of(method)
     if 0 < len(served) < len(results.clients):
         parts.append(f"serves {_counted(results, served, len(results.clients))}")
     elif len(results.clients) > 1 and (means := numbers(results, method, None, judged=True)):
@@ -261,8 +261,8 @@ def _counted(results: Results, clients: Sequence[str], total: int) -> str:
 
 def _meaning(results: Results) -> str:
     """In which direction each metric that decides is better, and what it says; empty if nothing is compared."""
-    known = [results.metric_name(m) for m in results.compared.deciding(None)] if results.federated else []
-    text = "; ".join(MEANINGS[name] for name in known if name in MEANINGS)
+    names = [results.metric_name(m) for m in results.comparisons.deciding(None)] if results.federated else []
+    text = "; ".join(MEANINGS[name] for name in names if name in MEANINGS)
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
@@ -271,18 +271,18 @@ def _caveats(results: Results, shown: int) -> list[str]:
     compared = bool(results.baseline and results.federated)
     if shown < total:
         texts.append(f"Shown: the {shown} of {total} clients with the largest gains and losses.")
-    rare = [c for c in results.clients if not results.compared.decides(c, "auc")]
+    rare = [c for c in results.clients if not results.comparisons.decides(c, "auc")]
     if compared and results.classification and "auc" in results.metrics and rare:
         least = f"under {FEWEST_OF_A_CLASS} {results.split} rows of a class"
         has = "has" if len(rare) == 1 else "have"
         texts.append(f"AUC covers {total - len(rare)} of {total} clients: {named(results, rare)} {has} {least}.")
-    if compared and not results.compared.enough_seeds:
+    if compared and not results.comparisons.enough_seeds:
         texts += [INTERVAL] if seeds > 1 else []
         texts.append(f"{count(seeds, 'seed')} cannot show a difference; repeat with --folds 5, or with --seeds 5.")
     elif compared:
         texts.append(RULE)
-        if 0 < (few := sum(results.compared.small(c) for c in results.clients)) < len(results.clients):
-            who = f"{count(few, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows, or few of a class"
+        if 0 < (small := sum(results.comparisons.small(c) for c in results.clients)) < len(results.clients):
+            who = f"{count(small, 'client')} with fewer than {FEWEST_ROWS} {results.split} rows, or few of a class"
             texts.append(f"Counts leave out {who}; means do not.")
         if results.outcomes_missing:
             texts.append("Losses per patient were not saved, so that there is no verdict.")

@@ -1,4 +1,4 @@
-"""What follows a run round by round, and may end it: early stopping, loggers, and callbacks of the user's own."""
+"""Objects that follow a run round by round, and may end it: early stopping, loggers, and callbacks of the user's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-from coterie.base.errors import cut, require
+from coterie.base.errors import InputError, cut
 from coterie.config.hooks import Kind
 from coterie.config.rules import NOT_NEGATIVE, SIZE, TEXT
 from coterie.config.schema import options
@@ -17,7 +17,7 @@ __all__ = ["Callback", "EarlyStopping", "Followers", "Metrics", "keeps_validatio
 
 
 class Metrics(NamedTuple):
-    """What a run has measured when it is evaluated.
+    """Numbers of a run up to an evaluation.
 
     Attributes:
         history: all numbers so far, those of this evaluation last.
@@ -99,14 +99,14 @@ class EarlyStopping(Callback):
     keeps_validation = True
 
     def on_evaluation(self, round: int, metrics: Metrics) -> bool:
-        """Whether the best value lies `patience` evaluations back. Raises `InputError` if there is no such value."""
+        """Return True if the best value lies `patience` evaluations back. Raises `InputError` if there is no such value."""
         sign = 1.0 if higher_is_better(self.metric) else -1.0
         values = [sign * value for value in metrics.means(self.metric, "validation")]
-        require(
-            bool(values),
-            f"early stopping needs {self.metric} on validation rows, and there is none; give split.parts a share for validation, "
-            "or name a metric of the run",
-        )
+        if not values:
+            raise InputError(
+                f"early stopping needs {self.metric} on validation rows, and there is none; give split.parts a share for validation, "
+                "or name a metric of the run"
+            )
         return len(values) - 1 - _last_improvement(values, self.smallest) >= self.patience
 
 
@@ -119,14 +119,15 @@ def _last_improvement(values: Sequence[float], smallest: float) -> int:
 
 
 def keeps_validation(callbacks: Sequence[Any]) -> bool:
-    """Whether one of the callbacks needs validation rows that nobody trains on."""
-    return any(isinstance(one, Callback) and one.keeps_validation for one in callbacks)
+    """Return True if one of the callbacks needs validation rows that nobody trains on."""
+    return any(isinstance(callback, Callback) and callback.keeps_validation for callback in callbacks)
 
 
-def _begun(callback: Callback, about: tuple[str, int, int]) -> Callback:
+def _begin(callback: Callback, about: tuple[str, int, int]) -> Callback:
     begun = callback.begin(*about)
-    own = type(callback).__name__
-    require(isinstance(begun, Callback), f"{own}.begin must return a callback, such as itself; got {cut(begun)}")
+    name = type(callback).__name__
+    if not isinstance(begun, Callback):
+        raise InputError(f"{name}.begin must return a callback, such as itself; got {cut(begun)}")
     return begun
 
 
@@ -139,22 +140,22 @@ class Followers:
     """
 
     def __init__(self, callbacks: Sequence[Callback | Callable[[int], object]], about: tuple[str, int, int]) -> None:
-        self._all = [_begun(one, about) if isinstance(one, Callback) else one for one in callbacks]
+        self._all = [_begin(callback, about) if isinstance(callback, Callback) else callback for callback in callbacks]
 
-    def told(self, number: int, history: History, *, evaluated: bool) -> bool:
-        """Tell that a round is complete; whether the run ends with it."""
+    def tell(self, number: int, history: History, *, evaluated: bool) -> bool:
+        """Tell that a round is complete; return True if the run ends with it."""
         ends = False
-        for one in self._all:
-            if isinstance(one, Callback):
-                one.on_round(number)
+        for callback in self._all:
+            if isinstance(callback, Callback):
+                callback.on_round(number)
                 if evaluated:
-                    ends = bool(one.on_evaluation(number, Metrics(history, number))) or ends
+                    ends = bool(callback.on_evaluation(number, Metrics(history, number))) or ends
             else:
-                one(number)
+                callback(number)
         return ends
 
     def end(self) -> None:
         """Tell that the run is over."""
-        for one in self._all:
-            if isinstance(one, Callback):
-                one.on_end()
+        for callback in self._all:
+            if isinstance(callback, Callback):
+                callback.on_end()

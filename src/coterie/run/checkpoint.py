@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from coterie.base.errors import InputError, plain, require
+from coterie.base.errors import InputError, plain
 from coterie.base.files import Checkpoint, naming, read_checkpoint, write_checkpoint
 from coterie.contract.engine import Engine
 from coterie.contract.exchange import Session
@@ -28,9 +28,9 @@ PATIENCE = 1.0
 """Seconds in which a checkpoint waits for the disk at most once."""
 
 
-def _chained(before: bytes, line: bytes) -> bytes:
+def _chain_hash(chain: bytes, line: bytes) -> bytes:
     """The hash of a file of lines, from that of all lines before the last and the last."""
-    return hashlib.blake2b(before + line, digest_size=16).digest()
+    return hashlib.blake2b(chain + line, digest_size=16).digest()
 
 
 def history_lines(path: Path, meta: Mapping[str, Any]) -> list[bytes]:
@@ -40,10 +40,10 @@ def history_lines(path: Path, meta: Mapping[str, Any]) -> list[bytes]:
             lines = file.read(meta["history_bytes"]).splitlines(keepends=True)
     except FileNotFoundError:
         lines = []
-    require(
-        functools.reduce(_chained, lines, b"").hex() == meta["history_hash"],
-        f"{path} is missing or damaged; delete {path.parent} and resume: this method and seed start again",
-    )
+    if functools.reduce(_chain_hash, lines, b"").hex() != meta["history_hash"]:
+        raise InputError(
+            f"{path} is missing or damaged; delete {path.parent} and resume: this method and seed start again"
+        )
     return lines
 
 
@@ -63,7 +63,7 @@ class RoundFiles:
         self._asks = 0
 
     def exist(self) -> bool:
-        """Whether a round was saved."""
+        """Return True if a round was saved."""
         return self._path.exists()
 
     def clear(self) -> None:
@@ -116,7 +116,7 @@ class RoundFiles:
             if any(fresh.values()):
                 line = (json.dumps(fresh) + "\n").encode()
                 file.write(line)
-                self._chain = _chained(self._chain, line)
+                self._chain = _chain_hash(self._chain, line)
             file.flush()
             return file.tell()
 

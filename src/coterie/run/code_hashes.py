@@ -44,7 +44,7 @@ MADE = frozenset(
     ("__module__", "__dict__", "__weakref__", "__doc__", "__annotations__", "__annotate_func__", "__annotations_cache__",
      "__firstlineno__", "__static_attributes__", "__dataclass_fields__", "__dataclass_params__", "__orig_bases__")
 )  # fmt: skip
-"""What Python adds to a class, and what says nothing of its numbers."""
+"""Attributes that Python adds to a class and on which no number depends."""
 
 
 def hash_code(objects: Iterable[Any]) -> dict[str, dict[str, str]]:
@@ -98,7 +98,7 @@ class _Code:
             self._visit(value, name)
 
     def _visit_module(self, module: types.ModuleType) -> None:
-        if _package(module) not in LIBRARIES and _installed(module) is None:
+        if _package(module) not in LIBRARIES and _version_of(module) is None:
             self._add_file(_file_of(module))
 
     def _visit_code(self, code: Any) -> None:
@@ -106,7 +106,7 @@ class _Code:
         module = sys.modules.get(code.__module__ or "")
         if _package(code) in LIBRARIES or _package(code).startswith("namedtuple_"):
             return
-        if (version := _installed(module)) is not None:
+        if (version := _version_of(module)) is not None:
             self._add("packages", _package(code), version)
         elif code.__module__ in user_modules():
             self._add_file(_file_of(module))
@@ -118,10 +118,12 @@ class _Code:
 
     def _class(self, code: type) -> Any:
         self._visit_all(code.__bases__, "")
-        held = {name: value for name, value in vars(code).items() if name not in MADE and not name.startswith("_abc")}
+        members = {
+            name: value for name, value in vars(code).items() if name not in MADE and not name.startswith("_abc")
+        }
         return {
             name: self._value(value, f"{code.__qualname__}.{name}")
-            for name, value in held.items()
+            for name, value in members.items()
             if isinstance(value, property) or not inspect.isdatadescriptor(value)
         }
 
@@ -129,7 +131,7 @@ class _Code:
         name = function.__qualname__
         cells = {}
         for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            cells[key] = self._value(cell.cell_contents, f"{name}.{key}") if _filled(cell) else "empty"
+            cells[key] = self._value(cell.cell_contents, f"{name}.{key}") if _has_value(cell) else "empty"
         named = {key: function.__globals__[key] for key in _names(function.__code__) if key in function.__globals__}
         return [
             _bytecode(function.__code__),
@@ -186,10 +188,10 @@ class _Code:
             if file in self._files:
                 continue
             self._files.add(file)
-            tree = _parsed(file)
+            tree = _parse(file)
             for name, statement in _statements(tree):
                 self._add(file.relative_to(root).as_posix(), name, hash_texts(ast.dump(statement)))
-            waiting += [module for name in _imported(tree) for module in _below(name, file.parent, root)]
+            waiting += [module for name in _import_names(tree) for module in _below(name, file.parent, root)]
 
     def _add(self, file: str, name: str, text: str) -> None:
         """Add a leaf; statements of one name are one leaf."""
@@ -204,14 +206,14 @@ def _package(value: Any) -> str:
 
 
 def _fields(value: Any) -> Mapping[str, Any]:
-    """What an object holds, by name."""
+    """Return the fields of an object by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     fields: Mapping[str, Any] = value._asdict() if hasattr(value, "_asdict") else getattr(value, "__dict__", {})
     return fields
 
 
-def _filled(cell: Any) -> bool:
+def _has_value(cell: Any) -> bool:
     try:
         cell.cell_contents  # noqa: B018 - a cell that is not filled yet raises
     except ValueError:
@@ -222,7 +224,7 @@ def _filled(cell: Any) -> bool:
 def _names(code: types.CodeType) -> set[str]:
     """Names that a function and those within it use."""
     inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return {*code.co_names, *(name for one in inner for name in _names(one))}
+    return {*code.co_names, *(name for nested in inner for name in _names(nested))}
 
 
 def _bytecode(code: types.CodeType) -> Any:
@@ -250,7 +252,7 @@ def _version(package: str) -> str:
         return str(getattr(sys.modules.get(package), "__version__", "?"))
 
 
-def _installed(module: Any) -> str | None:
+def _version_of(module: Any) -> str | None:
     """The version of the package that a module belongs to; None of a module that is not installed."""
     path = _file_of(module)
     if path is None or not {"site-packages", "dist-packages"} & set(path.parts):
@@ -258,7 +260,7 @@ def _installed(module: Any) -> str | None:
     return _version(_package(module))
 
 
-def _parsed(path: Path) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes())
     except OSError as error:
@@ -284,7 +286,7 @@ def _statements(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
                 yield "statements", statement
 
 
-def _imported(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _import_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Names of modules that a file imports anywhere, with the dots before them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

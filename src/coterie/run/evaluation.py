@@ -19,14 +19,14 @@ from coterie.contract.wire import PerClient
 from coterie.run.files import SUMMARY, SummaryRow
 from coterie.run.history import Row
 
-__all__ = ["Divergence", "Evaluator", "add_metrics", "served"]
+__all__ = ["Divergence", "Evaluator", "add_metrics", "models_of"]
 
 Measured = Mapping[str, dict[str, float | None]]
 """Metrics by client."""
 
 
 GROWN = 10.0
-"""How many times the loss before training counts as divergence."""
+"""Growth of the loss over that before training which counts as divergence."""
 
 
 class Divergence:
@@ -36,7 +36,7 @@ class Divergence:
         self._before: float | None = None
         self._told = False
 
-    def said(self, rows: Iterable[Row]) -> str:
+    def notice(self, rows: Iterable[Row]) -> str:
         """A sentence if the next rows of the history, of one evaluation or of several, are the first to show divergence; else ""."""
         sentence = ""
         curve: dict[int, dict[str, float]] = {}
@@ -45,18 +45,18 @@ class Divergence:
                 curve.setdefault(row.round, {})[row.client] = row.value
         for number, losses in curve.items():
             mean, worst = sum(losses.values()) / len(losses), max(losses, key=lambda client: losses[client])
-            before = self._before = mean if self._before is None else self._before
-            if not self._told and mean > GROWN * before > 0:
+            initial = self._before = mean if self._before is None else self._before
+            if not self._told and mean > GROWN * initial > 0:
                 self._told = True
                 sentence = (
-                    f"round {number}: training diverges: the mean loss on training rows is {mean / before:.3g} times that before "
+                    f"round {number}: training diverges: the mean loss on training rows is {mean / initial:.3g} times that before "
                     f"training, largest for client {worst!r} ({losses[worst]:.3g}); lower the learning rate (local lr)"
                 )
         return sentence
 
 
 class _Look(NamedTuple):
-    """What was seen when these models were evaluated last: by split, the metrics of each client."""
+    """The last evaluation of these models: by split, the metrics of each client."""
 
     round: int
     models: Mapping[str, Tensor]
@@ -92,25 +92,25 @@ class Evaluator:
         ]
 
     def _measure(
-        self, models: Mapping[str, Tensor], split: str, number: int, known: Measured = MappingProxyType({})
+        self, models: Mapping[str, Tensor], split: str, number: int, earlier: Measured = MappingProxyType({})
     ) -> Measured:
         """Metrics of each client's model, for clients that have one and have rows of this split; asked of those not yet `known`."""
         everybody = [n for n, size in self._engine.sizes(split).items() if size and ("*" in models or n in models)]
-        names = [n for n in everybody if n not in known]
+        names = [n for n in everybody if n not in earlier]
         if not names:
-            return known
-        x = served(models, names)
+            return earlier
+        x = models_of(models, names)
         try:
             replies = self._view(number).ask(names, evaluate, x=x, part=split, metrics=self._metrics)
         except QuorumError:  # who failed before has failed again
-            if known:
-                return known
+            if earlier:
+                return earlier
             raise
-        measured: dict[str, dict[str, float | None]] = dict(known)
+        measured: dict[str, dict[str, float | None]] = dict(earlier)
         # As lists: one number after the other out of a tensor takes longer than the metrics of a small client.
         columns = (replies.rows, replies.loss, replies.values, replies.defined)
         for name, n, loss, values, defined in zip(replies.clients, *[c.tolist() for c in columns], strict=True):
-            values = [value if known else None for value, known in zip(values, defined, strict=True)]
+            values = [value if earlier else None for value, earlier in zip(values, defined, strict=True)]
             measured[name] = {"n": n, "loss": loss, **dict(zip(self._metrics, values, strict=True))}
         return {n: measured[n] for n in everybody if n in measured}
 
@@ -122,8 +122,8 @@ class Evaluator:
         summary = []
         for split in self._splits:
             # After the last round most is known: not of a client that failed then, and nothing where a finished run is resumed.
-            known = self.seen.values.get(split, {}) if self.seen.models is models else {}
-            measured = self._measure(models, split, rounds, known)
+            earlier = self.seen.values.get(split, {}) if self.seen.models is models else {}
+            measured = self._measure(models, split, rounds, earlier)
             if not measured:
                 continue
             constant = self._constant_predictions(tuple(measured), split, rounds)
@@ -143,7 +143,7 @@ class Evaluator:
                     rounds=rounds,
                     unseen=name in unseen,
                 )
-                summary.append(row.spelled())
+                summary.append(row.as_json())
         return summary
 
     def _view(self, number: int) -> Federation:
@@ -157,7 +157,7 @@ class Evaluator:
         return {name: (share, loss) for name, share, loss, defined in rows if defined}
 
 
-def served(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerClient:
+def models_of(models: Mapping[str, Tensor], names: Sequence[str]) -> Tensor | PerClient:
     """The model [d + b] that all of these clients use, or one for each where any has a model of its own; `*` is everybody else's."""
     if models.keys().isdisjoint(names):
         return models["*"]

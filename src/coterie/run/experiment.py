@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, nearest, prefix_errors, require
+from coterie.base.errors import InputError, cut, nearest, prefix_errors
 from coterie.base.modules import load_object
 from coterie.config.hooks import check_hooks, check_object
 from coterie.config.local import LocalSGD
@@ -100,22 +100,22 @@ class Experiment:
         Raises `InputError` that names file, key, what is allowed and the nearest spelling.
         """
         for key in tables:
-            require(key in TABLES, f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
+            if key not in TABLES:
+                raise InputError(f"{where}: unknown table [{key}]; {nearest(key, TABLES)}")
         for key in (k for k in TABLES if k not in ("methods", "filters", "callbacks")):
-            require(isinstance(tables.get(key, {}), dict), f"{where}: [{key}] must be a table")
+            if not isinstance(tables.get(key, {}), dict):
+                raise InputError(f"{where}: [{key}] must be a table")
         _check_texts(tables, where)
         for name in own_objects(tables):
-            require(
-                name in objects,
-                f"{where} names {name}, an object of a Python program; go on there, with the same object: ct.compare(..., "
-                "folder=..., settings=ct.StudySettings(resume=True))",
-            )
-        build_local(tables.get("local", {}), f"{where}, [local]")
+            if name not in objects:
+                raise InputError(
+                    f"{where} names {name}, an object of a Python program; go on there, with the same object: ct.compare(..., "
+                    "folder=..., settings=ct.StudySettings(resume=True))"
+                )
+        build(LocalSGD, tables.get("local", {}), f"{where}, [local]")
         entries = tables.get("methods", [])
-        require(
-            isinstance(entries, list) and bool(entries),
-            f"{where}: there is no [[methods]] entry; name at least one method",
-        )
+        if not (isinstance(entries, list) and bool(entries)):
+            raise InputError(f"{where}: there is no [[methods]] entry; name at least one method")
         experiment = cls(
             data=dict(tables["data"]),
             split={key: value for key, value in tables.get("split", {}).items() if key != "folds" or value != 0},
@@ -133,7 +133,8 @@ class Experiment:
             objects=objects,
         )
         twice = next((x for x in experiment.labels if experiment.labels.count(x) > 1), None)
-        require(twice is None, f"{where}: two methods are called {twice!r}; give each a label of its own")
+        if twice is not None:
+            raise InputError(f"{where}: two methods are called {twice!r}; give each a label of its own")
         experiment.build_model()
         for entry in experiment.methods:
             filters_of(experiment.build_method(entry), experiment.filters)
@@ -150,23 +151,23 @@ class Experiment:
             "data": self.data,
             "split": self.split,
             "model": {"name": MODELS.default, **(spell(spec) if is_dataclass(spec) else {}), **self.model},
-            "local": spell(build_local(self.local, f"{self.where}, [local]")),
+            "local": spell(build(LocalSGD, self.local, f"{self.where}, [local]")),
             "run": {**spell(self.run), "loss": self._name_of(self.run.loss) or self.run.loss},
-            "engine": self._spelled(ENGINES, self.engine),
+            "engine": self._table_of(ENGINES, self.engine),
             "report": spell(self.report),
             "tune": self.tune,
             "attack": self._attack_table(),
-            "filters": [self._spelled(FILTERS, one) for one in self.filters],
-            "callbacks": [self._spelled(CALLBACKS, one) for one in self.callbacks],
+            "filters": [self._table_of(FILTERS, value) for value in self.filters],
+            "callbacks": [self._table_of(CALLBACKS, value) for value in self.callbacks],
             "methods": [self._method_table(entry) for entry in self.methods],
         }
         return {k: v for k, v in _without_none(tables).items() if v or k == "methods"}
 
     def _name_of(self, value: Any) -> str | None:
         """The name of an object that only the Python program has."""
-        return next((name for name, known in self.objects.items() if known is value), None)
+        return next((name for name, candidate in self.objects.items() if candidate is value), None)
 
-    def _spelled(self, registry: Registry, value: Any) -> dict[str, Any]:
+    def _table_of(self, registry: Registry, value: Any) -> dict[str, Any]:
         name = self._name_of(value)
         return registry.spell(value) if name is None else {"name": name}
 
@@ -177,12 +178,12 @@ class Experiment:
         if isinstance(spelled.get("local"), dict):
             spelled["local"] = {**_unset(self.local, spelled["local"]), **spelled["local"]}
         tuning = {} if entry.personalise is None else {"personalise": spell(entry.personalise)}
-        rest = {key: value for key, value in entry.fields.items() if key not in spelled}
-        return {"name": entry.name, "label": entry.label, **spelled, **rest, **tuning}
+        further = {key: value for key, value in entry.fields.items() if key not in spelled}
+        return {"name": entry.name, "label": entry.label, **spelled, **further, **tuning}
 
     def _attack_table(self) -> dict[str, Any]:
 
-        return {} if self.attack is None else self._spelled(ATTACKS, self.attack)
+        return {} if self.attack is None else self._table_of(ATTACKS, self.attack)
 
     def build_method(self, entry: MethodEntry) -> Any:
         """The method of an entry, with [local] below its own local settings."""
@@ -200,8 +201,9 @@ class Experiment:
             return {}
         where = f"{self.where}, method {entry.label!r}"
         if _trains(entry):
-            return {"local": build_local(_above(self.local, entry.local), where)}
-        require(not entry.local, f"{where}: {entry.name} has no local training to set")
+            return {"local": build(LocalSGD, _above(self.local, entry.local), where)}
+        if entry.local:
+            raise InputError(f"{where}: {entry.name} has no local training to set")
         return {}
 
     def trials_of(self, entry: MethodEntry) -> Iterator[dict[str, Any]]:
@@ -212,36 +214,36 @@ class Experiment:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What the methods are called."""
+        """Labels of the methods."""
         return tuple(m.label for m in self.methods)
 
     @property
     def notes(self) -> list[str]:
         """Sentences about what is unusual in this experiment, for the report."""
-        said = []
+        sentences = []
         if self.attack is not None:
             table = self._attack_table()
             name, who = table.pop("name"), self.attack.on
             table.pop("on", None)
             share = f"a share of {who:g} of the clients, drawn from the seed" if isinstance(who, int | float) else ""
             fields = ", ".join(f"{k} = {v}" for k, v in table.items())
-            said.append(
+            sentences.append(
                 f"under attack: {name}{f' ({fields})' if fields else ''} by {share or ', '.join(who)}; evaluation is honest"
             )
         if self.filters:
-            names = ", ".join(self._spelled(FILTERS, one)["name"] for one in self.filters)
-            said.append(f"replies pass filters before they are sent ({names}), except those of references")
+            names = ", ".join(self._table_of(FILTERS, item)["name"] for item in self.filters)
+            sentences.append(f"replies pass filters before they are sent ({names}), except those of references")
         for entry in self.methods:
             if entry.personalise is not None:
-                said.append(
+                sentences.append(
                     f"{entry.label}: validation rows choose how each client tunes its model, so it was not trained on them"
                 )
-        return said
+        return sentences
 
     def build_model(self) -> Any:
         """The settings (or function) that build the model."""
-        known = _object_of(self.model, self.objects)
-        return model_of(self.model, f"{self.where}, [model]") if known is None else known
+        model = _object_of(self.model, self.objects)
+        return model_of(self.model, f"{self.where}, [model]") if model is None else model
 
     @property
     def folds(self) -> int:
@@ -285,9 +287,9 @@ class Experiment:
             str(self.run.loss),
         ]
         named.append(self._attack_table().get("name", ""))
-        named += [self._spelled(FILTERS, one)["name"] for one in self.filters]
-        named += [self._spelled(CALLBACKS, one)["name"] for one in self.callbacks]
-        init = [Path(given)] if (given := self.model.get("init")) and given not in self.objects else []
+        named += [self._table_of(FILTERS, value)["name"] for value in self.filters]
+        named += [self._table_of(CALLBACKS, value)["name"] for value in self.callbacks]
+        init = [Path(start)] if (start := self.model.get("init")) and start not in self.objects else []
         return [Path(n.rpartition(":")[0]) for n in named if ".py:" in n] + init
 
     @property
@@ -298,10 +300,10 @@ class Experiment:
 
     def deciding(self) -> list[dict[str, Any]]:
         """The tables of the callbacks on which results depend."""
-        return [self._spelled(CALLBACKS, one) for one in self.callbacks if one.decides]
+        return [self._table_of(CALLBACKS, callback) for callback in self.callbacks if callback.decides]
 
     def with_methods(self, methods: Sequence[MethodEntry]) -> Experiment:
-        """The same experiment with other methods."""
+        """Return the same experiment with other methods."""
         return replace(self, methods=tuple(methods))
 
 
@@ -316,24 +318,25 @@ def model_of(model_table: Mapping[str, Any], where: str) -> Any:
     if isinstance(model, type) and hasattr(model, "build"):
         return build(model, table, where)
     ready = isinstance(model, torch.nn.Module) or not callable(model)
-    require(not (ready and table), f"{where}: {name} is made already, so {', '.join(table)} cannot be set")
+    if ready and table:
+        raise InputError(f"{where}: {name} is made already, so {', '.join(table)} cannot be set")
     return functools.partial(model, **table) if table else model
 
 
 def find_method(name: str) -> Callable[..., Any]:
     """A registered method, or the user's own as FILE.py:NAME."""
     if ".py:" in name:
-        given = load_object(name)
+        loaded = load_object(name)
         with prefix_errors(name):
-            check_hooks(given, Method)
-        method: Callable[..., Any] = given if isinstance(given, type) else lambda: given
+            check_hooks(loaded, Method)
+        method: Callable[..., Any] = loaded if isinstance(loaded, type) else lambda: loaded
         return method
     registered: Callable[..., Any] = METHODS.find(name if name in METHODS else name.casefold())
     return registered
 
 
 def _trains(entry: MethodEntry) -> bool:
-    """Whether a method has local training to set."""
+    """Return True if a method has local training to set."""
     parameters = inspect.signature(find_method(entry.name)).parameters.values()
     return any(p.name == "local" or p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -356,7 +359,7 @@ def method_table(name: str, presets: Mapping[str, Mapping[str, Any]] = MappingPr
 
 
 def label_of(table: Mapping[str, Any]) -> str:
-    """What a [[methods]] entry is called: its label, else its name (that of a class in a file in lower case) and what is tuned.
+    """Return the label of a [[methods]] entry: its own, else its name (that of a class in a file in lower case) and what is tuned.
 
     >>> label_of({"name": "own.py:Mine"}), label_of({"name": "fedavg", "personalise": {"part": "bias"}})
     ('mine', 'fedavg+bias')
@@ -365,11 +368,6 @@ def label_of(table: Mapping[str, Any]) -> str:
     short = name.rpartition(":")[2].lower() if ".py:" in name else name
     part = f"+{tuning.get('part', Tuning().part)}" if isinstance(tuning, Mapping) else ""
     return str(table.get("label", short + part))
-
-
-def build_local(table: Mapping[str, Any], where: str) -> LocalSGD:
-    """The `LocalSGD` of a [local] table."""
-    return build(LocalSGD, table, where)
 
 
 def _above(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -385,66 +383,77 @@ def _unset(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, str]
 
 
 def _object_of(table: Any, objects: Mapping[str, Any]) -> Any:
-    """What a table names, if that is an object of the Python program; else None."""
+    """Return the object of the Python program that a table names, or None."""
     return objects.get(str(table.get("name"))) if isinstance(table, Mapping) else None
 
 
 def _run(table: Mapping[str, Any], where: str, objects: Mapping[str, Any]) -> RunTable:
     engines = {key for name in ENGINES for option in options_of(ENGINES[name]) for key in option.keys}
     for key in table:
-        require(key not in engines, f"{where}: {key} belongs to the engine; write {key} = ... under [engine]")
-    require("engine" not in table, f'{where}: the engine is a table of its own: [engine] name = "ray"')
+        if key in engines:
+            raise InputError(f"{where}: {key} belongs to the engine; write {key} = ... under [engine]")
+    if "engine" in table:
+        raise InputError(f'{where}: the engine is a table of its own: [engine] name = "ray"')
     loss = table.get("loss")
-    own = {"loss": objects[loss]} if isinstance(loss, str) and loss in objects else {}
-    return build(RunTable, {**table, **own}, where, named="run")
+    loss_object = {"loss": objects[loss]} if isinstance(loss, str) and loss in objects else {}
+    return build(RunTable, {**table, **loss_object}, where, named="run")
 
 
 def _value(registry: Registry, table: Any, where: str, objects: Mapping[str, Any], *, named: str = "") -> Any:
-    """What a table says: an object of the Python program, or a value whose class the registry finds."""
-    given = _object_of(table, objects)
-    return registry.build(table, where, named=named) if given is None else registry.check_value(given, where)
+    """Return the value of a table: an object of the Python program, or a value whose class the registry finds."""
+    python_object = _object_of(table, objects)
+    return (
+        registry.build(table, where, named=named)
+        if python_object is None
+        else registry.check_value(python_object, where)
+    )
 
 
 def _attack(table: Mapping[str, Any] | None, where: str, objects: Mapping[str, Any]) -> Any:
 
     if not table:
         return None
-    require("name" in table, f'{where} needs a name, say name = "ipm"')
-    said = "on" in table or table["name"] in objects
-    require(said, f'{where}: say who attacks: on = ["NAME"], or a share such as on = 0.1')
+    if "name" not in table:
+        raise InputError(f'{where} needs a name, say name = "ipm"')
+    names_attackers = "on" in table or table["name"] in objects
+    if not names_attackers:
+        raise InputError(f'{where}: say who attacks: on = ["NAME"], or a share such as on = 0.1')
     return _value(ATTACKS, table, where, objects)
 
 
 def _values(registry: Registry, tables: Any, where: str, objects: Mapping[str, Any]) -> tuple[Any, ...]:
-    require(isinstance(tables, list), f"{where} must be a list of tables; got {tables!r}")
+    if not isinstance(tables, list):
+        raise InputError(f"{where} must be a list of tables; got {tables!r}")
     return tuple(_value(registry, table, where, objects) for table in tables)
 
 
 def _check_texts(tables: Mapping[str, Any], where: str) -> None:
     data = tables.get("data", {})
-    require("name" in data or "folder" in data, f"{where}: [data] needs a name or a folder")
+    if not ("name" in data or "folder" in data):
+        raise InputError(f"{where}: [data] needs a name or a folder")
     texts = (("data", "name"), ("data", "folder"), ("data", "label"), ("model", "name"))
     for table, key in texts:
         value = tables.get(table, {}).get(key, "")
-        require(isinstance(value, str), f"{where}: {table}.{key} must be a text; got {value!r}")
+        if not isinstance(value, str):
+            raise InputError(f"{where}: {table}.{key} must be a text; got {value!r}")
     start = {k: v for k, v in tables.get("model", {}).items() if k in _START}
     build(ModelTable, start, f"{where}, [model]", named="model")
 
 
 def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
-    require(
-        isinstance(table, dict) and isinstance(table.get("name"), str), f"{where}: each [[methods]] entry needs a name"
-    )
+    if not (isinstance(table, dict) and isinstance(table.get("name"), str)):
+        raise InputError(f"{where}: each [[methods]] entry needs a name")
     fields = dict(table)
     name = fields.pop("name")
     label = fields.pop("label", label_of(table))
-    require(
-        _is_label(label),
-        f"{where}: the label {cut(label)} of method {cut(name)} must be 1 to 60 characters, a letter or digit among them, no slash and "
-        "no comma, and no table's name",
-    )
+    if not _is_label(label):
+        raise InputError(
+            f"{where}: the label {cut(label)} of method {cut(name)} must be 1 to 60 characters, a letter or digit among "
+            "them, no slash and no comma, and no table's name"
+        )
     local = fields.pop("local", {})
-    require(isinstance(local, dict), f"{where}: local of method {label!r} must be a table")
+    if not isinstance(local, dict):
+        raise InputError(f"{where}: local of method {label!r} must be a table")
     tuning = fields.pop("personalise", None)
     about = f"{where}, method {label!r}, personalise"
     if name not in objects:
@@ -453,7 +462,7 @@ def _entry(table: Any, where: str, objects: Mapping[str, Any]) -> MethodEntry:
 
 
 def _is_label(value: Any) -> bool:
-    """Whether a method can be called so: in tables and file names, and before the dot of `--set LABEL.FIELD=...`."""
+    """Return True if a text can be a label: in tables and file names, and before the dot of `--set LABEL.FIELD=...`."""
     shown = isinstance(value, str) and len(value) <= 60 and value.isprintable() and any(map(str.isalnum, value))
     return shown and not set(value) & set("/\\,") and (value not in TABLES or value == "local")
 

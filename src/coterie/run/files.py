@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.files import read_json, write_atomically
 from coterie.base.metric_names import DEFAULT_METRICS, LOSSES
-from coterie.run.hashes import sealed
+from coterie.run.hashes import record_or_none
 
 __all__ = [
     "ALL",
@@ -29,7 +29,7 @@ __all__ = [
     "WRITER",
     "YARDSTICKS",
     "SummaryRow",
-    "escaped",
+    "escape",
     "hash_of",
     "higher_is_better",
     "own_files",
@@ -40,7 +40,7 @@ __all__ = [
     "require_readable",
     "safe_name",
     "turn",
-    "unescaped",
+    "unescape",
     "write_csv",
     "write_json",
 ]
@@ -63,7 +63,7 @@ class SummaryRow:
     rounds: int
     unseen: bool = False
 
-    def spelled(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The row as JSON: metrics are columns like the others, and `unseen` stands only where it is true."""
         row: dict[str, Any] = {}
         for field in dataclasses.fields(self):
@@ -87,13 +87,13 @@ FILES = "files.json"
 """SHA-256 of each Python file of the user's own that the experiment names."""
 
 OBJECT = "python:"
-"""How the name of an object begins that only a Python program has: `python:CLASS:HASH`."""
+"""Prefix of the name of an object that only a Python program has: `python:CLASS:HASH`."""
 
 METRICS = (*DEFAULT_METRICS, "loss")
 """Metrics of which reports know the order; further columns of summary.json are those that a run asked for beside them."""
 
 YARDSTICKS = ("trees-alone", "trees-pooled")
-"""What a comparison is shown beside, but nobody chooses from: trees of each client alone, and of all rows in one place."""
+"""Methods that a comparison is shown beside, but that nobody chooses: trees of each client alone, and of all rows in one place."""
 
 _LOWER = ("loss", "error", "mse", "mae", "rmse", "brier", "ece", "perplexity", "nll")
 
@@ -105,17 +105,17 @@ ASKS = ("method", "seed", "fold", "round", "ask", "task")
 
 
 WRITER: Mapping[str, Any] = {"format": 3, "coterie": __version__}
-"""What says who wrote a run directory (`format.json`) and a checkpoint. The number goes up where another version would misread them."""
+"""The writer of a run directory (`format.json`) and a checkpoint. The number goes up where another version would misread them."""
 
 
 def require_format(written: Mapping[str, Any], path: Path) -> None:
     """Raise `InputError` unless `written`, read from `path`, says that this version of coterie reads the files."""
     version, number = written.get("coterie", "of an older version"), written.get("format", 1)
-    require(
-        number == WRITER["format"],
-        f"{path} was written by coterie {version} in format {number}, but this version reads format {WRITER['format']}; "
-        "repeat the run in another folder, or use the version that wrote it",
-    )
+    if number != WRITER["format"]:
+        raise InputError(
+            f"{path} was written by coterie {version} in format {number}, but this version reads format {WRITER['format']}; "
+            "repeat the run in another folder, or use the version that wrote it"
+        )
 
 
 def require_readable(folder: Path) -> None:
@@ -123,10 +123,12 @@ def require_readable(folder: Path) -> None:
     path = folder / "format.json"
     try:
         written = read_json(path, dict) if path.is_file() else {}
-    except InputError:
+    except InputError as error:
         written = dict(WRITER)  # it can be written again, if the seals of what is complete say that this version did
-        complete = any(sealed(done) for done in folder.glob("checkpoint/*/done.json"))
-        require(complete, f"{path} is damaged, and no method is complete; repeat the run in another folder")
+        if not any(record_or_none(done) for done in folder.glob("checkpoint/*/done.json")):
+            raise InputError(
+                f"{path} is damaged, and no method is complete; repeat the run in another folder"
+            ) from error
     require_format(written, folder)
 
 
@@ -141,24 +143,24 @@ def write_csv(path: Path, header: Iterable[str], rows: Iterable[Iterable[Any]]) 
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(map(escaped, row) for row in rows)
+    writer.writerows(map(escape, row) for row in rows)
     write_atomically(path, lambda p: p.write_text(buffer.getvalue(), encoding="utf-8"))
 
 
 _FORMULA = re.compile(r"'*[=+@\t\r-].")
 
 
-def escaped(cell: Any) -> Any:
-    """A cell of a CSV file that no spreadsheet takes for a formula: such a text gets an apostrophe in front, which `unescaped` removes.
+def escape(cell: Any) -> Any:
+    """A cell of a CSV file that no spreadsheet takes for a formula: such a text gets an apostrophe in front, which `unescape` removes.
 
-    >>> [escaped(cell) for cell in ("=SUM(A1)", "-1.5", "+", "ward", 3)]
+    >>> [escape(cell) for cell in ("=SUM(A1)", "-1.5", "+", "ward", 3)]
     ["'=SUM(A1)", '-1.5', '+', 'ward', 3]
     """
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) and not _is_number(cell) else cell
 
 
-def unescaped(text: str) -> str:
-    """The text that `escaped` was given."""
+def unescape(text: str) -> str:
+    """The text that `escape` was given."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
@@ -171,7 +173,7 @@ def _is_number(text: str) -> bool:
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether more of a metric is better; not of losses and errors.
+    """Return False for losses and errors, True for other metrics.
 
     >>> higher_is_better("auc"), higher_is_better("my_loss")
     (True, False)
@@ -189,7 +191,7 @@ def own_files(tables: Any) -> tuple[str, ...]:
 
 
 def own_loss(experiment: Mapping[str, Any]) -> bool:
-    """Whether the loss that an experiment.toml names is the user's own, which has neither the name nor the scale of coterie's."""
+    """Return True if the loss of an experiment.toml is the user's own, which has neither the name nor the scale of coterie's."""
     run = experiment.get("run")
     return isinstance(run, Mapping) and run.get("loss", "auto") not in LOSSES
 
@@ -222,7 +224,8 @@ def hash_of(path: Path) -> str:
 def refuse_links(folder: Path) -> None:
     """Raise `InputError` if there is a link in a run directory: whoever made it would choose what is overwritten."""
     link = next((path for path in folder.rglob("*") if path.is_symlink()), None)
-    require(link is None, f"{link} is a link, and nothing is written through a link; put what it leads to in its place")
+    if link is not None:
+        raise InputError(f"{link} is a link, and nothing is written through a link; put what it leads to in its place")
 
 
 def safe_name(name: str) -> str:

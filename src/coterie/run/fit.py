@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,12 +56,12 @@ _USUAL = RunSettings()
 def one_thread() -> Iterator[None]:
     """Compute on one thread, and restore what was set before."""
     # Two OpenMP threads on a busy machine were four to seven times slower; parallelism is over clients.
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 def one_at_a_time(function: Callable[P, T]) -> Callable[P, T]:
@@ -150,7 +150,7 @@ def fit(
     with one_thread(), raise_interrupts():
         chosen.check(prepared.names)
         filters_of(chosen, filters)
-        opened = _opened(engine, prepared, module, settings)
+        opened = _open(engine, prepared, module, settings)
         try:
             if wrong:
                 opened = Attacked(opened, attack, wrong)
@@ -179,21 +179,11 @@ def _check(**arguments: Any) -> None:
         obey(_ARGUMENTS[name], value, name)
 
 
-def _clients(given: Any, seed: int) -> Clients:
-    if isinstance(given, str | os.PathLike):
-        return load(given, seed=seed)
-    given = ready_or_made(given)
-    return clients_of(given, getattr(given, "__name__", "clients"), seed=seed)
-
-
-def _method_called(name: str) -> Any:
-    table = method_table(name)
-    require(
-        "personalise" not in table,
-        f"{name!r} tunes after training; give fit {table['name']!r}, with RunSettings(merge_validation=False), and the run to "
-        "personalise",
-    )
-    return build(find_method(name), {}, f"method {name!r}")
+def _clients(source: Any, seed: int) -> Clients:
+    if isinstance(source, str | os.PathLike):
+        return load(source, seed=seed)
+    source = ready_or_made(source)
+    return clients_of(source, getattr(source, "__name__", "clients"), seed=seed)
 
 
 def _with_own_metrics(settings: RunSettings) -> RunSettings:
@@ -203,16 +193,20 @@ def _with_own_metrics(settings: RunSettings) -> RunSettings:
 
 def _method_of(method: Any, local: LocalSGD | None) -> Method[Any]:
     """Return the method that an object or a name means, with this local training if any is given."""
-    named = _method_called(method) if isinstance(method, str) else method
-    chosen: Method[Any] = named if local is None else _with_local(named, local)
-    check_object(chosen, Method)
-    return chosen
-
-
-def _with_local(method: Any, local: LocalSGD) -> Any:
-    names = [f.name for f in fields(method)] if is_dataclass(method) else []
-    require("local" in names, f"{type(method).__name__} has no local training to set; leave out local")
-    return replace(method, local=local)
+    if isinstance(method, str):
+        table = method_table(method)
+        if "personalise" in table:
+            raise InputError(
+                f"{method!r} tunes after training; give fit {table['name']!r}, with RunSettings(merge_validation=False), and the run "
+                "to personalise"
+            )
+        method = build(find_method(method), {}, f"method {method!r}")
+    if local is not None:
+        if "local" not in ([f.name for f in fields(method)] if is_dataclass(method) else []):
+            raise InputError(f"{type(method).__name__} has no local training to set; leave out local")
+        method = replace(method, local=local)
+    check_object(method, Method)
+    return cast("Method[Any]", method)
 
 
 @one_at_a_time
@@ -251,14 +245,14 @@ def personalise(
     settings = _with_own_metrics(settings)
     tuning = Tuning(part, tuple(steps), tuple(lr), batch_size)
     with one_thread(), raise_interrupts():
-        opened = _opened(engine, clients, run.module, settings)
+        opened = _open(engine, clients, run.module, settings)
         try:
             return finetune(opened, run, tuning, settings)
         finally:
             opened.close()
 
 
-def _opened(engine: EngineSpec, clients: Clients, module: nn.Module, settings: RunSettings) -> Engine:
+def _open(engine: EngineSpec, clients: Clients, module: nn.Module, settings: RunSettings) -> Engine:
     opened = engine.open(clients, module, settings.row_loss(clients))
     if Engine not in type(opened).__mro__:
         if callable(close := getattr(opened, "close", None)):
@@ -279,24 +273,26 @@ def _prepare(method: Method[Any], clients: Clients, merge_validation: bool) -> C
 
 def start_from(module: nn.Module, init: Mapping[str, Tensor]) -> None:
     """Load a state dict into `module`. Raises `InputError` that names a tensor which is missing, left over or of another shape."""
-    own = module.state_dict()
-    for name in own:
-        require(name in init, f"the initial model lacks {name!r}; it has {', '.join(map(str, list(init)[:6]))}")
-        require(_is_plain(init[name]), f"{name!r} of the initial model is not a dense tensor of finite real numbers")
-        if init[name].shape != own[name].shape:
+    expected = module.state_dict()
+    for name in expected:
+        if name not in init:
+            raise InputError(f"the initial model lacks {name!r}; it has {', '.join(map(str, list(init)[:6]))}")
+        if not _is_plain(init[name]):
+            raise InputError(f"{name!r} of the initial model is not a dense tensor of finite real numbers")
+        if init[name].shape != expected[name].shape:
             raise InputError(
-                f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(own[name].shape)}"
+                f"{name!r} of the initial model has shape {tuple(init[name].shape)}, expected {tuple(expected[name].shape)}"
             )
-    for name, other in aliases(module):
-        require(
-            torch.equal(init[name], init[other]),
-            f"{name!r} and {other!r} are one tensor of this model, and the initial model has two values of it; give one",
+    for name, alias in aliases(module):
+        if not torch.equal(init[name], init[alias]):
+            raise InputError(
+                f"{name!r} and {alias!r} are one tensor of this model, and the initial model has two values of it; give one"
+            )
+    extra = sorted(str(name) for name in init if name not in expected)
+    if extra:
+        raise InputError(
+            f"the initial model has {', '.join(extra)}, which this model does not; choose the model it was trained as"
         )
-    extra = sorted(str(name) for name in init if name not in own)
-    require(
-        not extra,
-        f"the initial model has {', '.join(extra)}, which this model does not; choose the model it was trained as",
-    )
     module.load_state_dict(init)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.config.run import MethodEntry
 
 __all__ = ["apply", "check_grid", "names_of", "settings_of"]
@@ -20,11 +20,11 @@ METHOD_GRIDS: Mapping[str, Mapping[str, list[Any]]] = {
 
 
 def names_of(entries: Iterable[MethodEntry]) -> set[str]:
-    """What a key of a [tune] table may begin with."""
+    """Return the words with which a key of a [tune] table may begin."""
     return {"local", *(name for entry in entries for name in (entry.label, entry.name))}
 
 
-def _parted(key: str, names: Collection[str]) -> tuple[str, str]:
+def _split_key(key: str, names: Collection[str]) -> tuple[str, str]:
     """Whose setting a key means, and which; the name of a method may have dots."""
     who = max((name for name in names if key.startswith(f"{name}.")), key=len, default=key.partition(".")[0])
     return who, key[len(who) + 1 :]
@@ -37,11 +37,14 @@ def check_grid(grid: Mapping[str, Any], entries: Sequence[MethodEntry], where: s
         if isinstance(values, Mapping):
             named = ", ".join(f'"{key}.{field}" = [...]' for field in values)
             raise InputError(f"{where}: {key!r} is a table of its own; write {named} in [tune]")
-        who, field = _parted(key, labels)
-        require(who in labels, f"{where}: {key!r} names no method; {nearest(who, labels)}")
-        require(bool(field), f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]')
+        who, field = _split_key(key, labels)
+        if who not in labels:
+            raise InputError(f"{where}: {key!r} names no method; {nearest(who, labels)}")
+        if not field:
+            raise InputError(f'{where}: {key!r} names no setting; write "{key}.FIELD" = [...]')
         filled = isinstance(values, list) and bool(values)
-        require(filled, f"{where}: {key!r} must be a list of values; got {cut(values)}")
+        if not filled:
+            raise InputError(f"{where}: {key!r} must be a list of values; got {cut(values)}")
 
 
 def apply(entry: MethodEntry, setting: Mapping[str, Any]) -> MethodEntry:
@@ -59,13 +62,13 @@ def settings_of(
     `names`: those of all methods (`names_of`). `local`: whether the method has local training, without which it has no part in the
     grid for all.
     """
-    parted = [(*_parted(key, names), values) for key, values in grid.items()]
+    parted = [(*_split_key(key, names), values) for key, values in grid.items()]
     # What is said of the label counts more than what is said of all methods of that name.
-    own = {field: values for mine in (entry.name, entry.label) for who, field, values in parted if who == mine}
+    of_entry = {field: values for mine in (entry.name, entry.label) for who, field, values in parted if who == mine}
     if entry.name == "local":
         # `local.lr` is the [local] table's key for all methods and this method's own as well.
-        own = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in own.items()}
+        of_entry = {f"local.{k}" if not k.startswith("local.") else k: v for k, v in of_entry.items()}
     shared = {k: v for k, v in (grid or LOCAL_GRID).items() if local and k.startswith("local.")}
-    whole = {**shared, **(own if grid else METHOD_GRIDS.get(entry.name, {}))}
-    for values in itertools.product(*whole.values()):
-        yield dict(zip(whole, values, strict=True))
+    grid_of_entry = {**shared, **(of_entry if grid else METHOD_GRIDS.get(entry.name, {}))}
+    for values in itertools.product(*grid_of_entry.values()):
+        yield dict(zip(grid_of_entry, values, strict=True))

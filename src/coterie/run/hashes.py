@@ -13,19 +13,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.files import read_json, write_atomically
 
 __all__ = [
     "TABLES",
-    "damaged",
+    "find_damage",
     "hashes",
     "intact",
-    "read_sealed",
-    "refuse_changed",
+    "read_record",
+    "record_or_none",
+    "refuse_change",
     "refuse_damaged_outcomes",
-    "sealed",
-    "write_sealed",
+    "write_record",
 ]
 
 TABLES = Path("checkpoint") / "tables.json"
@@ -39,7 +39,7 @@ def hashes(folder: Path, files: Iterable[Path]) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): _hash(path, durable=True) for path in sorted(files)}
 
 
-def damaged(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
+def find_damage(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
     """Files that are not as recorded: "is missing", "is damaged" or why it cannot be read, by path in `folder`."""
     problems: dict[str, str] = {}
     for name, expected in recorded.items():
@@ -53,50 +53,52 @@ def damaged(folder: Path, recorded: Mapping[str, str]) -> dict[str, str]:
     return problems
 
 
-def write_sealed(path: Path, record: Mapping[str, Any]) -> None:
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON object with a hash of itself, and let it reach the disk."""
     text = json.dumps({**record, SEAL: _seal(record)}, indent=1, allow_nan=False)
     write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8"), durable=True)
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
-    """What `write_sealed` wrote. Raises `InputError` if the file is missing, damaged or of another version."""
-    require(path.exists(), f"{path} is missing, so its run is not complete; continue with --resume")
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what `write_record` wrote. Raises `InputError` if the file is missing, damaged or of another version."""
+    if not path.exists():
+        raise InputError(f"{path} is missing, so its run is not complete; continue with --resume")
     cure = "delete it and continue with --resume"
     record = read_json(path, dict, cure)
-    whole = record.pop(SEAL, None) == _seal(record)
-    require(whole, f"{path} is damaged, or of another version of coterie; {cure}")
+    intact_seal = record.pop(SEAL, None) == _seal(record)
+    if not intact_seal:
+        raise InputError(f"{path} is damaged, or of another version of coterie; {cure}")
     return record
 
 
-def sealed(path: Path) -> dict[str, Any] | None:
-    """The same; None if the file is missing, damaged or of another version."""
+def record_or_none(path: Path) -> dict[str, Any] | None:
+    """Read the same; None if the file is missing, damaged or of another version."""
     try:
-        return read_sealed(path)
+        return read_record(path)
     except InputError:
         return None
 
 
 def intact(folder: Path) -> bool:
-    """Whether the tables of a finished run are as it left them; of a run that is not finished nothing is known."""
-    record = sealed(folder / TABLES)
-    return record is None or not damaged(folder, record["files"])
+    """Return False if a table of a finished run is damaged."""
+    record = record_or_none(folder / TABLES)
+    return record is None or not find_damage(folder, record["files"])
 
 
-def refuse_changed(folder: Path, name: str) -> None:
+def refuse_change(folder: Path, name: str) -> None:
     """Raise `InputError` if a file of a finished run is not as the run left it."""
-    record = sealed(folder / TABLES)
+    record = record_or_none(folder / TABLES)
     recorded = {name: record["files"][name]} if record and name in record["files"] else {}
-    for what in damaged(folder, recorded).values():
+    for what in find_damage(folder, recorded).values():
         raise InputError(f"{folder / name} {what}; restore it, or resume with a file of your own and --out {folder}")
 
 
 def refuse_damaged_outcomes(folder: Path) -> None:
     """Raise `InputError` if what a model said of each test row, from which intervals come, is not as its run left it."""
     for done in sorted((folder / "checkpoint").glob("*/done.json")):
-        record = sealed(done)
+        record = record_or_none(done)
         recorded = {} if record is None else {k: v for k, v in record["files"].items() if k.startswith("outcomes/")}
-        for name, what in damaged(folder, recorded).items():
+        for name, what in find_damage(folder, recorded).items():
             raise InputError(f"{folder / name} {what}; continue the run with --resume, which makes it again")
 
 

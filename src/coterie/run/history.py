@@ -1,4 +1,4 @@
-"""What a run has seen and learned: the history, what it cost, and the models."""
+"""The results of a run: the history, what it cost, and the models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.files import open_tensors, write_atomically
 from coterie.base.loss import Kind, Loss
 from coterie.base.metric_names import find_metric
@@ -66,18 +66,22 @@ class History(list[Row]):
         """
         metrics = {r.metric for r in self}
         metric = find_metric(metric, sorted(metrics))
-        require(metric in metrics, f"the history has no {metric!r}; {nearest(metric, metrics)}")
+        if metric not in metrics:
+            raise InputError(f"the history has no {metric!r}; {nearest(metric, metrics)}")
         rows = [r for r in self if r.metric == metric]
         clients = {r.client for r in rows}
-        require(client in clients, f"the history has no {metric} of client {client!r}; {nearest(client, clients)}")
+        if client not in clients:
+            raise InputError(f"the history has no {metric} of client {client!r}; {nearest(client, clients)}")
         rows = [r for r in rows if r.client == client]
         splits = {r.split for r in rows}
         if split is None:
             names = " and ".join(sorted(splits))
-            require(len(splits) == 1, f"{metric} of {client!r} was measured on {names}; name one: split=...")
+            if len(splits) != 1:
+                raise InputError(f"{metric} of {client!r} was measured on {names}; name one: split=...")
         else:
-            known = nearest(split, splits)
-            require(split in splits, f"the history has no {metric} of {client!r} on {split!r} rows; {known}")
+            spelling = nearest(split, splits)
+            if split not in splits:
+                raise InputError(f"the history has no {metric} of {client!r} on {split!r} rows; {spelling}")
             rows = [r for r in rows if r.split == split]
         return [(r.round, r.value) for r in rows]
 
@@ -86,7 +90,7 @@ class History(list[Row]):
 
 
 class Meaning(NamedTuple):
-    """What outputs mean, and how rows of tables become inputs.
+    """The meaning of outputs, and the recipe that makes inputs of rows of tables.
 
     Attributes:
         kind: how outputs are read.
@@ -104,13 +108,13 @@ class Meaning(NamedTuple):
 
     @classmethod
     def of(cls, loss: Loss, clients: Clients) -> Meaning:
-        """What outputs mean that were trained with this loss on these clients."""
+        """Return the meaning of outputs that were trained with this loss on these clients."""
         return cls(loss.kind, clients.classes, clients.label_scale, clients.recipe, loss.last)
 
 
 @dataclass(repr=False)
 class Run:
-    """What a run has learned and seen.
+    """A finished run: its models and its history.
 
     Attributes:
         method, seed, rounds: as given.
@@ -144,7 +148,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What the method is called: its class, or what a saved run says."""
+        """Name of the method: its class, or the name in a saved run."""
         return self.method if isinstance(self.method, str) else type(self.method).__name__
 
     def __repr__(self) -> str:
@@ -173,7 +177,7 @@ class Run:
         return export(chosen, self.module, Layout.of(self.module), trained_only=trained_only)
 
     def predict(self, rows: Any, client: str = "*") -> Prediction:
-        """What a client's model, or the one for everybody, says of new rows.
+        """Predict new rows with a client's model, or with the one for everybody.
 
         Args:
             rows: a data frame or a file with the columns of tables; for other clients a tensor [rows, ...], an array or a dict of them.
@@ -215,7 +219,8 @@ class Run:
             "summary": (self.summary, None),
             "weights": (self.weight_rows, ("round", "target", "client", "weight")),
         }
-        require(table in tables, f"there is no table {table!r}; {nearest(table, tables)}")
+        if table not in tables:
+            raise InputError(f"there is no table {table!r}; {nearest(table, tables)}")
         rows, columns = tables[table]
         return pd.DataFrame(list(rows), columns=columns)
 
@@ -242,7 +247,7 @@ class Run:
         rows = [row for row in self.summary if row["split"] == self._split]
         metrics = [m for m in METRICS if any(row.get(m) is not None for row in rows)]
         cells = [["client", "rows", *metrics]]
-        cells += [[row["client"], str(row["n"]), *(_shown(row.get(m)) for m in metrics)] for row in rows]
+        cells += [[row["client"], str(row["n"]), *(_cell(row.get(m)) for m in metrics)] for row in rows]
         lines = ["".join(f"<td>{html.escape(cell)}</td>" for cell in line) for line in cells]
         table = "".join(f"<tr>{line}</tr>" for line in lines)
         return f"<p>{html.escape(repr(self)[1:-1])}; {self._split} rows</p><table>{table}</table>"
@@ -252,23 +257,23 @@ class Run:
         from safetensors.torch import save
 
         meaning = None if self.meaning is None else self.meaning._asdict()
-        kept = {name: getattr(self, name) for name in _KEPT}
-        about = {**WRITER, "method": self.label, "meaning": meaning, **kept}
+        values = {name: getattr(self, name) for name in _KEPT}
+        about = {**WRITER, "method": self.label, "meaning": meaning, **values}
         content = save({k: v.clone() for k, v in self.models.items()}, metadata={"coterie": json.dumps(about)})
         write_atomically(Path(path), lambda p: p.write_bytes(content))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], module: nn.Module) -> Run:
-        """What `save` wrote, with the module that the models belong to; `method` is then a name, and `state` None.
+        """Read what `save` wrote, with the module that the models belong to; `method` is then a name, and `state` None.
 
         Raises `InputError` if the file is none of these or damaged, or of another module.
         """
         with open_tensors(Path(path), "pt", "it is not a saved run of this version") as (file, about):
             models = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is not a dict
             require_format(about, Path(path))
-            kept = {name: about[name] for name in _KEPT}
+            values = {name: about[name] for name in _KEPT}
             meaning = about["meaning"]
-            run = cls(about["method"], state=None, models=models, module=module, **kept)
+            run = cls(about["method"], state=None, models=models, module=module, **values)
             if meaning is not None:
                 exact = {"classes": tuple(meaning["classes"]), "scale": LabelScale(*meaning["scale"])}
                 run.meaning = Meaning(**{**meaning, **exact})
@@ -276,23 +281,24 @@ class Run:
             run.seconds = [Timing(*row) for row in about["seconds"]]
             run.weight_rows = [tuple(row) for row in about["weight_rows"]]
         size, mine = len(next(iter(models.values()))), Layout.of(module).size
-        require(
-            size == mine, f"{path} has models of {size} numbers, and this module has {mine}; give the one of the run"
-        )
+        if size != mine:
+            raise InputError(
+                f"{path} has models of {size} numbers, and this module has {mine}; give the one of the run"
+            )
         return run
 
 
 _KEPT = ("seed", "rounds", "history", "weights", "weight_rows", "summary", "seconds", "failures")
-"""What `Run.save` writes as JSON."""
+"""Fields that `Run.save` writes as JSON."""
 
 
-def _shown(value: Any) -> str:
+def _cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, int | float) else "-"
 
 
 @dataclass
 class Record:
-    """What a run writes down round by round. Attributes as of `Run`."""
+    """Numbers of a run round by round. Attributes as of `Run`."""
 
     history: History = field(default_factory=History)
     weights: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -312,12 +318,12 @@ class Record:
     def _add_weights(self, number: int, value: Mapping[str, Any], with_rows: bool) -> None:
         nested = bool(value) and all(isinstance(v, Mapping) for v in value.values())
         by_target = value if nested else {"*": value}
-        self.weights = {t: _normalised(w) for t, w in by_target.items()}
+        self.weights = {t: _shares(w) for t, w in by_target.items()}
         if with_rows:
             for target, weights in self.weights.items():
                 self.weight_rows += [(number, target, c, w) for c, w in weights.items()]
 
 
-def _normalised(weights: Mapping[str, float]) -> dict[str, float]:
+def _shares(weights: Mapping[str, float]) -> dict[str, float]:
     total = sum(weights.values())
     return {k: (v / total if total else v) for k, v in weights.items()}

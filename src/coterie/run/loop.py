@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, RunError, cut, require
+from coterie.base.errors import InputError, RunError, cut
 from coterie.base.files import state_type
 from coterie.base.rng import Rng
 from coterie.compute.appeal import measure_appeal, staying
@@ -93,9 +93,9 @@ class _Loop:
         self._preflight()
 
     def _preflight(self) -> None:
-        held = self.method.memory_estimate(self.per_round, len(self.engine.clients))
+        vectors = self.method.memory_estimate(self.per_round, len(self.engine.clients))
         itemsize = torch.empty(0, dtype=self.engine.layout.dtype).element_size()
-        sentence = check_free_memory(held, self.engine.layout.size, itemsize, free_bytes(self.engine.x.device))
+        sentence = check_free_memory(vectors, self.engine.layout.size, itemsize, free_bytes(self.engine.x.device))
         if sentence:
             logger.info("%s", sentence)
 
@@ -104,20 +104,20 @@ class _Loop:
         resumed = files is not None and self.settings.resume and files.exist()
         followers = Followers(self.settings.callbacks, (self.settings.label or self.training.label, self.seed, rounds))
         try:
-            state, number = self._restored(files) if files and resumed else self._start(files)
+            state, number = self._restore(files) if files and resumed else self._start(files)
             while not self._ends(followers, number) and number < rounds:
                 number += 1
                 started, asks = time.perf_counter(), len(session.asks)
                 state = self._round(state, number)
                 total = time.perf_counter() - started
-                own = total - sum(ask.seconds for ask in session.asks[asks:])
-                self.record.seconds.append(Timing(number, total, own))
+                server_seconds = total - sum(ask.seconds for ask in session.asks[asks:])
+                self.record.seconds.append(Timing(number, total, server_seconds))
                 if files:
                     files.save(state, number, self.record, session, self.engine)
         finally:
             followers.end()
-        rounds, seen = number, self.evaluator.seen
-        models = seen.models if seen.round == rounds else self._served(state, rounds)
+        rounds, last = number, self.evaluator.seen
+        models = last.models if last.round == rounds else self._final_models(state, rounds)
         return Run(
             self.method,
             self.seed,
@@ -132,11 +132,11 @@ class _Loop:
         )
 
     def _ends(self, followers: Followers, number: int) -> bool:
-        """Tell callbacks that a round is complete; whether one of them ends the run."""
-        return followers.told(number, self.record.history, evaluated=self._due(number))
+        """Tell callbacks that a round is complete; return True if one of them ends the run."""
+        return followers.tell(number, self.record.history, evaluated=self._due(number))
 
     def _due(self, number: int) -> bool:
-        """Whether a round is evaluated."""
+        """Return True if a round is evaluated."""
         return number in (0, self.rounds) or number % self.every == 0
 
     def _start(self, files: RoundFiles | None) -> tuple[Any, int]:
@@ -151,13 +151,13 @@ class _Loop:
             files.save(state, 0, self.record, self.federation.session, self.engine)
         return state, 0
 
-    def _restored(self, files: RoundFiles) -> tuple[Any, int]:
+    def _restore(self, files: RoundFiles) -> tuple[Any, int]:
         saved = files.read(self.rounds, self.engine.x.device)
         kind = state_type(self.method)
         if kind is None:
             kind = type(self.method.init(self.engine.x.clone(), self._everybody(0)))
         files.restore(saved, self.record, self.federation.session, self.engine)
-        self.divergence.said(self.record.history)  # was said before
+        self.divergence.notice(self.record.history)  # was said before
         return kind(**saved.values), saved.meta["round"]
 
     # ---- a round
@@ -172,14 +172,14 @@ class _Loop:
                 self._evaluate(state, self.federation.view(view.clients, number, self.attempt))
             return state
         rng = Rng.named(self.seed, "server", number)
-        said = self.method.round(state, view, rng)
-        if not (isinstance(said, tuple) and len(said) == 2):
-            raise InputError(f"{self.own}.round must return (state, log); got {cut(said)}")
-        new, own = said[0], as_log(said[1], f"{self.own}.round", self.engine.clients)
+        returned = self.method.round(state, view, rng)
+        if not (isinstance(returned, tuple) and len(returned) == 2):
+            raise InputError(f"{self.own}.round must return (state, log); got {cut(returned)}")
+        new, entries = returned[0], as_log(returned[1], f"{self.own}.round", self.engine.clients)
         models = self._models(new)
         self._refuse_infinite(models, number)
         learned = self.sampler.after_round(models.get("*"), view) or {}
-        log = {**log, **own, **as_log(learned, f"{type(self.sampler).__name__}.after_round", self.engine.clients)}
+        log = {**log, **entries, **as_log(learned, f"{type(self.sampler).__name__}.after_round", self.engine.clients)}
         self.record.add(number, log, with_weights=due)
         if due:
             self._evaluate(new, self.federation.view(view.clients, number, self.attempt))
@@ -197,9 +197,9 @@ class _Loop:
 
     def _evaluate(self, state: Any, view: Federation) -> None:
         """Write down the metrics of everybody, and what the method itself measures in the round of this view."""
-        rows = self.evaluator.look(self._served(state, view.round), view.round)
+        rows = self.evaluator.look(self._final_models(state, view.round), view.round)
         self.record.history += rows
-        diverges = self.divergence.said(rows)
+        diverges = self.divergence.notice(rows)
         if diverges:
             logger.warning("%s", diverges)
         log, appeal = self.method.measure(state, view), self.settings.appeal
@@ -236,20 +236,21 @@ class _Loop:
     def _model(self, state: Any) -> Tensor:
         """The model for everybody, which alone can appeal or not. Raises `InputError` if there is none."""
         models = self._models(state)
-        require("*" in models, f"run.appeal needs one model for everybody, and {self.own} has several")
+        if "*" not in models:
+            raise InputError(f"run.appeal needs one model for everybody, and {self.own} has several")
         return models["*"]
 
     def _everybody(self, number: int) -> Federation:
         return self.federation.view(self.engine.clients, number, self.attempt)
 
     def _models(self, state: Any) -> dict[str, Tensor]:
-        return self._named(self.method.models(state), "models")
+        return self._check_models(self.method.models(state), "models")
 
-    def _named(self, models: Any, hook: str) -> dict[str, Tensor]:
+    def _check_models(self, models: Any, hook: str) -> dict[str, Tensor]:
         engine = self.engine
         return as_models(models, f"{self.own}.{hook}", engine.layout.size, (*engine.clients, *engine.unseen))
 
-    def _served(self, state: Any, number: int) -> dict[str, Tensor]:
+    def _final_models(self, state: Any, number: int) -> dict[str, Tensor]:
         """The models that clients use: those of the state, and those which they make of them for themselves."""
-        own = self.method.personalised(state, self._everybody(number))
-        return {**self._models(state), **self._named(own, "personalised")}
+        personal = self.method.personalised(state, self._everybody(number))
+        return {**self._models(state), **self._check_models(personal, "personalised")}

@@ -26,7 +26,7 @@ __all__ = ["about_models", "frozen_path", "load_model_file", "open_model_file", 
 def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str = "") -> list[Path]:
     """Write every model of a finished run, with what it takes and gives as metadata; returns the files."""
     about = {**about_models(label, run, clients), **({"fold": fold} if fold else {})}
-    apart = _shared(run)
+    apart = _frozen_tensors(run)
     files: list[Path] = []
     if apart:
         files.append(frozen_path(folder, label, run.seed, fold))
@@ -40,11 +40,11 @@ def save_models(folder: Path, label: str, run: Run, clients: Clients, fold: str 
 
 
 def frozen_path(folder: Path, label: str, seed: int | str, fold: str = "") -> Path:
-    """Where, below `models/`, the tensors are that all models of a method and seed share."""
+    """Return the path, below `models/`, of the tensors that all models of a method and seed share."""
     return folder / "frozen" / f"{safe_name(f'{label}-{turn(seed, fold)}')}.safetensors"
 
 
-def _shared(run: Run) -> Mapping[str, Tensor]:
+def _frozen_tensors(run: Run) -> Mapping[str, Tensor]:
     """The tensors that several models of a run share because they are frozen."""
     if len(run.models) == 1 or all(parameter.requires_grad for parameter in run.module.parameters()):
         return {}
@@ -52,7 +52,7 @@ def _shared(run: Run) -> Mapping[str, Tensor]:
 
 
 def about_models(label: str, run: Run, clients: Clients) -> dict[str, Any]:
-    """What the file of a model says of it."""
+    """Return the metadata of a model's file."""
     inputs = sample(clients.train.inputs)
     return {
         "method": label,

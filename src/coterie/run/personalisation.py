@@ -62,25 +62,25 @@ def tune(cohort: Cohort, *, x: ModelOfEach, tuning: Tuning) -> Tuned:
 
     x is a model for each client [n, d + b]; it stays where a client has no validation rows to choose by.
     """
-    held = [i for i in range(len(cohort.names)) if cohort.has(i, "validation")]
+    choosing = [i for i in range(len(cohort.names)) if cohort.has(i, "validation")]
     model, chosen = x.clone(), torch.zeros(len(cohort.names), 2, dtype=torch.float64)
-    if held:
-        some, start = cohort.only(held), x[held]
-        lowest = some.loss(start, part="validation")
-        best, setting = start.clone(), chosen[held]
+    if choosing:
+        cohort_choosing, start = cohort.only(choosing), x[choosing]
+        lowest = cohort_choosing.loss(start, part="validation")
+        best, setting = start.clone(), chosen[choosing]
         mask = tunable(cohort.layout, tuning.part).to(x.device)
         for lr in tuning.lr:
             y = start
             for step in range(1, max(tuning.steps) + 1):
-                slope = some.gradient(y, batch_size=tuning.batch_size, purpose=f"personalise/{step}")
+                slope = cohort_choosing.gradient(y, batch_size=tuning.batch_size, purpose=f"personalise/{step}")
                 y = torch.where(mask, y - lr * slope, y)
                 if step in tuning.steps:
-                    loss = some.loss(y, part="validation")
+                    loss = cohort_choosing.loss(y, part="validation")
                     better = loss < lowest  # never true of NaN
                     lowest = torch.where(better, loss, lowest)
                     best[better] = y[better]
                     setting[better] = torch.tensor([step, lr], dtype=torch.float64)
-        model[held], chosen[held] = best, setting
+        model[choosing], chosen[choosing] = best, setting
     return Tuned(model, chosen[:, 0], chosen[:, 1])
 
 
@@ -94,10 +94,10 @@ def finetune(engine: Engine, run: Run, tuning: Tuning, settings: RunSettings) ->
         "personalisation chooses on validation rows, and there are none; give split.parts a share for validation",
     )
     folded = next((r["client"] for r in run.summary if r["n_train"] > trained.get(r["client"], r["n_train"])), None)
-    require(
-        folded is None,
-        f"client {folded!r} was trained on its validation rows, so they cannot choose; fit with merge_validation=False",
-    )
+    if folded is not None:
+        raise InputError(
+            f"client {folded!r} was trained on its validation rows, so they cannot choose; fit with merge_validation=False"
+        )
     federation = Federation(
         engine, engine.clients, run.seed, max_norm=settings.max_norm, strict_wire=settings.strict_wire
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +28,8 @@ def draw(panels: Mapping[str, Curves], metric: str) -> Figure:
     Raises:
         InputError: there is nothing to draw, or no matplotlib.
     """
-    require(bool(panels), f"the history has no {metric} to draw")
+    if not panels:
+        raise InputError(f"the history has no {metric} to draw")
     figure, axes = _figure(len(panels))
     for axis, (client, curves) in zip(axes, panels.items(), strict=False):
         for label, (rounds, values) in curves.items():

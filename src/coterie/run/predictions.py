@@ -1,4 +1,4 @@
-"""What models answer for new rows, in words that people use: probabilities of classes, or numbers in the unit of the label."""
+"""Predictions for new rows in words that people use: probabilities of classes, or numbers in the unit of the label."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie.base.errors import require
 from coterie.base.loss import Kind, probabilities
 from coterie.base.rows import Inputs, LabelScale
-from coterie.run.files import escaped
+from coterie.run.files import escape
 
 __all__ = ["Answers", "Prediction"]
 
@@ -38,7 +38,7 @@ class Answers(nn.Module):
         self.model, self.kind, self.classes, self.scale = model, kind, tuple(classes), scale
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """What it says of inputs [rows, ...]."""
+        """Answer inputs [rows, ...]."""
         outputs = self.model(inputs)
         if self.numbers:
             return self.scale.undo(outputs.reshape(outputs.shape[0], -1))  # an export takes `len` for a constant
@@ -46,11 +46,11 @@ class Answers(nn.Module):
 
     @torch.no_grad()
     def predict(self, inputs: Inputs, labels: Tensor | None = None, **about: Any) -> Prediction:
-        """What it says of inputs [rows, ...], with their labels [rows] as they are stored; `about` are further fields."""
+        """Predict inputs [rows, ...], with their labels [rows] as they are stored; `about` are further fields."""
         values = self.eval()(inputs)
         classes = () if self.numbers else self.classes or tuple(map(str, range(values.shape[1])))
-        known = None if labels is None else self.scale.undo(labels)
-        return Prediction(kind=self.kind, classes=classes, values=values, labels=known, **about)
+        unscaled = None if labels is None else self.scale.undo(labels)
+        return Prediction(kind=self.kind, classes=classes, values=values, labels=unscaled, **about)
 
 
 class Prediction(NamedTuple):
@@ -92,11 +92,14 @@ class Prediction(NamedTuple):
         """A CSV: the columns of the file (the row number if it has none), the prediction, and a column per class."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
-        given = {name: cells for name, cells in self.columns.items() if name}
-        given = given or {"row": [str(i) for i in range(1, len(self.values) + 1)]}
-        rows = [(*given, *(_free(name, given) for name in self._header()))]
-        rows += [(*cells, *own) for cells, own in zip(zip(*given.values(), strict=True), self._cells(), strict=True)]
-        writer.writerows([escaped(cell) for cell in row] for row in rows)
+        columns = {name: cells for name, cells in self.columns.items() if name}
+        columns = columns or {"row": [str(i) for i in range(1, len(self.values) + 1)]}
+        rows = [(*columns, *(_free(name, columns) for name in self._header()))]
+        rows += [
+            (*cells, *predicted)
+            for cells, predicted in zip(zip(*columns.values(), strict=True), self._cells(), strict=True)
+        ]
+        writer.writerows([escape(cell) for cell in row] for row in rows)
         return buffer.getvalue()
 
     def _header(self) -> list[str]:

@@ -24,13 +24,13 @@ from coterie.compute.metrics import find_metrics
 from coterie.config.run import RunSettings
 from coterie.run.callbacks import Callback
 from coterie.run.code_hashes import hash_code, hash_tensors, hash_texts
-from coterie.run.hashes import sealed, write_sealed
+from coterie.run.hashes import record_or_none, write_record
 
 __all__ = [
     "PROVENANCE",
     "Provenance",
     "Tree",
-    "accepted_changes",
+    "describe_acceptances",
     "describe_run",
     "explain",
     "hash_of_tree",
@@ -81,7 +81,7 @@ def describe_run(
         attackers: Names of the clients that attack.
         filters: What replies pass through.
     """
-    deciding = [one for one in settings.callbacks if isinstance(one, Callback) and one.decides]
+    deciding = [callback for callback in settings.callbacks if isinstance(callback, Callback) and callback.decides]
     loss = settings.row_loss(clients)
     values: dict[str, Any] = {name: getattr(settings, name) for name in COUNTED}
     values |= {"seed": seed, "evaluate": settings.every(rounds), "loss": settings.loss, "filters": list(filters)}
@@ -137,7 +137,7 @@ def _describe_rows(clients: Clients) -> dict[str, Any]:
 
 
 def _describe_machine() -> dict[str, str]:
-    """What decides how numbers are rounded: versions, the instruction set that torch uses, and its switches."""
+    """Describe what decides how numbers are rounded: versions, the instruction set that torch uses, and its switches."""
     from coterie import __version__
 
     return {
@@ -181,7 +181,7 @@ class Change(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """What has changed: a file, the data of clients, the initial model, or a setting by its name."""
+        """Name what has changed: a file, the data of clients, the initial model, or a setting by its name."""
         part, name, *leaf = self.path
         if part == "data":
             return "the data of clients" if leaf else "the data of the server" if name == "server" else f"the {name}"
@@ -197,21 +197,21 @@ class Change(NamedTuple):
 
     @property
     def detail(self) -> str:
-        """What of it: the class or function, the client, or the two values if they are short."""
+        """Name the part of it: the class or function, the client, or the two values if they are short."""
         if self.path[0] in ("code", "model", "data"):
             return self.path[2] if len(self.path) > 2 else ""
         shown = f"{self.before}, now {self.now}"
         return shown if len(shown) <= SHORT else ""
 
-    def is_accepted(self, words: Collection[str]) -> bool:
+    def matches(self, words: Collection[str]) -> bool:
         """Return True if one of the words names the file, the part or the leaf that changed."""
         return self.path[0] in ACCEPTABLE and not {*self.path}.isdisjoint(words)
 
 
-def changes(before: Tree, now: Tree, path: tuple[str, ...] = ()) -> Iterator[Change]:
+def changes(earlier: Tree, now: Tree, path: tuple[str, ...] = ()) -> Iterator[Change]:
     """The leaves in which two trees differ."""
-    for name in sorted({*before, *now}):
-        old, new = before.get(name), now.get(name)
+    for name in sorted({*earlier, *now}):
+        old, new = earlier.get(name), now.get(name)
         if isinstance(old, Mapping) or isinstance(new, Mapping):
             yield from changes(
                 old if isinstance(old, Mapping) else {}, new if isinstance(new, Mapping) else {}, (*path, name)
@@ -255,7 +255,7 @@ class Provenance:
 
     def write(self) -> str:
         """Write the record of a run that begins; returns its hash."""
-        write_sealed(self.path, {"run": self.path.parent.name, "record": self._world, "accepted": []})
+        write_record(self.path, {"run": self.path.parent.name, "record": self._world, "accepted": []})
         return hash_of_tree(self._world)
 
     def compare(self, since: str) -> str:
@@ -264,21 +264,21 @@ class Provenance:
         Raises:
             InputError: Something has changed that was not accepted.
         """
-        record = sealed(self.path)
+        record = record_or_none(self.path)
         if record is None:
             raise InputError(
                 f"{self.path} is missing or damaged; restore it from a copy, or delete {self.path.parent} and resume: this method and "
                 "seed start again"
             )
-        known = record["accepted"][-1]["record"] if record["accepted"] else record["record"]
-        differing = list(changes(known, self._world))
-        refused = [change for change in differing if not change.is_accepted(self._accept)]
+        record_now = record["accepted"][-1]["record"] if record["accepted"] else record["record"]
+        differing = list(changes(record_now, self._world))
+        refused = [change for change in differing if not change.matches(self._accept)]
         if refused:
-            others = [change for change in refused if change.path[0] not in ACCEPTABLE]
-            raise InputError(f"{self.path.parent}: {name_changes(others or refused, since)}; {_ways_on(refused)}")
+            fatal = [change for change in refused if change.path[0] not in ACCEPTABLE]
+            raise InputError(f"{self.path.parent}: {name_changes(fatal or refused, since)}; {_ways_on(refused)}")
         if differing:
             accepted = {"changes": name_changes(differing, since), "record": self._world}
-            write_sealed(self.path, {**record, "accepted": [*record["accepted"], accepted]})
+            write_record(self.path, {**record, "accepted": [*record["accepted"], accepted]})
         return hash_of_tree(record["record"])
 
 
@@ -290,9 +290,9 @@ def _ways_on(refused: Sequence[Change]) -> str:
     return f"go back, or continue with {flags}, in Python RunSettings(accept_change={tuple(words)!r})"
 
 
-def accepted_changes(folder: Path) -> list[str]:
+def describe_acceptances(folder: Path) -> list[str]:
     """Sentences about changes that the user of a run accepted, from its folder."""
-    record = sealed(folder / PROVENANCE)
+    record = record_or_none(folder / PROVENANCE)
     return (
         []
         if record is None

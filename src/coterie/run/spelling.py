@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, cut, nearest, require
+from coterie.base.errors import InputError, cut, nearest
 from coterie.base.files import path_exists
 from coterie.base.identity import code_hash, identity
 from coterie.base.vector import add_tensors
@@ -78,19 +78,19 @@ def experiment_of(
         "methods": spelling.methods(methods, settings.local),
         "engine": spelling.table(ENGINES, engine),
         "attack": {} if attack is None else spelling.table(ATTACKS, attack),
-        "filters": [spelling.table(FILTERS, one) for one in filters],
-        "callbacks": [spelling.table(CALLBACKS, one) for one in settings.callbacks if isinstance(one, Callback)],
+        "filters": [spelling.table(FILTERS, item) for item in filters],
+        "callbacks": [spelling.table(CALLBACKS, item) for item in settings.callbacks if isinstance(item, Callback)],
         "run": spelling.run(settings, run),
     }
     experiment = Experiment.from_tables(tables, WHERE, spelling.objects)
-    functions = tuple(one for one in settings.callbacks if not isinstance(one, Callback))
+    functions = tuple(item for item in settings.callbacks if not isinstance(item, Callback))
     table = dataclasses.replace(experiment.run, callbacks=functions, strict_wire=settings.strict_wire)
     return dataclasses.replace(experiment, run=table)
 
 
-def data_table(given: str | os.PathLike[str]) -> dict[str, str]:
+def data_table(source: str | os.PathLike[str]) -> dict[str, str]:
     """The [data] table of a data set's name, FILE.py:NAME, hf:NAME or a folder. Raises `InputError` if there is no such thing."""
-    text = os.fspath(given)
+    text = os.fspath(source)
     if text in DATASETS or ".py:" in text or text.startswith("hf:"):
         return {"name": text}
     if not path_exists(text):
@@ -99,7 +99,7 @@ def data_table(given: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def object_name(value: Any, called: str = "") -> str:
-    """What experiment.toml calls an object that files cannot spell: its class, and a hash of what it is.
+    """Return the name in experiment.toml of an object that files cannot spell: its class, and a hash of what it is.
 
     >>> object_name(Clients, "clients").rpartition(":")[0]
     'python:clients'
@@ -148,12 +148,13 @@ class _Spelling:
             )
         return {"name": self.keep(clients, clients.name if isinstance(clients, Clients) else "")}
 
-    def methods(self, given: Any, local: LocalSGD | None) -> list[dict[str, Any]]:
+    def methods(self, entries: Any, local: LocalSGD | None) -> list[dict[str, Any]]:
         """The [[methods]] of a list of methods, or of methods by label."""
-        if isinstance(given, Mapping):
-            return [{**self._method(one, local), "label": label} for label, one in given.items()]
-        require(isinstance(given, Sequence) and not isinstance(given, str), f"methods must be a list; got {cut(given)}")
-        return [self._method(one, local) for one in given]
+        if isinstance(entries, Mapping):
+            return [{**self._method(method, local), "label": label} for label, method in entries.items()]
+        if not (isinstance(entries, Sequence) and not isinstance(entries, str)):
+            raise InputError(f"methods must be a list; got {cut(entries)}")
+        return [self._method(method, local) for method in entries]
 
     def _method(self, method: Any, local: LocalSGD | None) -> dict[str, Any]:
         if isinstance(method, str):

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.base.files import read_toml, write_atomically
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files, own_objects
 
-__all__ = ["preset", "preset_methods", "read_experiment", "read_saved", "read_tables", "write_experiment"]
+__all__ = ["preset", "preset_methods", "read_experiment", "read_folder_experiment", "write_experiment"]
 
 PRESETS = Path(__file__).parent / "presets"
 
@@ -33,34 +33,34 @@ def preset_methods(name: str) -> list[dict[str, Any]]:
 
 def _preset(name: str) -> dict[str, Any]:
     path = PRESETS / f"{name}.toml"
-    return read_tables(path if path.is_file() else PRESETS / "folder.toml")
+    return read_toml(path if path.is_file() else PRESETS / "folder.toml")
 
 
 def read_experiment(path: str | os.PathLike[str], objects: Mapping[str, Any] = MappingProxyType({})) -> Experiment:
     """The experiment of a TOML file, which may name `objects`. Raises `InputError` that names the file and the key."""
-    tables = read_tables(Path(path))
+    tables = read_toml(Path(path))
     tables.pop("deploy", None)  # of a plan for sites elsewhere, which one machine can try
     return Experiment.from_tables(tables, str(path), objects)
 
 
-def read_saved(folder: Path, now: Experiment) -> Experiment:
+def read_folder_experiment(folder: Path, now: Experiment) -> Experiment:
     """The experiment of a run directory that `now` is to continue.
 
     Raises `InputError` if it names a Python file that `now` does not name: reading it would run what somebody else wrote.
     """
     path = folder / "experiment.toml"
-    others = set(own_files(read_tables(path))) - set(own_files(now.tables()))
-    require(
-        not others,
-        f"{folder} was made with {min(others, default='')}, which is not named now; resume with the same settings, or choose "
-        "another --out",
-    )
-    gone = set(own_objects(read_tables(path))) - set(now.objects)
-    require(
-        not gone,
-        f"{folder} was made with {min(gone, default='')}, an object of a Python program; resume from Python with the same "
-        "object, or choose another folder",
-    )
+    unnamed = set(own_files(read_toml(path))) - set(own_files(now.tables()))
+    if unnamed:
+        raise InputError(
+            f"{folder} was made with {min(unnamed, default='')}, which is not named now; resume with the same settings, or choose "
+            "another --out"
+        )
+    gone = set(own_objects(read_toml(path))) - set(now.objects)
+    if gone:
+        raise InputError(
+            f"{folder} was made with {min(gone, default='')}, an object of a Python program; resume from Python with the same "
+            "object, or choose another folder"
+        )
     return read_experiment(path, now.objects)
 
 
@@ -73,8 +73,3 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
         tables["run"].pop(free, None)
     text = tomli_w.dumps(tables)
     write_atomically(path, lambda p: p.write_text(text, encoding="utf-8"))
-
-
-def read_tables(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises `InputError` if it cannot be read."""
-    return read_toml(path)

@@ -1,4 +1,4 @@
-"""What a plan allows: which tasks a method may ask a site, with which payloads, about how many models; all else is refused.
+"""The rights that a plan gives a server: which tasks it may ask, with which payloads, about how many models; all else is refused.
 
 The list is made at the site, from the plan that a person there has approved and from what its methods declare (`Method.tasks`); nothing
 that the server says enters it.
@@ -29,7 +29,7 @@ class RefusedError(InputError):
 
 @dataclasses.dataclass(frozen=True)
 class Allowed:
-    """What one method of a plan may ask.
+    """The rights of one method of a plan.
 
     Attributes:
         method: the method, with its settings.
@@ -54,14 +54,14 @@ class Allowed:
             asks(baselines, models=len(PARTS), part=parts),
             asks(note_outcomes),
         )
-        return {**declarations(self.method), **{one.task.name: (one, self) for one in looks}}
+        return {**declarations(self.method), **{look.task.name: (look, self) for look in looks}}
 
     def check(self, task: str, payload: Mapping[str, Any], limits: Limits, *, seed: int, round: int) -> Asks:
         """Return the declaration of this request. Raises `RefusedError` if the plan does not allow it."""
         if task not in self.tasks:
             raise RefusedError(f"the approved plan does not ask {short(task)!r} of {type(self.method).__name__}")
-        first = self.rounds if task == note_outcomes.name else 0
-        if seed != self.seed or not first <= round <= self.rounds:
+        first_round = self.rounds if task == note_outcomes.name else 0
+        if seed != self.seed or not first_round <= round <= self.rounds:
             raise RefusedError(f"the approved plan has no {short(task)} in round {round} of seed {seed} here")
         declaration, owner = self.tasks[task]
         try:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import require, visible
+from coterie.base.errors import InputError, require, visible
 from coterie.base.files import write_atomically
 from coterie.config.local import LocalSGD
 from coterie.config.registry import FILTERS
@@ -28,7 +28,7 @@ from coterie.sites.settings import SETTINGS_FILE, SiteSettings, short
 from coterie.sites.tables import left_out, table_options
 from coterie.study.preflight import metric_names
 
-__all__ = ["Approved", "approve", "approved_file", "fits", "in_words", "plan_hash", "read_approved"]
+__all__ = ["Approved", "approval_file", "approve", "fits", "in_words", "plan_hash", "read_approval"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Approved:
 
     @cached_property
     def pairs(self) -> dict[str, Allowed]:
-        """What each method may ask with each seed."""
+        """The rights of each method with each seed."""
         experiment = self.plan.experiment
         allowed = {}
         for entry in experiment.methods:
@@ -70,7 +70,10 @@ class Approved:
         """By task, about how many models a round of a method and seed may ask, over all runs."""
         deployment = self.plan.deployment
         tasks = self.pairs[pair].tasks
-        return {name: one.most_models(len(deployment.sites)) * deployment.runs for name, (one, _) in tasks.items()}
+        return {
+            name: declaration.most_models(len(deployment.sites)) * deployment.runs
+            for name, (declaration, _) in tasks.items()
+        }
 
 
 def plan_hash(path: Path) -> str:
@@ -78,7 +81,7 @@ def plan_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def approved_file(settings_file: Path) -> Path:
+def approval_file(settings_file: Path) -> Path:
     """Where a site keeps the plan that it has approved."""
     return settings_file.with_name(settings_file.name.removesuffix(SETTINGS_FILE) + "approved.toml")
 
@@ -86,13 +89,13 @@ def approved_file(settings_file: Path) -> Path:
 def approve(plan_file: Path, settings_file: Path) -> Approved:
     """Approve a plan: from now on the site answers its requests and no others."""
     approved, content = Approved.read(plan_file), plan_file.read_bytes()
-    write_atomically(approved_file(settings_file), lambda p: p.write_bytes(content))
+    write_atomically(approval_file(settings_file), lambda p: p.write_bytes(content))
     return approved
 
 
-def read_approved(settings_file: Path) -> Approved:
+def read_approval(settings_file: Path) -> Approved:
     """The plan that the site has approved. Raises `InputError` if there is none."""
-    path = approved_file(settings_file)
+    path = approval_file(settings_file)
     require(path.is_file(), "its site has not approved a plan; there: coterie site approve PLAN")
     return Approved.read(path)
 
@@ -119,10 +122,10 @@ def _lines(approved: Approved, settings: SiteSettings) -> Iterator[str]:
     for entry in experiment.methods:
         method = experiment.build_method(entry)
         filters = filters_of(method, experiment.filters)
-        yield f"method    {entry.label}: {run.rounds} rounds{_trained(getattr(method, 'local', None))}"
-        yield from (f"          before it leaves, {_changed(one)}" for one in filters)
+        yield f"method    {entry.label}: {run.rounds} rounds{_training_words(getattr(method, 'local', None))}"
+        yield from (f"          before it leaves, {_filter_words(one)}" for one in filters)
         for one, _ in declarations(method).values():
-            fields = ", ".join(_said(k, kind, filters) for k, kind in one.task.kinds.items())
+            fields = ", ".join(_field_words(k, kind, filters) for k, kind in one.task.kinds.items())
             times = one.most_models(len(deployment.sites)) * deployment.runs
             yield f"          {short(one.task.name)} leaves: {fields}; of up to {times} models in each round"
     yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
@@ -145,24 +148,24 @@ def _lines(approved: Approved, settings: SiteSettings) -> Iterator[str]:
             )
 
 
-def _trained(local: Any) -> str:
+def _training_words(local: Any) -> str:
     if not isinstance(local, LocalSGD):
         return ""
     unit = type(local.steps).__name__.lower()
     return f", local training of {local.steps.count} {unit} with {local.batch_size or 'all'} rows each, rate {local.lr}"
 
 
-def _changed(one: Filter) -> str:
-    """What a filter does, in words."""
-    if isinstance(one, Clip):
-        return f"an update or gradient is clipped to a length of {one.bound}"
-    if isinstance(one, GaussianNoise):
-        drawn = "drawn under a key that stays here" if one.secret else "which the server can compute and subtract"
-        return f"each of its numbers gets noise of deviation {one.sigma}, {drawn}"
-    return f"it passes {FILTERS.name_of(type(one)) or type(one).__name__}"
+def _filter_words(step: Filter) -> str:
+    """Say what a filter does."""
+    if isinstance(step, Clip):
+        return f"an update or gradient is clipped to a length of {step.bound}"
+    if isinstance(step, GaussianNoise):
+        drawn = "drawn under a key that stays here" if step.secret else "which the server can compute and subtract"
+        return f"each of its numbers gets noise of deviation {step.sigma}, {drawn}"
+    return f"it passes {FILTERS.name_of(type(step)) or type(step).__name__}"
 
 
-def _said(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
+def _field_words(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
     words = {
         "update": "a local model minus the one received",
         "gradient": "a gradient",
@@ -170,7 +173,7 @@ def _said(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
         "stay": "a difference of losses",
     }
     meaning = [words[kind]] if kind in words else []
-    bare = bool(filters) and not any(kind in one.kinds for one in filters)
+    bare = bool(filters) and not any(kind in step.kinds for step in filters)
     meaning += ["as it is, through no filter"] * bare
     return f"{field} ({', '.join(meaning)})" if meaning else field
 
@@ -181,8 +184,8 @@ def fits(approved: Approved, settings: SiteSettings) -> None:
         local = getattr(allowed.method, "local", None)
         if isinstance(local, LocalSGD) and local.batch_size is not None:
             fewest = min(local.batch_size, local.minimum_batch)
-            require(
-                fewest >= settings.minimum_batch,
-                f"{name} of the plan trains on batches that may have {fewest} rows, and this site refuses fewer than "
-                f"minimum_batch = {settings.minimum_batch}; the operator can set [local] minimum_batch in the plan",
-            )
+            if fewest < settings.minimum_batch:
+                raise InputError(
+                    f"{name} of the plan trains on batches that may have {fewest} rows, and this site refuses fewer than "
+                    f"minimum_batch = {settings.minimum_batch}; the operator can set [local] minimum_batch in the plan"
+                )

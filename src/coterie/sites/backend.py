@@ -13,7 +13,7 @@ from torch import nn
 from coterie.base.clients import Clients
 from coterie.contract.federation import Federation, QuorumError
 from coterie.run.checkpoint import RoundFiles
-from coterie.run.evaluation import served
+from coterie.run.evaluation import models_of
 from coterie.run.experiment import Experiment
 from coterie.run.fit import start_from
 from coterie.run.history import Meaning, Run
@@ -83,24 +83,24 @@ class Sites:
         names = [n for n in self.engine.clients if tested[n] and ("*" in run.models or n in run.models)]
         if names:
             with suppress(QuorumError):
-                self._view(run.seed, run.rounds).ask(names, note_outcomes, x=served(run.models, names))
+                self._view(run.seed, run.rounds).ask(names, note_outcomes, x=models_of(run.models, names))
 
     def paired_errors(self, experiment: Experiment) -> list[dict[str, Any]]:
-        """What each site tells of each comparison."""
-        view, told = self._view(experiment.run.seeds[0], 0), list[dict[str, Any]]()
+        """Return what each site tells of each comparison."""
+        view, rows = self._view(experiment.run.seeds[0], 0), list[dict[str, Any]]()
         for method, other in comparisons(experiment):
             with suppress(QuorumError):
                 replies = view.ask(self.engine.clients, paired_errors, method=method, other=other)
-                for client, errors, ps, known in zip(
+                for client, errors, ps, flags in zip(
                     replies.clients, replies.error.tolist(), replies.p.tolist(), replies.known.tolist(), strict=True
                 ):
                     about = {"client": client, "method": method, "other": other}
-                    told += [
+                    rows += [
                         {**about, "metric": metric, "error": error, "p": p}
-                        for metric, error, p, is_known in zip(DECIDING, errors, ps, known, strict=True)
+                        for metric, error, p, is_known in zip(DECIDING, errors, ps, flags, strict=True)
                         if is_known
                     ]
-        return told
+        return rows
 
     def _view(self, seed: int, number: int) -> Federation:
         start = Federation(self.engine, self.engine.clients, seed)

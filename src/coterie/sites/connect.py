@@ -1,4 +1,4 @@
-"""Whether a site reaches its server: the port, and the certificates on both ends. Nothing is sent but the handshake of TLS."""
+"""Try whether a site reaches its server: the port, and the certificates on both ends. Nothing is sent but the handshake of TLS."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def connect(startup: Path) -> str:
         try:
             with context.wrap_socket(plain, server_hostname=about["identity"]) as secure:
                 secure.settimeout(SECONDS)
-                _refused_late(secure)
+                _await_refusal(secure)
                 return f"{host}:{port} answers as {about['identity']} over {secure.version()}"
         except (ssl.SSLError, TimeoutError, ConnectionError) as error:
             raise InputError(
@@ -45,7 +45,7 @@ def connect(startup: Path) -> str:
             ) from error
 
 
-def _refused_late(secure: ssl.SSLSocket) -> None:
+def _await_refusal(secure: ssl.SSLSocket) -> None:
     """Let a server refuse: in TLS 1.3 it looks at the certificate of a client when the client has finished."""
     secure.settimeout(1.0)
     try:

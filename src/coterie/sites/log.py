@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError
 
-__all__ = ["Log", "Verified", "entries", "verified"]
+__all__ = ["Log", "Verified", "entries", "verify_log"]
 
 TORN = "torn"
 _START = "0" * 64
@@ -90,7 +90,7 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Verified(NamedTuple):
-    """What a log says of itself.
+    """The result of verifying a log.
 
     Attributes:
         entries: how many there are.
@@ -103,7 +103,7 @@ class Verified(NamedTuple):
     torn: tuple[tuple[int, int], ...]
 
 
-def verified(path: Path) -> Verified:
+def verify_log(path: Path) -> Verified:
     """The entries that continue each other. Raises `InputError` that names the first line that breaks the chain."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     chain, count, torn = _START, 0, []
@@ -112,9 +112,9 @@ def verified(path: Path) -> Verified:
             torn.append((number, len(line)))
             continue
         entry = _entry(line)
-        said = entry.pop("chain", None)
+        line_chain = entry.pop("chain", None)
         chain, count = _link(chain, entry), count + 1
-        if said != chain:
+        if line_chain != chain:
             raise InputError(
                 f"{path}: line {number} does not continue the line before it; somebody has changed, removed or added a line there"
             )
@@ -139,7 +139,7 @@ def _entry(line: bytes) -> dict[str, Any]:
 
 
 def _names_torn(entry: Mapping[str, Any], line: bytes) -> bool:
-    """Whether an entry says that the line before it is torn."""
+    """Return True if an entry says that the line before it is torn."""
     return entry.get("what") == TORN and entry.get("sha256") == hashlib.sha256(line).hexdigest()
 
 
@@ -148,5 +148,5 @@ def _last_chain(lines: list[bytes]) -> str:
     return str(_entry(lines[-1]).get("chain")) if lines else _START
 
 
-def _link(before: str, entry: Mapping[str, Any]) -> str:
-    return hashlib.sha256(f"{before}\n{json.dumps(entry)}".encode()).hexdigest()
+def _link(last_chain: str, entry: Mapping[str, Any]) -> str:
+    return hashlib.sha256(f"{last_chain}\n{json.dumps(entry)}".encode()).hexdigest()

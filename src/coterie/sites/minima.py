@@ -1,4 +1,4 @@
-"""What a site keeps to itself because too few of its rows stand behind it, whatever the plan asks.
+"""A site keeps to itself whatever too few of its rows stand behind, and whatever the plan asks.
 
 Everything here is done to the table or to the encoded rows before any task sees them, so no kind of request gets around it; two tasks
 whose replies rest on single classes are looked at afterwards.
@@ -24,15 +24,15 @@ from coterie.data.tables.agreement import MANY_CLASSES
 from coterie.data.tables.cells import Column, Table
 from coterie.data.tables.recipe import MANY_CATEGORIES, TableCohort, describe, moments
 from coterie.sites.allowed import RefusedError
-from coterie.sites.tables import described_as, left_out
+from coterie.sites.tables import description_options, left_out
 
 __all__ = [
     "classes_withheld",
-    "described",
+    "columns_to_sum",
     "moments_fit",
     "parts_withheld",
+    "public_description",
     "recipe_fits",
-    "summed",
     "table_withheld",
     "within_reach",
 ]
@@ -59,7 +59,7 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
     training rows have. Raises `RefusedError` for a class with fewer rows.
     """
     label, chosen = options["label"], tuple(options.get("categorical", ()))
-    about = json.loads(describe(TableCohort({table.name: table}), **described_as(options)).text[0])
+    about = json.loads(describe(TableCohort({table.name: table}), **description_options(options)).text[0])
     columns = {}
     for name, column in table.columns.items():
         if name == label:
@@ -76,8 +76,8 @@ def table_withheld(table: Table, options: Mapping[str, Any], least: int) -> Tabl
 
 
 def _is_quantity(about: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
-    many = about["kind"] == "number" and about["distinct"] > MANY_CLASSES
-    return options.get("task") == "regression" or (options.get("task") is None and many)
+    has_many_values = about["kind"] == "number" and about["distinct"] > MANY_CLASSES
+    return options.get("task") == "regression" or (options.get("task") is None and has_many_values)
 
 
 def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) -> Column:
@@ -102,7 +102,7 @@ def _common(column: Column, train: NDArray[np.int64], least: int, chosen: bool) 
     return replace(column, kind="empty" if np.isnan(numbers).all() else column.kind, numbers=numbers)
 
 
-def described(text: str, options: Mapping[str, Any]) -> str:
+def public_description(text: str, options: Mapping[str, Any]) -> str:
     """A description without the cells that it quotes, and without the values of a label that is not a class."""
     about = json.loads(text)
     for column in about["columns"].values():
@@ -113,7 +113,7 @@ def described(text: str, options: Mapping[str, Any]) -> str:
     return json.dumps(about)
 
 
-def summed(table: Table, options: Mapping[str, Any]) -> set[str]:
+def columns_to_sum(table: Table, options: Mapping[str, Any]) -> set[str]:
     """Columns whose sums the plan needs: those of numbers that it does not leave out, and a label to regress on."""
     label = table.columns[options["label"]]
     about = {"kind": label.kind, "distinct": len({t for t in label.spelled if t is not None})}
@@ -143,8 +143,8 @@ def recipe_fits(recipe: Mapping[str, Any], table: Table, options: Mapping[str, A
     if len(recipe["features"]) != features:
         raise RefusedError("the recipe has other features than its columns")
     for column in columns:
-        name, own = column["name"], table.columns.get(column["name"])
-        plain = own is not None and own.kind in ("number", "boolean") and name not in chosen
+        name, column_here = column["name"], table.columns.get(column["name"])
+        plain = column_here is not None and column_here.kind in ("number", "boolean") and name not in chosen
         if name in (options["label"], *drop) or (plain and column["kind"] != "number"):
             raise RefusedError(f"the recipe uses column {name[:40]!r} otherwise than the approved plan")
         if column["kind"] == "number":
@@ -158,8 +158,8 @@ def _scale_fits(spec: Mapping[str, Any], name: str, table: Table) -> None:
     mean, scale = spec["mean"], spec["scale"]
     if not (is_number(mean) and is_number(scale) and scale > 0):
         raise RefusedError(f"the recipe has no mean and scale of column {name[:40]!r}")
-    count, own, squares = (float(v) for v in moments(TableCohort({table.name: table}), schema=json.dumps([name])))
-    if math.sqrt(squares + count * (own - mean) ** 2) > FARTHEST * scale:
+    count, mean_here, squares = (float(v) for v in moments(TableCohort({table.name: table}), schema=json.dumps([name])))
+    if math.sqrt(squares + count * (mean_here - mean) ** 2) > FARTHEST * scale:
         raise RefusedError(f"the recipe scales column {name[:40]!r} otherwise than its values")
 
 
@@ -182,11 +182,11 @@ def within_reach(table: Table, recipe: Mapping[str, Any]) -> Table:
 
 def parts_withheld(clients: Clients, least: int) -> Clients:
     """The client of a site without a validation or test part of fewer than `least` rows."""
-    kept = copy(clients)
+    client = copy(clients)
     for part in ("validation", "test"):
-        if sum(kept.sizes(part).values()) < least:
-            setattr(kept, part, None)
-    return kept
+        if sum(client.sizes(part).values()) < least:
+            setattr(client, part, None)
+    return client
 
 
 def classes_withheld(

@@ -1,4 +1,4 @@
-"""What the models of a run say of the test rows of a site: kept there, and told as errors of differences alone."""
+"""Losses and outputs of a run's models on the test rows of a site: kept there, and told as errors of differences alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Noted"]
 
 
 class Noted:
-    """What the models of one run say of the test rows of this site, as the cohort of the tasks of `sites.paired`.
+    """Losses and outputs of the models of one run on the test rows of this site, as the cohort of the tasks of `sites.paired`.
 
     Args:
         folder: of the run; a file for each method and seed.
@@ -66,21 +66,23 @@ class Noted:
     def error(self, method: str, other: str, metric: str) -> tuple[float, float] | None:
         """Standard error and p value of `method` minus `other`, mean over seeds; None if nothing may be said."""
         constant = other == CONSTANT
-        one = self._rows(method)
-        two = one if constant else self._rows(other)
+        rows_of_method = self._rows(method)
+        rows_of_reference = rows_of_method if constant else self._rows(other)
         by_class = metric == "auc" or constant
-        if any(_fewest(rows, by_class) < self._least for rows in (*one.values(), *two.values())):
+        if any(
+            _fewest(rows, by_class) < self._least for rows in (*rows_of_method.values(), *rows_of_reference.values())
+        ):
             return None
-        pairs = pair_influences(one, two, metric, constant=constant)
+        pairs = pair_influences(rows_of_method, rows_of_reference, metric, constant=constant)
         if len(pairs) < len(self._seeds):
             return None
         a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        said = np.concatenate([one.values - two.values for one, two in pairs])
-        digest = hmac.new(self._key, said.tobytes(), hashlib.sha256).digest()
+        differences = np.concatenate([mine.values - reference.values for mine, reference in pairs])
+        digest = hmac.new(self._key, differences.tobytes(), hashlib.sha256).digest()
         resampled = error_by_resampling(a, b, np.random.default_rng(int.from_bytes(digest, "little")))
         if resampled is None:
             return None
-        mean = float(np.mean([one.metric - two.metric for one, two in pairs]))
+        mean = float(np.mean([mine.metric - reference.metric for mine, reference in pairs]))
         return resampled.error, student(mean if abs(mean) > 1e-12 else 0.0, resampled)[1]
 
     def _file(self, pair: str) -> Path:
@@ -92,8 +94,8 @@ class Noted:
 
 
 def _read(path: Path) -> Rows:
-    held = {key: value.numpy() for key, value in decode(path.read_bytes()).items()}
-    return Rows(held["numbers"], held["loss"], held["constant_loss"], held.get("labels"), held.get("outputs"))
+    arrays = {key: value.numpy() for key, value in decode(path.read_bytes()).items()}
+    return Rows(arrays["numbers"], arrays["loss"], arrays["constant_loss"], arrays.get("labels"), arrays.get("outputs"))
 
 
 def _fewest(rows: Rows, by_class: bool) -> int:

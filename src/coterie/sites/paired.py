@@ -23,7 +23,7 @@ DECIDING = ("auc", "loss", "rmse")
 
 
 def comparisons(experiment: Experiment) -> tuple[tuple[str, str], ...]:
-    """Whom an experiment compares: every method with the one that trains each client alone, and with a constant prediction."""
+    """Return which methods an experiment compares: each with the one that trains each client alone, and with a constant prediction."""
     labels = experiment.labels
     alone = next((entry.label for entry in experiment.methods if entry.name == "local"), None)
     pairs = [(label, alone) for label in labels if alone is not None and label != alone]
@@ -43,7 +43,7 @@ class TestRows(Protocol):
 
 
 class Done(NamedTuple):
-    """Whether the client has test rows [n]."""
+    """Reply of `note_outcomes`: for each client [n] if it has test rows."""
 
     done: Flag
 
@@ -69,6 +69,6 @@ def note_outcomes(cohort: TestRows, *, x: ModelOfEach) -> Done:
 @task
 def paired_errors(cohort: TestRows, *, method: str, other: str) -> PairedErrors:
     """How uncertain the differences between two methods are over the site's test rows."""
-    told = [cohort.error(method, other, metric) for metric in DECIDING]
-    numbers = torch.tensor([[pair or (0.0, 0.0) for pair in told]], dtype=torch.float64)
-    return PairedErrors(numbers[:, :, 0], numbers[:, :, 1], torch.tensor([[pair is not None for pair in told]]))
+    errors = [cohort.error(method, other, metric) for metric in DECIDING]
+    numbers = torch.tensor([[pair or (0.0, 0.0) for pair in errors]], dtype=torch.float64)
+    return PairedErrors(numbers[:, :, 0], numbers[:, :, 1], torch.tensor([[pair is not None for pair in errors]]))

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
+from coterie.base.files import read_toml
 from coterie.config.registry import FILTERS, MODELS
 from coterie.config.rules import POSITIVE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
@@ -20,7 +21,6 @@ from coterie.filters.clip import Clip
 from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.run.experiment import Experiment
 from coterie.run.files import own_files
-from coterie.run.tables import read_tables
 from coterie.sites.settings import short
 from coterie.sites.tables import table_options
 
@@ -70,9 +70,11 @@ class Deployment:
 
     def __post_init__(self) -> None:
         twice = [s for s in self.sites if self.sites.count(s) > 1]
-        require(not twice, f"sites names {twice[0] if twice else ''!r} twice; name each site once")
+        if twice:
+            raise InputError(f"sites names {twice[0] if twice else ''!r} twice; name each site once")
         taken = next((s for s in self.sites if s in {"server", self.server}), None)
-        require(taken is None, f"sites names {taken!r}, which is the server's own name; rename that site")
+        if taken is not None:
+            raise InputError(f"sites names {taken!r}, which is the server's own name; rename that site")
 
     @property
     def admin(self) -> str:
@@ -95,12 +97,15 @@ class Plan:
 
 def read_plan(path: Path) -> Plan:
     """The plan in a TOML file. Raises `InputError` that names file, key and cure."""
-    tables = read_tables(path)
+    tables = read_toml(path)
     table = tables.pop("deploy", None)
     if not isinstance(table, dict):
         raise InputError(f"{path}: there is no [deploy] table; give it at least sites = [NAMES]")
-    own = next(iter(own_files(tables)), None)
-    require(own is None, f"{path}: {own} is code of your own, and no code travels to sites; name what coterie brings")
+    own_file = next(iter(own_files(tables)), None)
+    if own_file is not None:
+        raise InputError(
+            f"{path}: {own_file} is code of your own, and no code travels to sites; name what coterie brings"
+        )
     deployment = build(Deployment, table, f"{path}, [deploy]", named="deploy")
     return Plan(_deployable(Experiment.from_tables(tables, str(path)), path), deployment)
 
@@ -109,27 +114,31 @@ def _deployable(experiment: Experiment, path: Path) -> Experiment:
     """`experiment`, if sites can run it: their tables, and only code that they have installed."""
     table_options(experiment.data)
     name = experiment.model.get("name", "logistic")
-    require(name in MODELS, f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}")
-    require(experiment.attack is None, f"{path}: [attack] is for one machine; drop it from a plan")
-    for one in experiment.filters:
-        if one.stage == "attack":
-            lie = FILTERS.name_of(type(one)) or type(one).__name__
+    if name not in MODELS:
+        raise InputError(f"{path}, [model]: there is no model {name!r}; {nearest(name, MODELS)}")
+    if experiment.attack is not None:
+        raise InputError(f"{path}: [attack] is for one machine; drop it from a plan")
+    for step in experiment.filters:
+        if step.stage == "attack":
+            lie = FILTERS.name_of(type(step)) or type(step).__name__
             raise InputError(f"{path}, filters: {lie} is an attack, which is for one machine; drop it from a plan")
     tuned = next((m.label for m in experiment.methods if m.personalise is not None), None)
-    require(tuned is None, f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
+    if tuned is not None:
+        raise InputError(f"{path}: personalise of method {tuned!r} is for one machine; drop it from a plan")
     if experiment.folds:
         raise InputError(
             f"{path}, [split]: folds are for one machine, since a site has one split a seed; set folds = 0"
         )
     _check_filters(experiment, path)
-    require(type(experiment.engine) is InProcess, f"{path}: [engine] does not go with [deploy]; drop it")
+    if type(experiment.engine) is not InProcess:
+        raise InputError(f"{path}: [engine] does not go with [deploy]; drop it")
     return experiment
 
 
 def _check_filters(experiment: Experiment, path: Path) -> None:
     """Raise `InputError` for noise that hides nothing, and for methods that send beside the filters what these are to hide."""
-    noise = [one for one in experiment.filters if isinstance(one, GaussianNoise) and one.secret]
-    bounds = [one.bound for one in experiment.filters if isinstance(one, Clip)]
+    noise = [step for step in experiment.filters if isinstance(step, GaussianNoise) and step.secret]
+    bounds = [step.bound for step in experiment.filters if isinstance(step, Clip)]
     if noise and not bounds:
         raise InputError(
             f"{path}, filters: secret noise hides a row only behind a bound; give the filter clip beside it"
@@ -141,12 +150,12 @@ def _check_filters(experiment: Experiment, path: Path) -> None:
         )
     for entry in experiment.methods if experiment.filters else ():
         method = experiment.build_method(entry)
-        for one, _ in declarations(method).values():
-            bare = next((field for field, form in one.task.forms.items() if form.model), None)
+        for declaration, _ in declarations(method).values():
+            bare = next((field for field, form in declaration.task.forms.items() if form.model), None)
             if noise and method.is_reference:
-                bare = next(iter(one.task.kinds))
+                bare = next(iter(declaration.task.kinds))
             if bare is not None:
                 raise InputError(
-                    f"{path}: method {entry.label!r} sends {bare!r} of {short(one.task.name)} as it is, beside the filters; leave out "
-                    "the method or the filters"
+                    f"{path}: method {entry.label!r} sends {bare!r} of {short(declaration.task.name)} as it is, beside the filters; "
+                    "leave out the method or the filters"
                 )

@@ -1,4 +1,4 @@
-"""What finished runs leave in the kit of a site or of the server, and its removal."""
+"""Find and remove what finished runs leave in the kit of a site or of the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 
 __all__ = ["leftovers", "purge"]
 
@@ -27,7 +27,8 @@ def purge(kit: Path) -> None:
     """Remove them. Raises `InputError` for a folder that is not a kit, or whose site or server is running."""
     folders = _folders(kit)
     for name in _RUNNING:
-        require(not _runs(kit / name), f"{kit} is running; stop it first (startup/stop_fl.sh)")
+        if _runs(kit / name):
+            raise InputError(f"{kit} is running; stop it first (startup/stop_fl.sh)")
     for folder in folders:
         if folder.is_symlink():
             folder.unlink()

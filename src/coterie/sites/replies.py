@@ -1,4 +1,4 @@
-"""What the server believes of a site's reply: what was asked for and nothing else. Whatever is wrong is that site's failure, in words.
+"""The server believes of a site's reply what was asked for and nothing else. Whatever is wrong is that site's failure, in words.
 
 Every function here reads what another party wrote, and raises `InputError` with a sentence that may be shown.
 """
@@ -29,7 +29,7 @@ __all__ = [
     "moments_apart",
     "most_bytes",
     "notes_of",
-    "opened",
+    "read_reply",
 ]
 
 MEGABYTE = 2**20
@@ -64,13 +64,13 @@ def most_bytes(ask: Ask, layout: Layout) -> int:
     return total
 
 
-def opened(message: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
+def read_reply(message: Any, serial: int, most: int) -> tuple[dict[str, Any], str]:
     """A reply of at most `most` bytes to the message `serial`, and why the site failed, in its own words, if it did."""
-    require(isinstance(message, bytes), f"its reply is a {type(message).__name__}, not a message")
+    if not isinstance(message, bytes):
+        raise InputError(f"its reply is a {type(message).__name__}, not a message")
     size = len(message) / MEGABYTE
-    require(
-        len(message) <= most, f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for"
-    )
+    if len(message) > most:
+        raise InputError(f"its reply has {size:.0f} MB, more than the {most / MEGABYTE:.0f} MB that were asked for")
     try:
         values = decode(message)
     except InputError as error:
@@ -86,10 +86,10 @@ def answer_of(name: str, ask: Ask, values: Mapping[str, Any]) -> Answer:
     """The answer of one client, of which nothing is about another."""
     answer = answer_in(values)
     named = [n for block in answer.blocks for n in block.names] + list(answer.failed)
-    require(
-        named == [name],
-        f"it answered for {', '.join(plain(str(n), 40) for n in named[:3]) or 'nobody'}, not for itself once",
-    )
+    if named != [name]:
+        raise InputError(
+            f"it answered for {', '.join(plain(str(n), 40) for n in named[:3]) or 'nobody'}, not for itself once"
+        )
     for block in answer.blocks:
         for field, value in block.values.items():
             _check_row(plain(str(field), 40), value)
@@ -112,17 +112,21 @@ def _check_row(field: str, value: Any) -> None:
     """Raise `InputError` unless a field of a reply is one row."""
     for part in value.parts.values() if isinstance(value, Packed) and isinstance(value.parts, Mapping) else (value,):
         if isinstance(part, Tensor):
-            require(part.shape[:1] == (1,), f"field {field!r} has shape {list(part.shape)[:8]}, not one row")
+            if part.shape[:1] != (1,):
+                raise InputError(f"field {field!r} has shape {list(part.shape)[:8]}, not one row")
         else:
-            good = isinstance(part, tuple) and len(part) == 1
-            require(good, f"field {field!r} is a {type(part).__name__}, not a tensor with a row per client")
+            is_row = isinstance(part, tuple) and len(part) == 1
+            if not is_row:
+                raise InputError(f"field {field!r} is a {type(part).__name__}, not a tensor with a row per client")
 
 
 def notes_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The notes of a site about its file."""
     notes = values.get("notes")
-    good = isinstance(notes, tuple) and len(notes) <= MANY_KEYS and all(isinstance(note, str) for note in notes)
-    require(good, "its notes are not sentences")
+    are_sentences = (
+        isinstance(notes, tuple) and len(notes) <= MANY_KEYS and all(isinstance(note, str) for note in notes)
+    )
+    require(are_sentences, "its notes are not sentences")
     return tuple(plain(note) for note in notes or ())
 
 
@@ -163,8 +167,9 @@ def check_description(text: Any, chosen: Collection[str] = ()) -> None:
     require(isinstance(columns, dict) and isinstance(label, dict), "its description has no columns or no label")
     for name, column in (columns or {}).items():
         most = about["rows"] if name in chosen else MANY_CATEGORIES
-        good = _is_word(name) and isinstance(column, dict) and _is_column(column, most)
-        require(good, f"its description of column {plain(str(name), 40)!r} is none")
+        is_column = _is_word(name) and isinstance(column, dict) and _is_column(column, most)
+        if not is_column:
+            raise InputError(f"its description of column {plain(str(name), 40)!r} is none")
     require(isinstance(label, dict) and _is_label(label), "its description of the label is not a description")
 
 
@@ -175,42 +180,42 @@ class Apart(NamedTuple):
     sentence: str
 
 
-def counts_beyond(told: Any, rows: Mapping[str, int]) -> dict[str, str]:
+def counts_beyond(replies: Any, rows: Mapping[str, int]) -> dict[str, str]:
     """Return, by site, why its moments are refused: they count more rows than it has described."""
-    most = told.counts.amax(1).tolist() if told.counts.shape[1] else [0.0] * len(told.clients)
+    most = replies.counts.amax(1).tolist() if replies.counts.shape[1] else [0.0] * len(replies.clients)
     return {
         name: f"its moments count {count:.0f} rows of {rows[name]}"
-        for name, count in zip(told.clients, most, strict=True)
+        for name, count in zip(replies.clients, most, strict=True)
         if count > rows[name]
     }
 
 
-def moments_apart(told: Any, columns: Sequence[str]) -> Iterator[Apart]:
+def moments_apart(replies: Any, columns: Sequence[str]) -> Iterator[Apart]:
     """Yield the moments of sites that are too far from those of the others to be averaged with them before a person has looked.
 
     That is a mean beyond `FAR_MEAN` deviations from the median of the others' means, and a deviation `FAR_SPREAD` times, or that part
     of, the median of the others'. Columns of 0 and 1 are left alone, and so is everything where fewer than two others tell.
     """
-    deviations = (told.squares / told.counts.clamp(min=1)).sqrt()
+    deviations = (replies.squares / replies.counts.clamp(min=1)).sqrt()
     for j, column in enumerate(columns):
-        here = [i for i in range(len(told.clients)) if told.counts[i, j] > 1]
-        share = told.means[here, j]
-        if bool(((deviations[here, j] ** 2 - share * (1 - share)).abs() < 1e-9).all()):
+        tellers = [i for i in range(len(replies.clients)) if replies.counts[i, j] > 1]
+        share = replies.means[tellers, j]
+        if bool(((deviations[tellers, j] ** 2 - share * (1 - share)).abs() < 1e-9).all()):
             continue
-        for i in here:
-            others = [k for k in here if k != i]
-            if len(others) < 2:
+        for i in tellers:
+            other_tellers = [k for k in tellers if k != i]
+            if len(other_tellers) < 2:
                 continue
-            centre, spread = told.means[others, j].median(), deviations[others, j].median()
-            away, ratio = (told.means[i, j] - centre).abs() / spread, deviations[i, j] / spread
+            centre, spread = replies.means[other_tellers, j].median(), deviations[other_tellers, j].median()
+            away, ratio = (replies.means[i, j] - centre).abs() / spread, deviations[i, j] / spread
             wide = not 1 / FAR_SPREAD <= float(ratio) <= FAR_SPREAD and float(deviations[i, j]) > 0
             if spread > 0 and (float(away) > FAR_MEAN or wide):
-                name, what = told.clients[i], plain(str(column), 60)
-                mean, own = float(told.means[i, j]), float(deviations[i, j])
+                name, what = replies.clients[i], plain(str(column), 60)
+                mean, spread_here = float(replies.means[i, j]), float(deviations[i, j])
                 yield Apart(
                     f"{name}:{column}",
-                    f"column {what!r} of {name} has the mean {mean:.4g} and the deviation {own:.4g}, the others {centre:.4g} and "
-                    f"{spread:.4g}",
+                    f"column {what!r} of {name} has the mean {mean:.4g} and the deviation {spread_here:.4g}, the others {centre:.4g} "
+                    f"and {spread:.4g}",
                 )
 
 
@@ -223,13 +228,15 @@ def _is_column(column: Mapping[str, Any], most: int) -> bool:
         return _is_word(column["problem"]) and isinstance(column.get("example"), list)
     flags = [column[key] for key in ("unique", "identifier", "pooled") if key in column]
     example = column.get("example", [0, ""])
-    good = isinstance(example, list) and len(example) == 2 and _is_count(example[0]) and _is_word(example[1])
-    if not good or not all(isinstance(flag, bool) for flag in flags):
+    is_example = isinstance(example, list) and len(example) == 2 and _is_count(example[0]) and _is_word(example[1])
+    if not is_example or not all(isinstance(flag, bool) for flag in flags):
         return False
-    told = {"categories", "distinct", "pooled", "identifier", "unique"} <= column.keys()
+    is_text = {"categories", "distinct", "pooled", "identifier", "unique"} <= column.keys()
     if column["kind"] == "text" or "categories" in column:
         return (
-            told and _is_count(column["distinct"]) and _are_words(column["categories"], min(most, column["distinct"]))
+            is_text
+            and _is_count(column["distinct"])
+            and _are_words(column["categories"], min(most, column["distinct"]))
         )
     return column["kind"] != "number" or {"unique", "identifier"} <= column.keys()
 

@@ -39,11 +39,11 @@ from coterie.sites.approval import Approved
 from coterie.sites.log import entries
 from coterie.sites.minima import (
     classes_withheld,
-    described,
+    columns_to_sum,
     moments_fit,
     parts_withheld,
+    public_description,
     recipe_fits,
-    summed,
     table_withheld,
     within_reach,
 )
@@ -51,7 +51,15 @@ from coterie.sites.noted import Noted
 from coterie.sites.paired import note_outcomes, paired_errors
 from coterie.sites.secret import under_key
 from coterie.sites.settings import SiteSettings, matches, short
-from coterie.sites.tables import TABLE_TASKS, Facts, described_as, facts_of, fingerprint_of, read_site, table_options
+from coterie.sites.tables import (
+    TABLE_TASKS,
+    Facts,
+    description_options,
+    facts_of,
+    fingerprint_of,
+    read_site,
+    table_options,
+)
 
 __all__ = ["SiteRows", "site_key"]
 
@@ -83,7 +91,7 @@ class SiteRows:
         self.shard: Shard | None = None
         self.pair = self._prepared = ""
         self.about: dict[str, Any] = {}
-        self._asked = _asked_before(Path(settings.log), approved.hash)
+        self._asked = _models_in_log(Path(settings.log), approved.hash)
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
@@ -138,7 +146,7 @@ class SiteRows:
         return tuple(notes) if self.settings.minimum_cell == 1 else ()
 
     def _encode(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        table = self._opened()
+        table = self._open_table()
         try:
             recipe = json.loads(message["recipe"])
             recipe_fits(recipe, table, self.options)
@@ -161,7 +169,7 @@ class SiteRows:
         beside = sorted(k for k in message if k not in _MODEL and not k.startswith("state/"))
         if beside:
             raise RefusedError(f"a message with a model has no field {beside[0][:40]!r}; the plan says the rest")
-        allowed = self._allowed(message["pair"])
+        allowed = self._rights_of(message["pair"])
         clients = self.clients
         if self.experiment.run.merge_validation:
             sites = tuple(sorted(self.approved.plan.deployment.sites))
@@ -192,7 +200,7 @@ class SiteRows:
     def _check_width(self, module: torch.nn.Module, allowed: Allowed) -> None:
         """Raise `RefusedError` for a hidden layer in whose updates rows can be read, unless noise under this site's key hides them."""
         widths = [len(p) for p in module.parameters() if p.requires_grad and p.ndim > 1][:-1]
-        hidden = any(isinstance(one, GaussianNoise) and one.secret for one in allowed.filters)
+        hidden = any(isinstance(step, GaussianNoise) and step.secret for step in allowed.filters)
         most = self.settings.largest_layer
         if widths and max(widths) > most and not hidden:
             raise RefusedError(
@@ -213,7 +221,7 @@ class SiteRows:
     def _facts(self, clients: Clients) -> Facts:
         return facts_of(parts_withheld(clients, self.settings.minimum_cell), self.name, self._fingerprint)
 
-    def _allowed(self, pair: Any) -> Allowed:
+    def _rights_of(self, pair: Any) -> Allowed:
         pairs = self.approved.pairs
         if not isinstance(pair, str) or pair not in pairs:
             raise RefusedError("the approved plan has no such method and seed")
@@ -221,7 +229,7 @@ class SiteRows:
             raise RefusedError(f"the rows are those of seed {self.seed}, not of {pair}")
         return pairs[pair]
 
-    def _opened(self) -> Table:
+    def _open_table(self) -> Table:
         if self.table is None:
             raise RefusedError("the rows were not read yet")
         return self.table
@@ -240,10 +248,10 @@ class SiteRows:
         if ask.task in {task.name for task in TABLE_TASKS}:
             return {"answer": self._statistics(ask)}
         if ask.task == paired_errors.name:
-            return {"answer": self._compared(ask, message)}
+            return {"answer": self._answer_about_pair(ask, message)}
         if self.shard is None:
             raise RefusedError("the model was not sent yet")
-        allowed = self._allowed(self.pair)
+        allowed = self._rights_of(self.pair)
         limits, context = self._limits(self.shard), ask.context
         declaration = allowed.check(ask.task, ask.payload, limits, seed=context.seed, round=context.round)
         self._undo(message)
@@ -252,7 +260,7 @@ class SiteRows:
         self._spend((self.pair, ask.task, context.round), requests, declaration.most_models(limits.clients))
         ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), requests))
         if ask.task == note_outcomes.name:
-            return {"answer": self._of_test_rows(ask, self._noted(message))}
+            return {"answer": self._of_test_rows(ask, self._run_notes(message))}
         self._last = (message["serial"], ask.context)
         answer = self._speakable(self.shard.answer(ask), ask, self.shard.clients)
         self._save_memory(self.shard)
@@ -267,31 +275,33 @@ class SiteRows:
 
     def _statistics(self, ask: Ask) -> Answer:
         """The answer of a task about the table, which may name the columns that the plan uses and no other."""
-        table, given = self._opened(), ask.arguments
+        table, arguments = self._open_table(), ask.arguments
         if ask.function is describe:
-            if given != described_as(self.options):
+            if arguments != description_options(self.options):
                 raise RefusedError("the approved plan has another label or other categories")
-        elif set(given) - {"schema"} or not set(json.loads(given["schema"])) <= summed(table, self.options):
+        elif set(arguments) - {"schema"} or not set(json.loads(arguments["schema"])) <= columns_to_sum(
+            table, self.options
+        ):
             raise RefusedError("sums are given of columns of numbers that the plan uses, and of no others")
-        reply = ask.function(TableCohort({self.name: table}), **given)._asdict()
+        reply = ask.function(TableCohort({self.name: table}), **arguments)._asdict()
         if ask.function is describe:
-            reply["text"] = (described(reply["text"][0], self.options),)
+            reply["text"] = (public_description(reply["text"][0], self.options),)
         self.about["rows"] = len(table.parts["train"])
         return Answer((Block((self.name,), reply),))
 
-    def _compared(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
+    def _answer_about_pair(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
         """The errors of a comparison that the plan makes, over all of its seeds."""
-        given = ask.arguments
-        if (given.get("method"), given.get("other")) not in self.approved.comparisons or len(given) > 2:
+        arguments = ask.arguments
+        if (arguments.get("method"), arguments.get("other")) not in self.approved.comparisons or len(arguments) > 2:
             raise RefusedError("the approved plan does not compare these methods")
         requests = (self._hash(ask, ask.payload, ""),)
         self._spend(("", ask.task, 0), requests, len(self.approved.comparisons))
-        return self._of_test_rows(ask, self._noted(message))
+        return self._of_test_rows(ask, self._run_notes(message))
 
     def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
         return Answer((Block((self.name,), ask.function(noted, **ask.arguments)._asdict()),))
 
-    def _noted(self, message: Mapping[str, Any]) -> Noted:
+    def _run_notes(self, message: Mapping[str, Any]) -> Noted:
         now = None if self.shard is None else (self.pair, self.shard.clients, self.shard.workspace)
         seeds, least = self.experiment.run.seeds, self.settings.minimum_cell
         return Noted(self._folder_of(message), seeds, least, site_key(self.folder), now)
@@ -301,7 +311,7 @@ class SiteRows:
         return self.folder / hashlib.blake2b(str(message["run"]).encode(), digest_size=12).hexdigest()
 
     def _limits(self, shard: Shard) -> Limits:
-        """What dimensions of a payload may be."""
+        """Return the largest dimensions that a payload may have."""
         layout, plan = shard.workspace.layout, self.approved.plan
         classes, sites = shard.workspace.classes, len(plan.deployment.sites)
         return Limits(layout.size, layout.dim, classes, sites, layout.dtype, plan.experiment.run.rounds)
@@ -356,10 +366,10 @@ class SiteRows:
             write_atomically(path, lambda p: p.write_bytes(message))
 
 
-def _check_state(state: Mapping[str, Any], own: Mapping[str, torch.Tensor]) -> None:
+def _check_state(state: Mapping[str, Any], module_state: Mapping[str, torch.Tensor]) -> None:
     """Raise `RefusedError` for the first tensor that the plan's model has otherwise."""
-    for name in sorted({*state, *own}):
-        sent, planned = (_form(which.get(name)) for which in (state, own))
+    for name in sorted({*state, *module_state}):
+        sent, planned = (_form(which.get(name)) for which in (state, module_state))
         if sent != planned:
             raise RefusedError(
                 f"the server sends a model of another form than the plan's: {name[:40]!r} is {sent}, not {planned}"
@@ -388,21 +398,21 @@ def site_key(folder: Path) -> bytes:
 
 
 def _brief(value: Any) -> Any:
-    """What a log keeps of a setting, whose length the server chooses."""
+    """Return what a log keeps of a setting, whose length the server chooses."""
     text = json.dumps(to_json(value))
     return json.loads(text) if len(text) <= LONGEST_SETTING else text[:LONGEST_SETTING]
 
 
-def _asked_before(log: Path, plan: str) -> defaultdict[tuple[str, str, int], set[str]]:
+def _models_in_log(log: Path, plan: str) -> defaultdict[tuple[str, str, int], set[str]]:
     """Models that were asked about since this plan was last approved, by method and seed, task and round."""
-    asked: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
+    models: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
     for entry in entries(log):
         if entry.get("what") == "approved" and entry.get("plan") == plan:
-            asked.clear()
+            models.clear()
         elif entry.get("plan") == plan and "models" in entry:
             where = (entry["pair"], entry["what"], entry["round"] if entry["pair"] else 0)
-            asked[where].update(entry["models"])
-    return asked
+            models[where].update(entry["models"])
+    return models
 
 
 def _serve(pipe: Connection, rows: SiteRows) -> None:
@@ -412,12 +422,12 @@ def _serve(pipe: Connection, rows: SiteRows) -> None:
             raw = pipe.recv_bytes()
         except (EOFError, OSError):
             return
-        reply, about = _answered(raw, rows)
+        reply, about = _serve_message(raw, rows)
         pipe.send_bytes(json.dumps(about).encode())
         pipe.send_bytes(reply)
 
 
-def _answered(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
+def _serve_message(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
     serial = -1
     try:
         message = decode(raw)
@@ -425,12 +435,14 @@ def _answered(raw: bytes, rows: SiteRows) -> tuple[bytes, dict[str, Any]]:
         reply = encode({**rows.answer(message), "serial": serial})
         return reply, rows.about
     except RefusedError as refusal:
-        said, about = str(refusal), {**rows.about, "refused": str(refusal)}
+        refusal_text, about = str(refusal), {**rows.about, "refused": str(refusal)}
     except Exception as error:  # whatever a file, a message or a task does is this client's failure
         why = " ".join(str(error).split())[:300]
-        said = f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
+        refusal_text = (
+            f"its rows or this message do not fit the plan ({type(error).__name__}); the site's own log says more"
+        )
         about = {**rows.about, "error": f"{type(error).__name__}: {why}"}
-    return encode({"failed": said, "serial": serial if type(serial) is int else -1}), about
+    return encode({"failed": refusal_text, "serial": serial if type(serial) is int else -1}), about
 
 
 def main(descriptor: str, settings: str) -> None:
@@ -442,8 +454,8 @@ def main(descriptor: str, settings: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker
     torch.set_num_threads(1)
     start = json.loads(settings)
-    own, approved = SiteSettings(**start["settings"]), Approved.read(Path(start["plan"]))
-    _serve(Connection(int(descriptor)), SiteRows(start["name"], own, Path(start["folder"]), approved))
+    site_settings, approved = SiteSettings(**start["settings"]), Approved.read(Path(start["plan"]))
+    _serve(Connection(int(descriptor)), SiteRows(start["name"], site_settings, Path(start["folder"]), approved))
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ __all__ = ["under_key"]
 def under_key(filters: Iterable[Filter], key: bytes, requests: tuple[str, ...]) -> tuple[Filter, ...]:
     """Return the same filters, whose secret noise is that of this key and, for each model that is asked about, of its own request."""
     return tuple(
-        _SecretNoise(one.sigma, key=key, requests=requests) if isinstance(one, GaussianNoise) and one.secret else one
-        for one in filters
+        _SecretNoise(step.sigma, key=key, requests=requests)
+        if isinstance(step, GaussianNoise) and step.secret
+        else step
+        for step in filters
     )
 
 

@@ -41,7 +41,7 @@ from coterie.sites.replies import (
     moments_apart,
     most_bytes,
     notes_of,
-    opened,
+    read_reply,
 )
 from coterie.sites.settings import short
 from coterie.sites.tables import Facts, RemoteClients, table_options, table_settings
@@ -68,7 +68,7 @@ class Link(Protocol):
         ...
 
     def ping(self, name: str, timeout: float) -> bool:
-        """Whether the site is there and not busy with an earlier message."""
+        """Return True if the site is there and not busy with an earlier message."""
         ...
 
 
@@ -154,23 +154,29 @@ class Remote(Engine):
         """
         options = table_options(data)
         settings = table_settings(options)
-        held = options.pop("server_file", None)
+        server_file = options.pop("server_file", None)
         notes = self._all("open", {"seed": seed}, notes_of)
-        recipe = self._agreed(settings, seed)
+        recipe = self._agree_on_recipe(settings, seed)
         classes = len(recipe["label"]["classes"])
-        told = self._all("encode", {"recipe": json.dumps(recipe)}, lambda r: (facts_of_reply(r, classes), notes_of(r)))
+        encoded = self._all(
+            "encode", {"recipe": json.dumps(recipe)}, lambda r: (facts_of_reply(r, classes), notes_of(r))
+        )
         described = {name: json.loads(text)["rows"] for name, text in self._described.items()}
-        other = [name for name, (own, _) in told.items() if own.sizes["train"] != described[name]]
-        self._refuse("encode", {}, dict.fromkeys(other, "its facts count other training rows than it has described"))
-        facts = {name: reply[0] for name, reply in told.items() if name not in other}
-        said = [*map(plain, recipe["notes"]), *(n for name in facts for n in (*notes[name], *told[name][1]))]
-        said += [f"{name} takes no part: {why}" for name, why in self.refused.items()]
+        miscounted = [name for name, (site_facts, _) in encoded.items() if site_facts.sizes["train"] != described[name]]
+        self._refuse(
+            "encode", {}, dict.fromkeys(miscounted, "its facts count other training rows than it has described")
+        )
+        facts = {name: reply[0] for name, reply in encoded.items() if name not in miscounted}
+        sentences = [*map(plain, recipe["notes"]), *(n for name in facts for n in (*notes[name], *encoded[name][1]))]
+        sentences += [f"{name} takes no part: {why}" for name, why in self.refused.items()]
         self.clients = tuple(facts)
-        server = None if held is None else server_rows(held, recipe)
+        server = None if server_file is None else server_rows(server_file, recipe)
         self.has_server = server is not None
-        return RemoteClients(facts, recipe, name=str(data.get("name") or data.get("folder")), notes=said, server=server)
+        return RemoteClients(
+            facts, recipe, name=str(data.get("name") or data.get("folder")), notes=sentences, server=server
+        )
 
-    def _agreed(self, settings: Tables, seed: int) -> Recipe:
+    def _agree_on_recipe(self, settings: Tables, seed: int) -> Recipe:
         """A recipe on which all agree whose statistics can be read."""
         while True:
             view = Federation(self, self._present, seed)
@@ -189,9 +195,9 @@ class Remote(Engine):
         """The sites of whose description alone, or only without which, no recipe can be drafted; all if each is well beside some."""
 
         def drafts(names: Sequence[str]) -> bool:
-            told = Description(tuple(self._described[name] for name in names))
+            descriptions = Description(tuple(self._described[name] for name in names))
             try:
-                draft_recipe(names, told, settings)
+                draft_recipe(names, descriptions, settings)
             except InputError:
                 return True  # it names who must correct what
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -217,17 +223,17 @@ class Remote(Engine):
             rows = {name: json.loads(self._described[name])["rows"] for name in replies.clients}
             unreadable |= counts_beyond(replies, rows)
         costs = view.session.asks[-1].costs
-        said = {c.client: c.failed for c in costs if c.failed and c.client not in self._garbled}
-        self._refuse(task.name, said, {n: why for n, why in unreadable.items() if n not in said})
+        sentences = {c.client: c.failed for c in costs if c.failed and c.client not in self._garbled}
+        self._refuse(task.name, sentences, {n: why for n, why in unreadable.items() if n not in sentences})
         if unreadable:
             raise _FewerError
         if "counts" in replies.fields:
             columns = json.loads(payload["schema"])
-            odd = [one for one in moments_apart(replies, columns) if one.key not in self._accept]
+            odd = [apart for apart in moments_apart(replies, columns) if apart.key not in self._accept]
             if odd:
                 raise RunError(
                     f"the run cannot begin: {odd[0].sentence}. Ask that site; if it is right, the plan can say [deploy] accept = "
-                    f"[{', '.join(json.dumps(plain(one.key, 80)) for one in odd[:3])}]"
+                    f"[{', '.join(json.dumps(plain(apart.key, 80)) for apart in odd[:3])}]"
                 )
         return replies
 
@@ -258,44 +264,44 @@ class Remote(Engine):
         message = {"pair": pair, "resume": resume, **{f"state/{k}": v for k, v in module.state_dict().items()}}
         classes = len(clients.classes)
         self._left_out = {}
-        told = self._all("prepare", message, lambda r: facts_of_reply(r, classes))
-        self._facts, self._began = {**clients.facts, **told}, True
+        facts = self._all("prepare", message, lambda r: facts_of_reply(r, classes))
+        self._facts, self._began = {**clients.facts, **facts}, True
 
     def _all(self, do: str, message: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> dict[str, T]:
-        """What `read` makes of the replies of all sites to one message."""
+        """Return what `read` makes of the replies of all sites to one message."""
         messages = {name: {"do": do, **message} for name in self._present}
         replies = self._send(messages, Status(0, 0, do, self.clients, ()), FRAME)
         values: dict[str, T] = {}
-        said: dict[str, str] = {}
+        sentences: dict[str, str] = {}
         unreadable: dict[str, str] = {}
         for name, reply in replies.items():
             if reply.cost.failed:
-                (unreadable if name in self._garbled else said)[name] = reply.cost.failed
+                (unreadable if name in self._garbled else sentences)[name] = reply.cost.failed
                 continue
             try:
                 values[name] = read(reply.values)
             except InputError as error:
                 unreadable[name] = str(error)
-        self._refuse(do, said, unreadable)
+        self._refuse(do, sentences, unreadable)
         return values
 
     @property
     def _present(self) -> tuple[str, ...]:
         return tuple(name for name in self.clients if name not in self.refused)
 
-    def _refuse(self, do: str, said: Mapping[str, str], unreadable: Mapping[str, str]) -> None:
+    def _refuse(self, do: str, sentences: Mapping[str, str], unreadable: Mapping[str, str]) -> None:
         """Go on without sites whose reply cannot be read, if they are few. What a site says in words, a person must mend first.
 
         Once a method has begun, a site that fails before a later one is left out of that one.
         """
-        left = [name for name in self._present if name not in unreadable]
+        remaining = [name for name in self._present if name not in unreadable]
         begun = do == "prepare" and self._began
         if begun:
-            left = [name for name in left if name not in said]
-        if (said and not begun) or 2 * len(left) < len(self._link.names):
-            shown = "; ".join(f"{name} ({why})" for name, why in {**said, **unreadable}.items())
+            remaining = [name for name in remaining if name not in sentences]
+        if (sentences and not begun) or 2 * len(remaining) < len(self._link.names):
+            shown = "; ".join(f"{name} ({why})" for name, why in {**sentences, **unreadable}.items())
             raise RunError(f"the run cannot begin ({do}): {shown}. Correct these sites, then continue with --resume")
-        self._left_out.update(said)
+        self._left_out.update(sentences)
         self.refused.update({name: f"its reply to {short(do)} is refused: {why}" for name, why in unreadable.items()})
 
     # ---- what the run loop uses
@@ -316,11 +322,11 @@ class Remote(Engine):
         return replace(Answer.join(answers), costs=tuple(reply.cost for reply in replies.values()))
 
     def save_memory(self) -> dict[str, Tensor]:
-        """What the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
+        """Return what the server remembers; what a client does stays at its site, which keeps it for a resumed run."""
         return {} if self._here is None else self._here.memory.save()
 
     def load_memory(self, saved: dict[str, Tensor]) -> None:
-        """What the server remembered. A site takes what its client remembers from its own disk, and from nobody else."""
+        """Restore what the server remembered. A site takes what its client remembers from its own disk, and from nobody else."""
         if self._here is not None:
             self._here.memory.load(saved, ("server",))
 
@@ -341,12 +347,12 @@ class Remote(Engine):
             self._serial += 1
             futures[name] = self._pool.submit(self._call, name, messages[name], self._serial, most)
 
-        def replied(name: str, _: Future[_Reply]) -> None:
+        def note_reply(name: str, _: Future[_Reply]) -> None:
             waiting.remove(name)
             self._tell(status, waiting)
 
         for name, future in futures.items():
-            future.add_done_callback(partial(replied, name))
+            future.add_done_callback(partial(note_reply, name))
         absent = f"it let {self._timeout:g} s pass before, and does not answer now"
         replies = {}
         for name in messages:
@@ -363,7 +369,7 @@ class Remote(Engine):
         received: Any = b""
         try:
             received = self._link.call(name, sent, self._timeout)
-            values, why = opened(received, serial, most)
+            values, why = read_reply(received, serial, most)
             self._garbled.discard(name)
         except InputError as error:
             self._garbled.add(name)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated
 
-from coterie.base.errors import nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.files import read_toml
 from coterie.config.rules import COUNT, SIZE, TEXT, Rule, list_of
 from coterie.config.schema import build, options
@@ -49,16 +49,18 @@ class SiteSettings:
 
 def read_settings(path: Path) -> SiteSettings:
     """The settings of a site; relative paths count from the file's folder. Raises `InputError` that names file, key and cure."""
-    require(path.is_file(), f"{path} is missing; write [site] and data = FILE into it")
+    if not path.is_file():
+        raise InputError(f"{path} is missing; write [site] and data = FILE into it")
     tables = read_toml(path)
     for key in tables:
-        require(key == "site", f"{path}: unknown table [{key}]; {nearest(key, ['site'])}")
+        if key != "site":
+            raise InputError(f"{path}: unknown table [{key}]; {nearest(key, ['site'])}")
     settings = build(SiteSettings, tables.get("site", {}), f"{path}, [site]", named="site")
     for task in settings.refuse:
-        require(
-            any(matches(name, task) for name in task_names()),
-            f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in task_names()])}",
-        )
+        if not any(matches(name, task) for name in task_names()):
+            raise InputError(
+                f"{path}: refuse names the unknown task {task!r}; {nearest(task, [short(n) for n in task_names()])}"
+            )
     return dataclasses.replace(settings, data=str(path.parent / settings.data), log=str(path.parent / settings.log))
 
 
@@ -72,5 +74,5 @@ def short(task: str) -> str:
 
 
 def matches(task: str, rule: str) -> bool:
-    """Whether `rule`, a task's name with or without its module, means `task`."""
+    """Return True if `rule`, a task's name with or without its module, means `task`."""
     return rule in (task, short(task), task.rpartition(":")[2])

@@ -23,7 +23,7 @@ from typing import Any
 from coterie.base.errors import InputError, visible
 from coterie.contract.memory import MEMORY_LOST
 from coterie.contract.wire import Ask, Context, decode, encode, header
-from coterie.sites.approval import approved_file, read_approved
+from coterie.sites.approval import approval_file, read_approval
 from coterie.sites.log import Log
 from coterie.sites.settings import SiteSettings, read_settings
 
@@ -49,14 +49,14 @@ class Site:
 
     def __init__(self, name: str, settings_file: Path, folder: Path) -> None:
         self.name, self.folder = name, folder
-        self._plan_file = approved_file(settings_file)
+        self._plan_file = approval_file(settings_file)
         self._settings: SiteSettings | None = None
         self._log: Log | None = None
         self._hash, self._unready = "", ""
         try:
             self._settings = read_settings(settings_file)
             self._log = Log(Path(self._settings.log), reserve=RESERVE)
-            self._hash = read_approved(settings_file).hash
+            self._hash = read_approval(settings_file).hash
         except InputError as error:
             self._unready = str(error).replace(str(settings_file.parent), "").replace(str(Path.home()), "~")
         self._lock = threading.Lock()
@@ -67,11 +67,11 @@ class Site:
 
     @property
     def busy(self) -> bool:
-        """Whether a message is being answered."""
+        """Return True while a message is being answered."""
         return self._lock.locked()
 
     def is_free(self, caller: str) -> bool:
-        """Whether no message is being answered; only the server is told."""
+        """Return True if no message is being answered; only the server is told."""
         if caller != SERVER:
             self._refuse_stranger(b"", caller)
             return False
@@ -112,15 +112,15 @@ class Site:
     def _answer(self, about: Mapping[str, Any], message: bytes, caller: str, settings: SiteSettings) -> bytes:
         if self._child is None:
             self._child = self._fresh(settings)
-        answer, told = self._child.ask(message)
+        answer, about_answer = self._child.ask(message)
         if answer is None:
             why = f"its cohort process ended with exit code {self._child.code}; {MEMORY_LOST}"
             self._child = self._again(settings)
-            answer, told = _failure(about, why), {"error": why}
-        elif "refused" not in told and "error" not in told and about.get("do") in _BEGINNINGS:
+            answer, about_answer = _failure(about, why), {"error": why}
+        elif "refused" not in about_answer and "error" not in about_answer and about.get("do") in _BEGINNINGS:
             self._journal[about["do"]] = message
-        outcome = "refused" if "refused" in told else "failed" if "error" in told else "answered"
-        why = self._write(about, message, caller, outcome, len(answer), told)
+        outcome = "refused" if "refused" in about_answer else "failed" if "error" in about_answer else "answered"
+        why = self._write(about, message, caller, outcome, len(answer), about_answer)
         if why and self._child is not None:
             self._child.ask(
                 encode({"do": "undo", "plan": self._hash, "serial": about["serial"], "undo": about["serial"]})
@@ -141,7 +141,13 @@ class Site:
         return answer
 
     def _write(
-        self, about: Mapping[str, Any], message: bytes, caller: str, outcome: str, up: int, told: Mapping[str, Any]
+        self,
+        about: Mapping[str, Any],
+        message: bytes,
+        caller: str,
+        outcome: str,
+        up: int,
+        about_answer: Mapping[str, Any],
     ) -> str:
         """Log a message and what became of it; returns why that cannot be done, or ""."""
         if self._log is None:
@@ -161,7 +167,7 @@ class Site:
             "bytes_up": up,
         }
         try:
-            self._log.write(urgent=caller == SERVER, **entry, **told)
+            self._log.write(urgent=caller == SERVER, **entry, **about_answer)
         except OSError as error:
             return f"its site cannot write its log ({error.strerror}), and refuses every request until it can"
         return ""
@@ -223,7 +229,7 @@ def _failure(about: Mapping[str, Any], why: str) -> bytes:
 
 
 def _short(value: Any) -> Any:
-    """What a log keeps of a value that anybody may have sent."""
+    """Return what a log keeps of a value that anybody may have sent."""
     return value if value is None or type(value) is int else visible(str(value)[:100])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.run.files import hash_of
 
 __all__ = ["SOFTWARE", "add_software", "wheels_in"]
@@ -30,7 +30,7 @@ def add_software(kit: Path, wheels: Path | None) -> None:
     for file in (_FILES / "Containerfile", _FILES / "coterie.service", *carried):
         shutil.copy(file, software / file.name)
     if carried:
-        (software / "requirements.txt").write_text("".join(map(_pinned, carried)), encoding="utf-8")
+        (software / "requirements.txt").write_text("".join(map(_pin_wheels, carried)), encoding="utf-8")
 
 
 def wheels_in(folder: Path | None) -> list[Path]:
@@ -38,13 +38,11 @@ def wheels_in(folder: Path | None) -> list[Path]:
     if folder is None:
         return []
     wheels = sorted(folder.glob("*.whl"))
-    require(
-        any(wheel.name.startswith("coterie-") for wheel in wheels),
-        f"{folder} has no wheel of coterie; fill it with: pip wheel -w {folder} 'coterie[flare]'",
-    )
+    if not any(wheel.name.startswith("coterie-") for wheel in wheels):
+        raise InputError(f"{folder} has no wheel of coterie; fill it with: pip wheel -w {folder} 'coterie[flare]'")
     return wheels
 
 
-def _pinned(wheel: Path) -> str:
+def _pin_wheels(wheel: Path) -> str:
     name, version = wheel.name.split("-")[:2]
     return f"{name.replace('_', '-')}=={version} --hash=sha256:{hash_of(wheel)}\n"

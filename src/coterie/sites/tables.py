@@ -54,14 +54,15 @@ def table_options(data: Mapping[str, Any]) -> dict[str, Any]:
     options = dict(data)
     name = options.pop("name", None)
     options.pop("folder", None)
-    require(
-        name in (None, "heart-disease"),
-        f"[data] name = {name!r} has no files at sites; give a folder (of files such as theirs), or heart-disease",
-    )
+    if name not in (None, "heart-disease"):
+        raise InputError(
+            f"[data] name = {name!r} has no files at sites; give a folder (of files such as theirs), or heart-disease"
+        )
     if name is not None:
         options = {**{k: list(v) if isinstance(v, tuple) else v for k, v in HEART_DISEASE.items()}, **options}
     for key in options:
-        require(key in _ALLOWED, f"[data] has no option {key!r} for tables at sites; {nearest(key, _ALLOWED)}")
+        if key not in _ALLOWED:
+            raise InputError(f"[data] has no option {key!r} for tables at sites; {nearest(key, _ALLOWED)}")
     require(isinstance(options.get("label"), str), "[data] must name the label: no party sees the columns of all sites")
     return options
 
@@ -71,7 +72,7 @@ def table_settings(options: Mapping[str, Any]) -> Tables:
     return build(Tables, {key: value for key, value in options.items() if key in _ALLOWED}, "[data]", named="data")
 
 
-def described_as(options: Mapping[str, Any]) -> dict[str, Any]:
+def description_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """How `agree` asks each site to describe its table."""
     settings = table_settings(options)
     return {"label": settings.label, "categorical": json.dumps(sorted(settings.categorical)), "rare": settings.rare}
@@ -96,7 +97,7 @@ def read_site(
 
 @dataclass(frozen=True)
 class Facts:
-    """What the server knows about the rows of one site.
+    """Facts that the server knows about the rows of one site.
 
     Attributes:
         sizes: rows by part.

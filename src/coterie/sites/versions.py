@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from coterie import __version__
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 
-__all__ = ["VERSIONS_FILE", "compared", "versions"]
+__all__ = ["VERSIONS_FILE", "compare_versions", "versions"]
 
 VERSIONS_FILE = "versions.json"
 _MUST = ("coterie", "nvflare")
@@ -26,17 +26,22 @@ def versions() -> dict[str, str]:
     return {**software, "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"}
 
 
-def compared(operators: Path) -> list[str]:
+def compare_versions(operators: Path) -> list[str]:
     """Lines about what is the same here as where the kit was made. Raises `InputError` for what must be the same and is not."""
-    here = versions()
+    versions_here = versions()
     if not operators.is_file():
-        return [f"{', '.join(f'{k} {v}' for k, v in here.items())}; the operator's should be the same"]
+        return [f"{', '.join(f'{k} {v}' for k, v in versions_here.items())}; the operator's should be the same"]
     there = json.loads(operators.read_text(encoding="utf-8"))
     for name in _MUST:
-        require(
-            here[name] == there.get(name),
-            f"{name} is {here[name]} here and {there.get(name)} at the operator; install the operator's version",
-        )
-    other = [f"{k} is {v} here and {there.get(k)} at the operator" for k, v in here.items() if v != there.get(k)]
-    same = ", ".join(f"{k} {v}" for k, v in here.items() if v == there.get(k))
-    return [f"the same as the operator's: {same}", *(f"{line}: the last bits of numbers may differ" for line in other)]
+        if versions_here[name] != there.get(name):
+            raise InputError(
+                f"{name} is {versions_here[name]} here and {there.get(name)} at the operator; install the operator's version"
+            )
+    differences = [
+        f"{k} is {v} here and {there.get(k)} at the operator" for k, v in versions_here.items() if v != there.get(k)
+    ]
+    same = ", ".join(f"{k} {v}" for k, v in versions_here.items() if v == there.get(k))
+    return [
+        f"the same as the operator's: {same}",
+        *(f"{line}: the last bits of numbers may differ" for line in differences),
+    ]

@@ -7,7 +7,7 @@ of its first argument: of that argument's dtype if that is a floating-point tens
 
 from __future__ import annotations
 
-from coterie.solvers import adam, angles, appeal, mirror, robust, sampling, simplex, variance, waterfill
+from coterie.solvers import adam, angles, appeal, mirror, robust, sampling, shapley, simplex, variance, waterfill
 from coterie.solvers._inputs import NotFiniteError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "mirror",
     "robust",
     "sampling",
+    "shapley",
     "simplex",
     "variance",
     "waterfill",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.files import write_atomically
 from coterie.base.metric_names import find_metric
 from coterie.config.keywords import explain_keywords
@@ -211,7 +211,8 @@ class Comparison:
         """
         import pandas as pd
 
-        require(table in TABLES, f"there is no table {table!r}; {nearest(table, TABLES)}")
+        if table not in TABLES:
+            raise InputError(f"there is no table {table!r}; {nearest(table, TABLES)}")
         if table == "summary":
             rows = (row for cell in self.results.cells.values() for row in cell.values())
             return pd.DataFrame(list(rows))
@@ -235,7 +236,7 @@ class Comparison:
             curves = {m: curve for m in results.methods if (curve := results.curve(m, client, metric)) is not None}
             if curves:
                 panels[results.names[client]] = {
-                    m: (c.rounds.tolist(), _mean_of_known(c.values)) for m, c in curves.items()
+                    m: (c.rounds.tolist(), _mean_of_finite(c.values)) for m, c in curves.items()
                 }
         return draw(panels, results.metric_name(metric))
 
@@ -253,9 +254,9 @@ class Comparison:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def _mean_of_known(values: Any) -> list[float]:
+def _mean_of_finite(values: Any) -> list[float]:
     """Mean over seeds [seeds, k] -> [k] of the values that there are."""
-    known = np.isfinite(values)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    mean: list[float] = np.where(known.any(axis=0), total / np.maximum(known.sum(axis=0), 1), np.nan).tolist()
+    finite = np.isfinite(values)
+    total = np.where(finite, values, 0.0).sum(axis=0)
+    mean: list[float] = np.where(finite.any(axis=0), total / np.maximum(finite.sum(axis=0), 1), np.nan).tolist()
     return mean

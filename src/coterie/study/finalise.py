@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.base.files import json_rows, write_atomically
 from coterie.config.data import DEFAULT_PARTS
 from coterie.config.registry import DATASETS
@@ -70,23 +70,29 @@ def finalise(
     """
     require_readable(run)
     experiment = read_experiment(run / "experiment.toml")
-    known = {entry.label: entry for entry in experiment.methods}
-    require(method in known, f"the run has no method {method!r}; {nearest(method, known)}")
-    require((run / "preprocess.json").is_file(), f"{run} was not made from tables; only these can be finalised")
-    require(not (run / "asks.csv").is_file(), f"the rows of {run} lie at sites; finalise works where all rows are here")
-    require(experiment.attack is None, f"{run} was made under attack; repeat it without [attack]")
-    require(not out.exists() or not any(out.iterdir()), f"{out} holds something already; choose another --out")
+    entries = {entry.label: entry for entry in experiment.methods}
+    if method not in entries:
+        raise InputError(f"the run has no method {method!r}; {nearest(method, entries)}")
+    if not (run / "preprocess.json").is_file():
+        raise InputError(f"{run} was not made from tables; only these can be finalised")
+    if (run / "asks.csv").is_file():
+        raise InputError(f"the rows of {run} lie at sites; finalise works where all rows are here")
+    if experiment.attack is not None:
+        raise InputError(f"{run} was made under attack; repeat it without [attack]")
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} holds something already; choose another --out")
     add_metrics(experiment.run.metrics)
-    whole = _on_all_rows(experiment)
+    untested = _on_all_rows(experiment)
     seed = experiment.run.seeds[0]
-    pair = Pair(known[method], seed, run, ALL if experiment.folds else "")
+    pair = Pair(entries[method], seed, run, ALL if experiment.folds else "")
     if pair.done.exists():
         clients = experiment.of_fold(experiment.load_data(seed), seed, pair.fold)
         Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change).compare("the run")
-    clients = whole.of_fold(whole.load_data(seed), seed, ALL if whole.folds else "")
-    require(client in clients.names, f"the run has no client {client!r}; {nearest(client, clients.names)}")
-    fitted = _fit(whole, known[method], clients, seed, _rounds(run, experiment, method, seed))
-    _write(out, whole, fitted, clients, client=client, method=method, threshold=threshold)
+    clients = untested.of_fold(untested.load_data(seed), seed, ALL if untested.folds else "")
+    if client not in clients.names:
+        raise InputError(f"the run has no client {client!r}; {nearest(client, clients.names)}")
+    fitted = _fit(untested, entries[method], clients, seed, _rounds(run, experiment, method, seed))
+    _write(out, untested, fitted, clients, client=client, method=method, threshold=threshold)
     rows = {row["client"]: int(row["n_train"]) for row in fitted.summary if row["split"] == "train"}
     return Final(rows, fitted.rounds, tuple(_write_onnx(out, _own_file(experiment.model))))
 
@@ -136,8 +142,8 @@ def _write(out: Path, experiment: Experiment, run: Run, clients: Clients, **abou
     model = experiment.tables()["model"]
     save_model(out / MODEL, run, owner, {**about_models(about["method"], run, clients), **about, "model": model})
     write_json(out / "preprocess.json", clients.recipe)
-    if own := _own_file(model):
-        write_json(out / FILES, {str(own): hash_of(own)})
+    if own_file := _own_file(model):
+        write_json(out / FILES, {str(own_file): hash_of(own_file)})
 
 
 def _own_file(model: Mapping[str, Any]) -> Path | None:
@@ -146,14 +152,14 @@ def _own_file(model: Mapping[str, Any]) -> Path | None:
     return Path(name.rpartition(":")[0]) if ".py:" in name else None
 
 
-def _write_onnx(out: Path, own: Path | None) -> list[str]:
+def _write_onnx(out: Path, own_file: Path | None) -> list[str]:
     """Write model.onnx; a sentence if that cannot be done."""
     try:
         import onnx  # noqa: F401 - torch imports both when it exports, and names neither where one is missing
         import onnxscript  # noqa: F401
     except ImportError:
         return ['no model.onnx: that needs pip install "coterie[onnx]"']
-    answers, recipe, _ = load_answers(out, trust=own)
+    answers, recipe, _ = load_answers(out, trust=own_file)
     rows = torch.export.Dim("rows")
     path = out / "model.onnx"
     try:
@@ -180,9 +186,9 @@ def _require_same_answers(exported: torch.onnx.ONNXProgram, answers: Answers, fe
     from onnx.reference import ReferenceEvaluator
 
     rows = torch.linspace(-1, 1, 3 * features).reshape(3, features)
-    (given,) = ReferenceEvaluator(exported.model_proto).run(None, {"features": rows.numpy()})
+    (answer,) = ReferenceEvaluator(exported.model_proto).run(None, {"features": rows.numpy()})
     with torch.no_grad():
-        torch.testing.assert_close(torch.from_numpy(given), answers(rows), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(torch.from_numpy(answer), answers(rows), rtol=1e-3, atol=1e-4)
 
 
 @contextlib.contextmanager

@@ -95,17 +95,17 @@ class Jobs:
         for pipe in cast("list[Connection]", wait(list(self._running))):
             process, (on_round, on_end) = self._running[pipe]
             try:
-                said: dict[str, Any] = json.loads(pipe.recv_bytes())
+                message: dict[str, Any] = json.loads(pipe.recv_bytes())
             except EOFError:
                 process.join()
                 code = process.exitcode
                 raise RunError(
                     f"the process of a run ended with exit code {code}; complete rounds are saved, so resume"
                 ) from None
-            if "round" in said:
-                on_round(said["round"])
-            elif "error" in said:
-                raise {"InputError": InputError}.get(said["error"], RunError)(said["sentence"])
+            if "round" in message:
+                on_round(message["round"])
+            elif "error" in message:
+                raise {"InputError": InputError}.get(message["error"], RunError)(message["sentence"])
             else:
                 process.join()
                 del self._running[pipe]

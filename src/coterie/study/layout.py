@@ -9,27 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import ALL, YARDSTICKS, refuse_links, turn
-from coterie.run.hashes import damaged, sealed
+from coterie.run.hashes import find_damage, record_or_none
 from coterie.run.provenance import PROVENANCE
-from coterie.run.tables import read_saved
+from coterie.run.tables import read_folder_experiment
 
 __all__ = [
     "Pair",
     "choose_folder",
+    "exclusive",
     "is_run",
     "is_whole",
     "median_rounds",
-    "opened",
     "pairs_of",
     "refuse_other_settings",
     "refuse_others",
 ]
-
-__all__ = ["Pair", "choose_folder", "is_run", "opened", "pairs_of", "refuse_others"]
 
 CHECKPOINTS = "checkpoint"
 
@@ -58,18 +56,21 @@ def choose_folder(experiment: Experiment, resume: bool) -> Path:
 
 def refuse_others(folder: Path, resume: bool) -> None:
     """Raise `InputError` if `folder` holds something else, or a run and `resume` is not asked for."""
-    require(not folder.exists() or folder.is_dir(), f"{folder} is a file; choose another --out")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; choose another --out")
     if is_run(folder):
-        require(resume, f"{folder} already holds a run; continue with --resume, or choose another --out")
+        if not resume:
+            raise InputError(f"{folder} already holds a run; continue with --resume, or choose another --out")
     elif folder.is_dir():
         begun = {CHECKPOINTS, "format.json", "tuning.csv"}  # a run that was killed before its first file
-        other = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
-        require(other is None, f"{folder} holds {other} and is not a run directory; choose another --out")
+        foreign = next((f.name for f in folder.iterdir() if f.name not in begun and not f.name.startswith(".")), None)
+        if foreign is not None:
+            raise InputError(f"{folder} holds {foreign} and is not a run directory; choose another --out")
     refuse_links(folder)
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path) -> Iterator[None]:
     """A run directory that no other process writes; what a killed one left half done is removed."""
     import fcntl
 
@@ -83,8 +84,8 @@ def opened(folder: Path) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with this process, and workers do not inherit it
         except BlockingIOError as error:
             raise InputError(f"{folder} is being written by another process; wait for it to end") from error
-        for left in folder.rglob(".*.tmp[0-9]*"):
-            left.unlink()
+        for leftover in folder.rglob(".*.tmp[0-9]*"):
+            leftover.unlink()
         yield
 
 
@@ -130,11 +131,11 @@ class Pair:
 
     def saved(self) -> dict[str, Any] | None:
         """What `done` holds; None if the pair is not complete, or the file is damaged."""
-        return sealed(self.done)
+        return record_or_none(self.done)
 
     def refuse_copy(self) -> None:
         """Raise `InputError` if the folder is a copy of that of another method or seed."""
-        record = sealed(self.folder / PROVENANCE)
+        record = record_or_none(self.folder / PROVENANCE)
         if record is not None and record["run"] != self.folder.name:
             raise InputError(
                 f"{self.folder} is a copy of {record['run']}; delete it and continue with --resume: this method and seed start again"
@@ -143,7 +144,7 @@ class Pair:
     def refuse_lost_history(self) -> None:
         """Raise `InputError` if the history of a complete pair, which nothing can replace, is not as the pair left it."""
         saved, name = self.saved(), self.history.relative_to(self.run).as_posix()
-        for what in damaged(self.run, {name: saved["files"][name]} if saved else {}).values():
+        for what in find_damage(self.run, {name: saved["files"][name]} if saved else {}).values():
             raise InputError(
                 f"{self.history} {what}; delete {self.folder} and continue with --resume: this method and seed start again"
             )
@@ -153,7 +154,7 @@ class Pair:
         saved = self.saved()
         if saved is None:
             return {self.done.relative_to(self.run).as_posix(): "is damaged"}
-        return damaged(self.run, saved["files"])
+        return find_damage(self.run, saved["files"])
 
 
 FREE = frozenset({"seeds", "out", "jobs", "yardstick"})
@@ -173,7 +174,7 @@ def is_whole(pair: Pair, say: Callable[[str], None] | None) -> bool:
 
 def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
     """Raise `InputError` if what was saved is of other settings. Methods and seeds may be added."""
-    saved = read_saved(folder, experiment)
+    saved = read_folder_experiment(folder, experiment)
     old, new = saved.tables(), experiment.tables()
     cure = "resume with the same settings, or choose another --out"
     old["engine"], new["engine"] = saved.engine.results(), experiment.engine.results()
@@ -181,18 +182,21 @@ def refuse_other_settings(experiment: Experiment, folder: Path) -> None:
     for table in ("data", "split", "model", "engine", "attack", "callbacks", "run"):
         was, now = old.get(table, {}), new.get(table, {})
         for key in sorted({*was, *now} - FREE):
-            require(
-                was.get(key) == now.get(key),
-                f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}",
-            )
+            if was.get(key) != now.get(key):
+                raise InputError(
+                    f"{folder} was made with {table}.{key} = {was.get(key)!r}, not {now.get(key)!r}; {cure}"
+                )
     methods = {m["label"]: m for m in new["methods"]}
     for method in old["methods"]:
         label = method["label"]
-        require(label in methods, f"{folder} has results of {label!r}, which is not among the methods now; {cure}")
+        if label not in methods:
+            raise InputError(f"{folder} has results of {label!r}, which is not among the methods now; {cure}")
         differ = sorted(k for k in {*method, *methods[label]} if method.get(k) != methods[label].get(k))
-        require(not differ, f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
+        if differ:
+            raise InputError(f"{folder} was made with other settings of {label!r} ({', '.join(differ)}); {cure}")
     gone = sorted(set(saved.run.seeds) - set(experiment.run.seeds))
-    require(not gone, f"{folder} has seed {gone[0] if gone else ''}, which is not among the seeds now; {cure}")
+    if gone:
+        raise InputError(f"{folder} has seed {gone[0]}, which is not among the seeds now; {cure}")
 
 
 def pairs_of(folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int], folds: int) -> list[Pair]:
@@ -206,6 +210,6 @@ def pairs_of(folder: Path, entries: Iterable[MethodEntry], seeds: Sequence[int],
 def median_rounds(pair: Pair, experiment: Experiment) -> int:
     """Return the median of the rounds after which the folds of a method ended, which callbacks may have decided."""
     pairs = pairs_of(pair.run, [pair.entry], experiment.run.seeds, experiment.folds)
-    saved = [record["summary"] for one in pairs if one.fold != pair.fold and (record := one.saved()) is not None]
+    saved = [record["summary"] for fold in pairs if fold.fold != pair.fold and (record := fold.saved()) is not None]
     rounds: list[int] = [rows[0]["rounds"] for rows in saved]
     return statistics.median_low(rounds)

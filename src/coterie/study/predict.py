@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 from coterie.base.errors import InputError, nearest, require
-from coterie.base.files import json_rows, read_json
+from coterie.base.files import json_rows, read_json, read_toml
 from coterie.base.loss import Kind
 from coterie.base.rows import LabelScale
 from coterie.models import build_shape
 from coterie.run.experiment import model_of
 from coterie.run.files import ALL, FILES, hash_of, own_objects, require_readable, safe_name, turn
-from coterie.run.hashes import damaged, read_sealed
+from coterie.run.hashes import find_damage, read_record
 from coterie.run.model_files import frozen_path, open_model_file
 from coterie.run.predictions import Answers, Prediction
-from coterie.run.tables import read_tables
 from coterie.study.layout import CHECKPOINTS
 
 __all__ = ["MODEL", "is_final", "load_answers", "predict"]
@@ -52,14 +51,14 @@ def predict(
 
     answers, recipe, about = load_answers(folder, client=client, method=method, seed=seed, trust=trust)
     encoded = apply_recipe(recipe, data)
-    said = about.get("threshold") if threshold is None else threshold
+    cut = about.get("threshold") if threshold is None else threshold
     prediction = answers.predict(
         encoded.inputs,
         encoded.labels,
         method=about["method"],
         client=str(about.get("client", client)),
         notes=tuple(encoded.notes),
-        threshold=0.5 if said is None else said,
+        threshold=0.5 if cut is None else cut,
         columns=cells_of(data),
     )
     require(threshold is None or len(prediction.classes) == 2, "a threshold needs two classes; leave it out")
@@ -81,51 +80,57 @@ def load_answers(
 ) -> tuple[Answers, dict[str, Any], dict[str, Any]]:
     """A model in eval mode, the recipe of its inputs, and what its file says about it; arguments and errors of `predict`."""
     if is_final(folder):
-        given = {"client": client, "method": method, "seed": seed}
-        named = [key for key, value in given.items() if value is not None]
-        require(not named, f"{folder} holds one model; leave out {', '.join(named)}")
+        choices = {"client": client, "method": method, "seed": seed}
+        named = [key for key, value in choices.items() if value is not None]
+        if named:
+            raise InputError(f"{folder} holds one model; leave out {', '.join(named)}")
         path, recipe = folder / MODEL, _json(folder / "preprocess.json")
     else:
         path, recipe = _of_run(folder, client, method, seed)
     state, about = open_model_file(path)
-    require("shape" in about, f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
+    if "shape" not in about:
+        raise InputError(f"{path} does not say what it takes; another version of coterie wrote it: repeat the run")
     shape = about["shape"]
     sizes = {k: tuple(v) for k, v in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    table = about["model"] if is_final(folder) else read_tables(folder / "experiment.toml").get("model", {})
+    table = about["model"] if is_final(folder) else read_toml(folder / "experiment.toml").get("model", {})
     model = build_shape(_model(folder, table, trust), sizes, about["outputs"])
     model.load_state_dict(state)
     classes, label = tuple(about["classes"]), recipe["label"]
     scale = LabelScale() if classes else LabelScale(label["mean"], label["scale"])
     guess = "regression" if not classes else "binary" if about["outputs"] == 1 else "classes"
     kind = about.get("kind", guess)  # a file that was written before kinds were does not say it
-    require(kind in get_args(Kind), f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}")
+    if kind not in get_args(Kind):
+        raise InputError(f"{path} has outputs of an unknown kind; {nearest(str(kind), get_args(Kind))}")
     return Answers(model, kind, classes, scale, last=about.get("last") is True).eval(), recipe, about
 
 
 def _of_run(run: Path, client: str | None, method: str | None, seed: int | None) -> tuple[Path, dict[str, Any]]:
     """The file of a model, and the recipe of its seed."""
     require_readable(run)
-    read_tables(run / "experiment.toml")
+    read_toml(run / "experiment.toml")
     summary = json_rows(run / "summary.json", {"client": str, "method": str})
-    known = {row["client"] for row in summary}
-    require(client is not None, f"say whose model answers, with --client; the run has {', '.join(sorted(known))}")
-    require(client in known, f"the run has no client {client!r}; {nearest(str(client), known)}")
+    clients = {row["client"] for row in summary}
+    if client is None:
+        raise InputError(f"say whose model answers, with --client; the run has {', '.join(sorted(clients))}")
+    if client not in clients:
+        raise InputError(f"the run has no client {client!r}; {nearest(str(client), clients)}")
     if not (run / "preprocess.json").exists():
         raise InputError(f"{run} was not made from tables, so it cannot read a file; use its models/ from Python")
     recipes = _json(run / "preprocess.json")
     used = str(next(iter(recipes)) if seed is None else seed)
-    require(used in recipes, f"the run has no seed {used}; it has {', '.join(recipes)}")
+    if used not in recipes:
+        raise InputError(f"the run has no seed {used}; it has {', '.join(recipes)}")
     labels_known = {row["method"] for row in summary}
-    require(method in labels_known, f"the run has no method {method!r}; {nearest(str(method), labels_known)}")
+    if method not in labels_known:
+        raise InputError(f"the run has no method {method!r}; {nearest(str(method), labels_known)}")
     return _model_path(run, str(method), used, str(client)), recipes[used]
 
 
 def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
     """What builds the model of a run. A file of the user's own is imported only if it is trusted and is the one of the run."""
     name = str(table.get("name", ""))
-    require(
-        not own_objects(name), f"the model of {run} is {name}, an object of a Python program; load it there: models/"
-    )
+    if own_objects(name):
+        raise InputError(f"the model of {run} is {name}, an object of a Python program; load it there: models/")
     if ".py:" in name:
         path, _, attribute = name.rpartition(":")
         if trust is None:
@@ -133,26 +138,27 @@ def _model(run: Path, table: dict[str, Any], trust: Path | None) -> Any:
                 f"the model of {run} is {name}, and to build it runs that file; look at it, then say --trust {path}"
             )
         recorded = _json(run / FILES).get(path) if (run / FILES).exists() else None
-        require(hash_of(trust) == recorded, f"{trust} is not the file with which {run} was made; give the same {path}")
+        if hash_of(trust) != recorded:
+            raise InputError(f"{trust} is not the file with which {run} was made; give the same {path}")
         table = {**table, "name": f"{trust}:{attribute}"}
     return model_of(table, f"{run}, [model]")
 
 
 def _model_path(run: Path, method: str, seed: str, client: str) -> Path:
-    folds = read_tables(run / "experiment.toml").get("split", {}).get("folds", 0)
+    folds = read_toml(run / "experiment.toml").get("split", {}).get("folds", 0)
     name = f"{method}-{turn(seed, ALL if folds else '')}"
-    own, shared = (run / "models" / f"{safe_name(text)}.safetensors" for text in (f"{name}-{client}", name))
-    model = own if own.exists() else shared
-    require(
-        model.exists(),
-        f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed",
-    )
-    recorded = read_sealed(run / CHECKPOINTS / name / "done.json")["files"]
-    needed = [
+    personal, shared = (run / "models" / f"{safe_name(text)}.safetensors" for text in (f"{name}-{client}", name))
+    model = personal if personal.exists() else shared
+    if not model.exists():
+        raise InputError(
+            f"{run} has no model of {method!r} for {client!r} with seed {seed}; choose another --method or --seed"
+        )
+    recorded = read_record(run / CHECKPOINTS / name / "done.json")["files"]
+    paths = [
         path.relative_to(run).as_posix()
         for path in (model, frozen_path(run / "models", method, seed, ALL if folds else ""))
     ]
-    for path in damaged(run, {path: recorded[path] for path in needed if path in recorded}):
+    for path in find_damage(run, {path: recorded[path] for path in paths if path in recorded}):
         raise InputError(f"{run / path} is damaged; continue with: coterie run {run / 'experiment.toml'} --resume")
     return model
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie import models
 from coterie.attacks import choose_attackers
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.metric_names import short_names
 from coterie.base.vector import copy_model
 from coterie.compute.metrics import find_metrics
@@ -47,10 +47,8 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
         more = f" ({len(clients.questions) - 1} more: coterie check)" if len(clients.questions) > 1 else ""
         raise InputError(f"{clients.questions[0]}{more}")
     most = len(clients)
-    require(
-        run.clients_per_round is None or run.clients_per_round <= most,
-        f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients",
-    )
+    if run.clients_per_round is not None and run.clients_per_round > most:
+        raise InputError(f"run.clients_per_round is {run.clients_per_round}, but there are {most} clients")
     experiment.engine.check()
     for callback in experiment.callbacks:
         callback.check()  # what it imports is then shared by the processes of jobs
@@ -67,25 +65,28 @@ def check_everything(experiment: Experiment, clients: Clients) -> None:
     for entry in experiment.methods:
         if entry.personalise is not None:
             tunable(workspace.layout, entry.personalise.part)
-            require(
-                clients.validation is not None,
-                f"{entry.label} chooses on validation rows, and there are none; give split.parts a share for validation",
-            )
+            if clients.validation is None:
+                raise InputError(
+                    f"{entry.label} chooses on validation rows, and there are none; give split.parts a share for validation"
+                )
 
 
 def check_method(experiment: Experiment, entry: MethodEntry, clients: Clients) -> None:
     """Raise `InputError` if a method does not fit these clients, or needs rows at the server and there are none."""
     method = experiment.build_method(entry)
     method.check(clients.names)
-    held = clients.server is not None or not method.needs_server_rows
-    require(held, f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows")
+    answerable = clients.server is not None or not method.needs_server_rows
+    if not answerable:
+        raise InputError(
+            f"{entry.label} asks rows that the server holds, and {clients.name} has none; choose other rows"
+        )
 
 
 def model_to_train(experiment: Experiment, clients: Clients, seed: int) -> torch.nn.Module:
     """The module of an experiment, with the parameters frozen that it names; a caller's own stays as it is."""
-    given = experiment.build_model()
-    module = build_model(given, clients, seed)
-    if module is given:
+    module_or_builder = experiment.build_model()
+    module = build_model(module_or_builder, clients, seed)
+    if module is module_or_builder:
         module = copy_model(module)
     models.freeze(module, experiment.model.get("freeze", []), f"{experiment.where}, [model]: freeze")
     return module

@@ -62,17 +62,17 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
             continue
         names.append(name)
         workspace.load(model.cpu())
-        held = client.validation
-        known = [client.train]
-        if held is not None and trained_on.get(name, 0) > len(client.train):
-            known.append(held)
-            held = None
-        labels = torch.cat([part.labels for part in known])
+        held_out = client.validation
+        trained_parts = [client.train]
+        if held_out is not None and trained_on.get(name, 0) > len(client.train):
+            trained_parts.append(held_out)
+            held_out = None
+        labels = torch.cat([part.labels for part in trained_parts])
         # The noise of a model that always draws is that of the last evaluation, so that losses are those of the summary.
         with workspace.noise(Rng.named(run.seed, run.rounds, name, "round/layers").seed()):
-            said = of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale)
-            thresholds.append(torch.nan if held is None else _threshold(workspace, held))
-        for key, value in said.items():
+            columns_of_client = of_rows(workspace, client.test, labels, client.test_numbers, clients.label_scale)
+            thresholds.append(torch.nan if held_out is None else _threshold(workspace, held_out))
+        for key, value in columns_of_client.items():
             columns.setdefault(key, []).append(value)
     sizes = [len(loss) for loss in columns.get("loss", ())]
     joined = {key: torch.cat(values) for key, values in columns.items()}
@@ -81,7 +81,7 @@ def outcomes(run: Run, clients: Clients, loss: str | RowLoss = "auto") -> tuple[
 
 
 def _outputs(workspace: Workspace, part: Part) -> Tensor:
-    return torch.cat([workspace.model(workspace.prepare(some.read())) for some in part.chunks()])
+    return torch.cat([workspace.model(workspace.prepare(chunk.read())) for chunk in part.chunks()])
 
 
 def _threshold(workspace: Workspace, part: Part) -> float:
@@ -138,7 +138,7 @@ def _constant_loss(kind: Kind, train: Tensor, test: Tensor) -> Tensor:
 
 def _content_numbers(part: Part) -> NDArray[np.int64]:
     """A number for each row made from what is in it: equal rows have equal numbers."""
-    return np.array([number for some in part.chunks() for number in _numbers_of(some)], dtype=np.int64)
+    return np.array([number for chunk in part.chunks() for number in _numbers_of(chunk)], dtype=np.int64)
 
 
 def _numbers_of(part: Part) -> list[int]:

@@ -17,7 +17,7 @@ from coterie.run.experiment import Experiment
 from coterie.run.files import write_csv
 from coterie.run.fit import fit
 from coterie.run.grid import apply
-from coterie.run.tables import read_saved
+from coterie.run.tables import read_folder_experiment
 from coterie.study.layout import is_run
 from coterie.study.preflight import check_everything, initial, model_to_train, run_settings
 
@@ -87,9 +87,12 @@ def tuned(
 ) -> tuple[Experiment, list[Trial]]:
     """What `tune` gives, with its trials written to `folder`; on resume the settings that were chosen there, and no trials."""
     if resume and is_run(folder):
-        saved = read_saved(folder, experiment).methods
+        saved = read_folder_experiment(folder, experiment).methods
         same = [m.label for m in saved] == [m.label for m in experiment.methods]
-        require(same, f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods")
+        if not same:
+            raise InputError(
+                f"{folder} was tuned for {', '.join(m.label for m in saved)}; resume with the same methods"
+            )
         return experiment.with_methods(saved), []
     chosen, trials = tune(experiment, notify)
     write_trials(folder, trials)
@@ -112,7 +115,9 @@ def _mean_loss(experiment: Experiment, entry: MethodEntry, loaded: Mapping[tuple
 def _loss(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> float:
     run = experiment.run
     module = model_to_train(experiment, clients, seed)
-    stopping = tuple(one for one in (*experiment.callbacks, *run.callbacks) if getattr(one, "decides", False))
+    stopping = tuple(
+        callback for callback in (*experiment.callbacks, *run.callbacks) if getattr(callback, "decides", False)
+    )
     looks = {} if stopping else {"evaluate": max(1, run.rounds), "metrics": ()}
     result = fit(
         experiment.build_method(entry), clients, module, run.rounds, seed, engine=experiment.engine, attack=experiment.attack,

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from coterie.base.clients import Clients
-from coterie.base.errors import RunError, require
+from coterie.base.errors import InputError, RunError
 from coterie.run.evaluation import add_metrics
 from coterie.run.experiment import Experiment
 from coterie.run.files import (
@@ -28,18 +28,18 @@ from coterie.run.files import (
     write_json,
 )
 from coterie.run.fit import fit, one_thread, personalise
-from coterie.run.hashes import TABLES, hashes, read_sealed, write_sealed
+from coterie.run.hashes import TABLES, hashes, read_record, write_record
 from coterie.run.history import Run
 from coterie.run.model_files import save_models
-from coterie.run.provenance import PROVENANCE, Provenance, accepted_changes, hash_of_tree
+from coterie.run.provenance import PROVENANCE, Provenance, describe_acceptances, hash_of_tree
 from coterie.run.tables import write_experiment
 from coterie.study.environment import environment
 from coterie.study.jobs import Jobs
 from coterie.study.layout import (
     Pair,
+    exclusive,
     is_run,
     is_whole,
-    opened,
     pairs_of,
     refuse_other_settings,
     refuse_others,
@@ -56,7 +56,7 @@ from coterie.study.preflight import (
 from coterie.study.progress import Event, Status
 from coterie.study.row_outcomes import write_outcomes
 from coterie.study.tables import seal_tables, write_tables
-from coterie.study.trees import check_yardstick, entries_of, measured
+from coterie.study.trees import check_yardstick, entries_of, measure_trees
 
 __all__ = ["Backend", "run_experiment"]
 
@@ -157,9 +157,9 @@ def run_experiment(
     _refuse_elsewhere(experiment, backend)
     where = backend or _Here()
     loaded = where.load(experiment, seeds[0])
-    first = experiment.of_fold(loaded, seeds[0], "0" if experiment.folds else "")
-    check_everything(experiment, first)
-    check_yardstick(experiment, first)
+    clients_at_first = experiment.of_fold(loaded, seeds[0], "0" if experiment.folds else "")
+    check_everything(experiment, clients_at_first)
+    check_yardstick(experiment, clients_at_first)
     refuse_others(folder, resume)
     if is_run(folder):
         require_readable(folder)
@@ -174,10 +174,10 @@ def run_experiment(
                 seeds[0],
                 pairs[0].fold,
             ) and pair.saved() is not None:  # before anything is written
-                _compare_worlds(experiment, pair, first, accept_change)
+                _compare_worlds(experiment, pair, clients_at_first, accept_change)
     status = Status([p.key for p in pairs], experiment.run.rounds, notify, experiment.run.jobs)
-    with experiment.engine.keep_open(), opened(folder):
-        _write_beginning(experiment, folder, first)
+    with experiment.engine.keep_open(), exclusive(folder):
+        _write_beginning(experiment, folder, clients_at_first)
         try:
             load = functools.partial(where.load, experiment)
             # Those on all rows are trained as long as the others were, and so wait for them.
@@ -194,7 +194,7 @@ def run_experiment(
                             running.run(work, functools.partial(status.of, *pair.key))
         finally:
             if is_run(folder):  # it may have been moved
-                _write_end(folder, pairs, [*first.notes, *experiment.notes], environment(command, started))
+                _write_end(folder, pairs, [*clients_at_first.notes, *experiment.notes], environment(command, started))
         paired = where.paired_errors(experiment)
         if paired:
             write_json(folder / PAIRED, paired)
@@ -211,19 +211,17 @@ def _refuse_elsewhere(experiment: Experiment, backend: Backend | None) -> None:
         run.yardstick,
         *(m.personalise for m in experiment.methods),
     )
-    require(
-        backend is None or not any(here_alone),
-        f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are on this "
-        "machine; leave them out of a plan for sites",
-    )
-    require(
-        backend is None or not experiment.folds,
-        f"{where}: split.folds works where all rows are on this machine; leave it out of a plan for sites",
-    )
-    require(
-        run.jobs == 1 or (backend is None and experiment.engine.forks),
-        f"{where}: run.jobs = {run.jobs} needs the engine inprocess on the CPU; leave it out",
-    )
+    if backend is not None and any(here_alone):
+        raise InputError(
+            f"{where}: [attack], [[callbacks]], run.appeal, run.yardstick and personalise work where all rows are on this "
+            "machine; leave them out of a plan for sites"
+        )
+    if backend is not None and experiment.folds:
+        raise InputError(
+            f"{where}: split.folds works where all rows are on this machine; leave it out of a plan for sites"
+        )
+    if run.jobs != 1 and (backend is not None or not experiment.engine.forks):
+        raise InputError(f"{where}: run.jobs = {run.jobs} needs the engine inprocess on the CPU; leave it out")
 
 
 def _compare_worlds(experiment: Experiment, pair: Pair, clients: Clients, accept_change: Sequence[str]) -> None:
@@ -231,29 +229,29 @@ def _compare_worlds(experiment: Experiment, pair: Pair, clients: Clients, accept
     Provenance(pair.folder, pair_world(experiment, pair, clients), accept_change).compare("it was complete")
 
 
-def _write_beginning(experiment: Experiment, folder: Path, first: Clients) -> None:
+def _write_beginning(experiment: Experiment, folder: Path, clients: Clients) -> None:
     (folder / TABLES).unlink(missing_ok=True)
     write_json(folder / "format.json", WRITER)
     write_experiment(folder / "experiment.toml", experiment)
-    own = own_files(experiment.tables())
-    if own:
-        write_json(folder / FILES, {path: hash_of(Path(path)) for path in own})
-    write_json(folder / "notes.json", [*first.notes, *experiment.notes])
+    paths = own_files(experiment.tables())
+    if paths:
+        write_json(folder / FILES, {path: hash_of(Path(path)) for path in paths})
+    write_json(folder / "notes.json", [*clients.notes, *experiment.notes])
 
 
 def _write_end(folder: Path, pairs: Sequence[Pair], notes: Sequence[str], made_by: Mapping[str, Any]) -> None:
     write_tables(folder, pairs)
-    accepted = [sentence for pair in pairs for sentence in accepted_changes(pair.folder)]
+    accepted = [sentence for pair in pairs for sentence in describe_acceptances(pair.folder)]
     write_json(folder / "notes.json", [*notes, *accepted])
     write_json(folder / "environment.json", made_by)
 
 
 def _with_clients(
-    experiment: Experiment, pairs: Sequence[Pair], folder: Path, first: Clients, load: Callable[[int], Clients]
+    experiment: Experiment, pairs: Sequence[Pair], folder: Path, loaded: Clients, load: Callable[[int], Clients]
 ) -> Iterator[tuple[Clients, Pair]]:
     """Each pair and the clients of its seed and fold; recipes are written as soon as they are known, with folds one for all."""
     recipes: dict[str, Any] = {}
-    clients = first
+    clients = loaded
     for (seed, fold), group in itertools.groupby(pairs, lambda pair: (pair.seed, pair.fold)):
         if not experiment.folds and seed != experiment.run.seeds[0]:
             clients = load(seed)
@@ -278,7 +276,7 @@ def _run_pair(
         pair.folder.mkdir(parents=True, exist_ok=True)
         pair.history.touch()
         Provenance(pair.folder, pair_world(experiment, pair, clients)).write()
-        rows = [{**row, "fold": pair.fold} for row in measured(experiment, pair.entry, clients, pair.seed)]
+        rows = [{**row, "fold": pair.fold} for row in measure_trees(experiment, pair.entry, clients, pair.seed)]
         _seal_pair(pair, [pair.history], {"summary": rows, "failures": {}, "history": []})
         return
     module = model_to_train(experiment, clients, pair.seed)
@@ -304,12 +302,12 @@ def _run_pair(
         write_outcomes(outcomes, label, result, clients, experiment.run.row_loss(clients), pair.fold)
         files.append(outcomes)
     rows = [{"method": label, "algorithm": pair.entry.name, "fold": pair.fold, **row} for row in result.summary]
-    # What was measured before tuning is of other models.
+    # What was measure_trees before tuning is of other models.
     history = None if tuning is None else result.history
     _seal_pair(pair, files, {"summary": rows, "failures": result.failures, "history": history})
 
 
 def _seal_pair(pair: Pair, files: Iterable[Path], results: Mapping[str, Any]) -> None:
-    provenance = hash_of_tree(read_sealed(pair.folder / PROVENANCE)["record"])
+    provenance = hash_of_tree(read_record(pair.folder / PROVENANCE)["record"])
     written = hashes(pair.run, (f for f in files if f.exists()))
-    write_sealed(pair.done, {"provenance": provenance, **results, "files": written})
+    write_record(pair.done, {"provenance": provenance, **results, "files": written})

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.files import read_checkpoint, read_toml
 from coterie.config.run import MethodEntry
 from coterie.contract.wire import ClientCost
 from coterie.run.checkpoint import history_lines
 from coterie.run.files import ASKS, HISTORY, TIMING, WEIGHTS, YARDSTICKS, write_csv, write_json
-from coterie.run.hashes import TABLES, damaged, hashes, read_sealed, sealed, write_sealed
+from coterie.run.hashes import TABLES, find_damage, hashes, read_record, record_or_none, write_record
 from coterie.run.history import Timing
 from coterie.run.provenance import PROVENANCE, explain, hash_of_tree
 from coterie.study.layout import CHECKPOINTS, Pair, is_run, pairs_of
@@ -60,7 +60,7 @@ def seal_tables(folder: Path) -> None:
     """Record the hashes of the files that people and reports read, and which methods and seeds they were collected from."""
     tables = [f for f in folder.iterdir() if f.suffix in (".json", ".csv", ".toml")]
     pairs = sorted(f.parent.name for f in (folder / CHECKPOINTS).glob("*/done.json"))
-    write_sealed(folder / TABLES, {"files": hashes(folder, tables), "pairs": pairs})
+    write_record(folder / TABLES, {"files": hashes(folder, tables), "pairs": pairs})
 
 
 def mend_tables(folder: Path) -> list[str]:
@@ -69,15 +69,16 @@ def mend_tables(folder: Path) -> list[str]:
     Raises:
         InputError: a file that other files cannot replace, with the cure.
     """
-    record = sealed(folder / TABLES)
+    record = record_or_none(folder / TABLES)
     if record is None:
         return []  # the run is not finished, or reads as one that is not
     recorded: dict[str, str] = record["files"]
-    broken = damaged(folder, recorded)
+    broken = find_damage(folder, recorded)
     if not broken:
         return []
     settings = folder / "experiment.toml"
-    require(settings.name not in broken, f"{settings} {broken.get(settings.name)}; restore it from a copy")
+    if settings.name in broken:
+        raise InputError(f"{settings} {broken.get(settings.name)}; restore it from a copy")
     tables = read_toml(settings)
     # Their labels are all that is needed, so that no method has to be known here.
     methods = [MethodEntry(m["name"], m["label"]) for m in tables["methods"]]
@@ -85,10 +86,11 @@ def mend_tables(folder: Path) -> list[str]:
     pairs = pairs_of(folder, methods, tables["run"]["seeds"], tables.get("split", {}).get("folds", 0))
     again = f"continue with: coterie run {settings} --resume"
     for pair in pairs:
-        require(not pair.damage(), f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
+        if pair.damage():
+            raise InputError(f"{pair.folder} is damaged as {next(iter(broken))} is; {again}")
     write_tables(folder, pairs)
-    left = damaged(folder, recorded)
-    for name, what in left.items():
+    damage = find_damage(folder, recorded)
+    for name, what in damage.items():
         raise InputError(f"{folder / name} {what}; {again}")
     return sorted(broken)
 
@@ -102,45 +104,46 @@ class Verified(NamedTuple):
 
 def verify(folder: Path) -> Verified:
     """Compare every file of a run directory with what the run recorded of it. Raises `InputError` if it is not a run directory."""
-    require(is_run(folder), f"{folder} is not a run directory; `coterie compare` writes one")
-    whole = 0
+    if not is_run(folder):
+        raise InputError(f"{folder} is not a run directory; `coterie compare` writes one")
+    intact = 0
     problems: list[str] = []
     seals = [folder / TABLES, *sorted((folder / CHECKPOINTS).glob("*/done.json"))]
-    if (record := sealed(folder / TABLES)) is not None:
+    if (record := record_or_none(folder / TABLES)) is not None:
         seals[1:] = [folder / CHECKPOINTS / pair / "done.json" for pair in record["pairs"]]
     for path in seals:
         try:
-            recorded = read_sealed(path)["files"]
+            recorded = read_record(path)["files"]
         except InputError as error:
             problems.append(str(error))
             continue
-        broken = damaged(folder, recorded)
-        whole += 1 + len(recorded) - len(broken)
+        broken = find_damage(folder, recorded)
+        intact += 1 + len(recorded) - len(broken)
         problems += [f"{folder / name} {what}; {_cure(folder, name)}" for name, what in broken.items()]
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
         try:
-            record, done = read_sealed(path), sealed(path.with_name("done.json"))
+            record, done = read_record(path), record_or_none(path.with_name("done.json"))
         except InputError as error:
             problems.append(str(error))
             continue
         if record["run"] != path.parent.name or (done and done["provenance"] != hash_of_tree(record["record"])):
             problems.append(f"{path} belongs to another run; restore it from a copy")
         else:
-            whole += 1
+            intact += 1
     for path in sorted((folder / CHECKPOINTS).glob("*/checkpoint.safetensors")):
         try:
             history_lines(path.with_name("history.jsonl"), read_checkpoint(path).meta)
-            whole += 1
+            intact += 1
         except InputError as error:
             problems.append(str(error))
-    return Verified(whole, list(dict.fromkeys(problems)))
+    return Verified(intact, list(dict.fromkeys(problems)))
 
 
 def explain_run(folder: Path) -> list[str]:
     """Lines that show what the numbers of each method and seed of a run depend on, as it was recorded before round 0."""
     lines: list[str] = []
     for path in sorted((folder / CHECKPOINTS).glob(f"*/{PROVENANCE}")):
-        record = read_sealed(path)
+        record = read_record(path)
         lines += [f"{record['run']}  {hash_of_tree(record['record'])}", *explain(record["record"], 1)]
         lines += [f"  accepted  {accepted['changes']}" for accepted in record["accepted"]]
     return lines

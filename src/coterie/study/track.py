@@ -1,10 +1,10 @@
-"""`coterie track`: what a finished run measured, sent to a logger as if it had followed the run."""
+"""`coterie track`: what a finished run measure_trees, sent to a logger as if it had followed the run."""
 
 from __future__ import annotations
 
 import os
 
-from coterie.base.errors import nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.config.registry import CALLBACKS
 from coterie.report.results import Results
 from coterie.run.trackers.tracker import Tracker
@@ -24,7 +24,8 @@ def track(folder: str | os.PathLike[str], to: str, at: str | None = None) -> int
         InputError: an unknown logger, one that is not installed, or no run directory.
     """
     trackers = [name for name in CALLBACKS if issubclass(CALLBACKS[name], Tracker)]
-    require(to in trackers, f"there is no logger {to!r}; {nearest(to, trackers)}")
+    if to not in trackers:
+        raise InputError(f"there is no logger {to!r}; {nearest(to, trackers)}")
     tracker: Tracker = CALLBACKS[to](**({} if at is None else {"to": at}))
     results = Results.load(os.fspath(folder))
     rounds = results.experiment["run"]["rounds"]

@@ -1,6 +1,6 @@
 """`--yardstick trees`: gradient-boosted trees of each client alone, and of all rows pooled, as reference rows of a comparison.
 
-They see the same splits and are measured by the same metrics as methods, but they are none: nobody trains them together, and no
+They see the same splits and are measure_trees by the same metrics as methods, but they are none: nobody trains them together, and no
 verdict is about them. scikit-learn's `HistGradientBoosting` with its defaults stands for what a table allows without federation.
 """
 
@@ -23,7 +23,7 @@ from coterie.config.run import MethodEntry
 from coterie.run.experiment import Experiment
 from coterie.run.files import YARDSTICKS, SummaryRow
 
-__all__ = ["check_yardstick", "entries_of", "measured"]
+__all__ = ["check_yardstick", "entries_of", "measure_trees"]
 
 SURE = 1e-7
 """Probabilities nearer to 0 or 1 count as this one, so that no log-loss is infinite."""
@@ -39,7 +39,8 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
     if experiment.run.yardstick is None:
         return
     taken = set(experiment.labels) & set(YARDSTICKS)
-    require(not taken, f"the label {min(taken, default='')} is that of a yardstick; give the method another one")
+    if taken:
+        raise InputError(f"the label {min(taken)} is that of a yardstick; give the method another one")
     inputs, labels = sample(clients.train.inputs), clients.train.labels
     require(
         isinstance(inputs, Tensor) and inputs.ndim == 2 and labels.ndim == 1,
@@ -51,7 +52,7 @@ def check_yardstick(experiment: Experiment, clients: Clients) -> None:
         raise InputError('--yardstick trees needs scikit-learn: pip install "coterie[data]"') from error
 
 
-def measured(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> list[dict[str, Any]]:
+def measure_trees(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: int) -> list[dict[str, Any]]:
     """Rows as in `summary.json` of the trees of each client, or of those of all rows."""
     from threadpoolctl import threadpool_limits
 
@@ -73,7 +74,7 @@ def _rows(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: in
                 client=client.name,
                 split=split,
                 n=len(part),
-                n_train=_trained_on(entry, client, clients),
+                n_train=_training_rows(entry, client, clients),
                 metrics=trees.metrics(part, names, clients),
                 majority=None,
                 majority_loss=None,
@@ -81,10 +82,10 @@ def _rows(experiment: Experiment, entry: MethodEntry, clients: Clients, seed: in
                 own_model=pooled is None,
                 rounds=0,
             )
-            yield {"method": entry.label, "algorithm": entry.name, **row.spelled()}
+            yield {"method": entry.label, "algorithm": entry.name, **row.as_json()}
 
 
-def _trained_on(entry: MethodEntry, client: Client, clients: Clients) -> int:
+def _training_rows(entry: MethodEntry, client: Client, clients: Clients) -> int:
     return len(client.train) if entry.name == YARDSTICKS[0] else int(clients.train.sizes.sum())
 
 

@@ -27,12 +27,12 @@ class MLflow(Tracker):
 
     def check(self) -> None:
         """Raise `InputError` if MLflow is not installed, or cannot write where it is told to."""
-        self._reached()
+        self._connect()
 
     def open(self, label: str, seed: int, rounds: int) -> Sink:
         """A new run of MLflow. Raises `InputError` if it is not installed, or cannot write where it is told to."""
-        client, known = self._reached()
-        number = client.create_experiment(self.experiment) if known is None else known.experiment_id
+        client, experiment = self._connect()
+        number = client.create_experiment(self.experiment) if experiment is None else experiment.experiment_id
         run = client.create_run(number, run_name=f"{label}-{seed}").info.run_id
         for name, value in (("method", label), ("seed", seed), ("rounds", rounds)):
             client.log_param(run, name, value)
@@ -40,7 +40,7 @@ class MLflow(Tracker):
             lambda name, value, at: client.log_metric(run, name, value, step=at), lambda: client.set_terminated(run)
         )
 
-    def _reached(self) -> tuple[Any, Any]:
+    def _connect(self) -> tuple[Any, Any]:
         """A client of MLflow, and the experiment if there is one of this name."""
         make = _client()
         try:

@@ -1,4 +1,4 @@
-"""What loggers have in common: a run is followed by sending the numbers of each evaluation."""
+"""The common part of loggers: a run is followed by sending the numbers of each evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Sink", "Tracker"]
 
 
 class Sink(NamedTuple):
-    """Where the numbers of one run go.
+    """The destination of the numbers of one run.
 
     Attributes:
         number: takes a name such as `test/hungary/auc`, a value and a round.
@@ -30,7 +30,7 @@ class Tracker(Callback):
 
     @abstractmethod
     def open(self, label: str, seed: int, rounds: int) -> Sink:
-        """Where the numbers of one run go. Raises `InputError` if the package is missing."""
+        """Open the destination of one run. Raises `InputError` if the package is missing."""
 
     def begin(self, label: str, seed: int, rounds: int) -> Callback:
         """Follow one run."""

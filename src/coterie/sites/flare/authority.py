@@ -25,11 +25,11 @@ __all__ = [
     "Request",
     "certificate_of",
     "fingerprint_of",
+    "fingerprint_text",
     "key_fingerprint",
-    "known_keys",
+    "keys_of_authority",
     "make_authority",
     "note_key",
-    "printed",
     "read_request",
 ]
 
@@ -42,7 +42,7 @@ _LARGEST = 1 << 16
 
 @dataclass(frozen=True)
 class Request:
-    """What a request for a certificate says.
+    """The content of a request for a certificate.
 
     Attributes:
         site, kind, organisation: as the request claims; `kind` is `client` for a site.
@@ -86,12 +86,12 @@ def read_request(file: Path) -> Request:
         with zipfile.ZipFile(file) as archive:
             (name,) = [name for name in archive.namelist() if name.endswith(".csr")]
             with archive.open(name) as content:
-                asked = x509.load_pem_x509_csr(content.read(_LARGEST))
+                request_text = x509.load_pem_x509_csr(content.read(_LARGEST))
         texts = []
         for oid in (NameOID.COMMON_NAME, NameOID.UNSTRUCTURED_NAME, NameOID.ORGANIZATION_NAME):
-            (attribute,) = asked.subject.get_attributes_for_oid(oid)
+            (attribute,) = request_text.subject.get_attributes_for_oid(oid)
             texts.append(str(attribute.value))
-        valid, key = asked.is_signature_valid, key_fingerprint(asked.public_key())
+        valid, key = request_text.is_signature_valid, key_fingerprint(request_text.public_key())
     except (OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{file} is no request of a site ({type(error).__name__}); let the site make a new one"
@@ -113,7 +113,7 @@ def make_authority(state: Path, folder: Path, project: str) -> None:
     (folder / _KEYS).write_text("{}", encoding="utf-8")
 
 
-def known_keys(authority: Path) -> dict[str, str]:
+def keys_of_authority(authority: Path) -> dict[str, str]:
     """Return who has which public key, by its SHA-256. Raises `InputError` if there is no such list."""
     path = authority / _KEYS
     try:
@@ -125,7 +125,7 @@ def known_keys(authority: Path) -> dict[str, str]:
 
 def note_key(authority: Path, name: str, key: str) -> None:
     """Note that `name` has the public key with this SHA-256. Raises `InputError` if another has it."""
-    keys = known_keys(authority)
+    keys = keys_of_authority(authority)
     if keys.setdefault(key, name) != name:
         raise InputError(
             f"the request of {name!r} has the public key of {keys[key]!r}; let the site make a key of its own"
@@ -145,16 +145,16 @@ def fingerprint_of(certificate: Path) -> str:
     """SHA-256 of a certificate, as FLARE and openssl print it."""
     from cryptography.hazmat.primitives import hashes
 
-    return printed(certificate_of(certificate.read_bytes()).fingerprint(hashes.SHA256()))
+    return fingerprint_text(certificate_of(certificate.read_bytes()).fingerprint(hashes.SHA256()))
 
 
 def key_fingerprint(key: CertificatePublicKeyTypes) -> str:
     """SHA-256 of a public key, as `openssl pkey -pubin -outform DER | sha256sum` computes it."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    return printed(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest())
+    return fingerprint_text(hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest())
 
 
-def printed(digest: bytes) -> str:
+def fingerprint_text(digest: bytes) -> str:
     """Return a SHA-256 as a person reads it aloud."""
     return "SHA256:" + digest.hex(":").upper()

@@ -31,9 +31,9 @@ class SiteClient:
         """Read the site's settings. What is wrong with them is said in reply to the first message: raising here would end the job."""
         METHODS.importable()  # settings may name their tasks
         name, root = collab.site_name, Path(collab.workspace.get_site_config_dir())
-        own = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
+        settings = root / f"{name}.{SETTINGS_FILE}"  # where sites share a folder, as in a simulation
         folder = Path(collab.workspace.get_root_dir()) / "coterie"
-        self._site = Site(name, own if own.exists() else root / SETTINGS_FILE, folder)
+        self._site = Site(name, settings if settings.exists() else root / SETTINGS_FILE, folder)
 
     @collab.publish  # type: ignore[untyped-decorator]
     def handle(self, message: bytes) -> bytes:
@@ -44,7 +44,7 @@ class SiteClient:
 
     @collab.publish  # type: ignore[untyped-decorator]
     def is_free(self) -> bool:
-        """Whether no message is being answered."""
+        """Return True if no message is being answered."""
         return self._site is not None and self._site.is_free(collab.caller)
 
     @collab.final  # type: ignore[untyped-decorator]
@@ -66,7 +66,7 @@ class FlareLink:
         return self._do(name, "handle", timeout, message=message)
 
     def ping(self, name: str, timeout: float) -> bool:
-        """Whether the site is there and not busy."""
+        """Return True if the site is there and not busy."""
         return self._do(name, "is_free", timeout) is True
 
     def _do(self, name: str, method: str, timeout: float, **values: Any) -> Any:

@@ -17,14 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.sites.flare.authority import (
     AUTHORITY,
     Request,
     certificate_of,
     fingerprint_of,
+    fingerprint_text,
     note_key,
-    printed,
     read_request,
 )
 from coterie.sites.flare.kits import PROJECT, furnish, harden, need_flare, organisation_of
@@ -87,24 +87,24 @@ def sign(plan_file: Path, request_zip: Path, fingerprint: str, kits: Path | None
             shutil.copy(request_zip, copy)
         else:
             raise InputError(f"there is no file {request_zip}; it is what coterie site request makes")
-        asked = read_request(copy)
-        asked.check(deployment.sites, organisation_of(asked.site))
-        if request_zip.name != f"{asked.site}.request.zip":
-            raise InputError(f"{request_zip} is a request of {asked.site!r}, not of the site that its name says")
-        if asked.key != _spelled(fingerprint):
+        request_text = read_request(copy)
+        request_text.check(deployment.sites, organisation_of(request_text.site))
+        if request_zip.name != f"{request_text.site}.request.zip":
+            raise InputError(f"{request_zip} is a request of {request_text.site!r}, not of the site that its name says")
+        if request_text.key != _read_fingerprint(fingerprint):
             raise InputError(
                 f"the public key in {request_zip} has another SHA-256 than --fingerprint; ask the site again, by telephone: "
                 "this may be somebody else's request"
             )
-        signed = request_zip.with_name(f"{asked.site}.signed.zip")
+        signed = request_zip.with_name(f"{request_text.site}.signed.zip")
         if signed.exists():
             raise InputError(f"{signed} exists already; remove it to sign again")
-        note_key(authority, asked.site, asked.key)
+        note_key(authority, request_text.site, request_text.key)
         profile = Path(temporary) / "profile.yml"
         profile.write_text(json.dumps(_profile(deployment)), encoding="utf-8")
         where = ("-c", str(authority), "--profile", str(profile), "--out", str(signed))
         _nvflare("cert", "approve", str(copy), *where)
-    return signed, asked, fingerprint_of(authority / "rootCA.pem")
+    return signed, request_text, fingerprint_of(authority / "rootCA.pem")
 
 
 def join(
@@ -127,12 +127,13 @@ def join(
     wheels_in(wheels)
     need_flare()
     _check_key(signed_zip, requested)
-    require(not kit.exists(), f"{kit} exists already; give a new folder with --kit")
-    heard = _spelled(fingerprint)
+    if kit.exists():
+        raise InputError(f"{kit} exists already; give a new folder with --kit")
+    heard = _read_fingerprint(fingerprint)
     _check_authority(signed_zip, heard)
     with tempfile.TemporaryDirectory() as temporary:
-        given = ("--request-dir", str(requested), "--fingerprint", heard, "-w", temporary)
-        _nvflare("package", str(signed_zip), *given)
+        options = ("--request-dir", str(requested), "--fingerprint", heard, "-w", temporary)
+        _nvflare("package", str(signed_zip), *options)
         startup = next((p.parent for p in Path(temporary).rglob("startup")), None)
         if startup is None:
             raise InputError(f"FLARE made no kit of {signed_zip}; ask the operator to sign again")
@@ -144,22 +145,22 @@ def join(
 
 def _check_key(signed_zip: Path, requested: Path) -> None:
     """Raise `InputError` if a certificate was not signed for the key in the folder `requested`."""
-    require(signed_zip.is_file(), f"there is no file {signed_zip}; it is what the operator sends back")
-    require(
-        (requested / "request.json").is_file(),
-        f"{requested} has no request of a site; give the folder that coterie site request made with --key",
-    )
+    if not signed_zip.is_file():
+        raise InputError(f"there is no file {signed_zip}; it is what the operator sends back")
+    if not (requested / "request.json").is_file():
+        raise InputError(
+            f"{requested} has no request of a site; give the folder that coterie site request made with --key"
+        )
     try:
         with zipfile.ZipFile(signed_zip) as archive, archive.open("signed.json") as file:
             signed = json.loads(file.read(LARGEST))["request_id"]
-        asked = json.loads((requested / "request.json").read_text(encoding="utf-8"))["request_id"]
+        requested_id = json.loads((requested / "request.json").read_text(encoding="utf-8"))["request_id"]
     except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{signed_zip} or {requested} is damaged; request a new key with coterie site request"
         ) from error
-    require(
-        signed == asked, f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key"
-    )
+    if signed != requested_id:
+        raise InputError(f"{signed_zip} is not for the key in {requested}; give the folder of that request with --key")
 
 
 def _check_authority(signed_zip: Path, heard: str) -> None:
@@ -187,7 +188,7 @@ def _check_authority(signed_zip: Path, heard: str) -> None:
         raise InputError(
             f"{signed_zip} was not signed by the authority that it holds; ask the operator to sign again"
         ) from error
-    if printed(authority.fingerprint(hashes.SHA256())) != heard:
+    if fingerprint_text(authority.fingerprint(hashes.SHA256())) != heard:
         raise InputError(
             f"{signed_zip} comes from another authority than the one that you heard of; ask the operator again, by telephone"
         )
@@ -203,7 +204,7 @@ def _check_authority(signed_zip: Path, heard: str) -> None:
             )
 
 
-def _spelled(fingerprint: str) -> str:
+def _read_fingerprint(fingerprint: str) -> str:
     """Return a fingerprint that a person has typed as it is printed."""
     if not _FINGERPRINT.fullmatch(fingerprint):
         raise InputError("the fingerprint must be 32 pairs of hexadecimal digits with colons between")
@@ -222,5 +223,5 @@ def _nvflare(*arguments: str) -> None:
         [sys.executable, "-m", "nvflare.cli", *arguments], capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        raise InputError(f"FLARE's {' '.join(arguments[:2])} failed: {' '.join(said)[:200] or 'no reason given'}")
+        output = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        raise InputError(f"FLARE's {' '.join(arguments[:2])} failed: {' '.join(output)[:200] or 'no reason given'}")

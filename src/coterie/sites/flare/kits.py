@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.sites.flare.authority import AUTHORITY, certificate_of, key_fingerprint, make_authority, note_key
 from coterie.sites.plan import PLAN_FILE, Deployment, Plan, read_plan
 from coterie.sites.settings import SETTINGS_FILE
@@ -37,7 +37,7 @@ CLASSES = (
     "nvflare.collab.runtime.controller.CollabController",
     "nvflare.collab.runtime.executor.CollabExecutor",
 )
-"""What a job of ours builds at the sites; a kit allows these and nothing that travels with a job."""
+"""The classes that a job of ours builds at the sites; a kit allows these and nothing that travels with a job."""
 
 PROJECT = "coterie"
 
@@ -59,9 +59,8 @@ def provision(
     need_flare()
     sites = () if keys_at_sites else deployment.sites
     kits = folder or plan_file.parent / deployment.kits
-    require(
-        not kits.exists(), f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it"
-    )
+    if kits.exists():
+        raise InputError(f"{kits} exists already; give new certificates another folder ([deploy] kits), or remove it")
     with tempfile.TemporaryDirectory() as temporary:
         project = Path(temporary) / "project.yml"
         project.write_text(json.dumps(_project(deployment, sites), indent=1), encoding="utf-8")  # JSON is YAML
@@ -113,8 +112,8 @@ def harden(kit: Path) -> None:
     (local / "authorization.json").write_text(json.dumps(rights, indent=2), encoding="utf-8")
     for name in ("start.sh", "sub_start.sh"):
         script = kit / "startup" / name
-        first, rest = script.read_text(encoding="utf-8").split("\n", 1)
-        script.write_text(f"{first}\n{_INTERPRETER}{rest.replace('python3', _PYTHON)}", encoding="utf-8")
+        shebang, script_text = script.read_text(encoding="utf-8").split("\n", 1)
+        script.write_text(f"{shebang}\n{_INTERPRETER}{script_text.replace('python3', _PYTHON)}", encoding="utf-8")
 
 
 _PYTHON = '"$COTERIE_PYTHON"'

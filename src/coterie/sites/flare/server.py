@@ -81,10 +81,10 @@ class Coordinator:
         self._told.wait(LINGER)
 
     def _tell(self) -> dict[str, Any]:
-        told = dict(self._progress)
-        if "over" in told:
+        progress = dict(self._progress)
+        if "over" in progress:
             self._told.set()
-        return told
+        return progress
 
     def _watch(self, status: Status) -> None:
         answered = set(self._progress.get("waiting", ())) - set(status.waiting) - set(status.gone)

@@ -25,33 +25,33 @@ def status(plan_file: Path, kits: Path | None = None) -> list[str]:
     try:
         there = {client.name for client in session.get_connected_client_list()}
         jobs = [job for job in session.list_jobs() if job.get("status") in RUNNING]
-        told: dict[str, Any] = {}
+        progress: dict[str, Any] = {}
         if jobs:
             with suppress(Exception):  # the job may be beginning or ending
-                told = session.do_app_command(jobs[-1]["job_id"], "coterie", {})
-        return list(_lines(deployment, there, bool(jobs), told, time.time()))
+                progress = session.do_app_command(jobs[-1]["job_id"], "coterie", {})
+        return list(_lines(deployment, there, bool(jobs), progress, time.time()))
     finally:
         session.close()
 
 
 def _lines(
-    deployment: Deployment, there: set[str], running: bool, told: Mapping[str, Any], now: float
+    deployment: Deployment, there: set[str], running: bool, progress: Mapping[str, Any], now: float
 ) -> Iterator[str]:
     width = max(map(len, deployment.sites))
-    yield f"server {deployment.server}:{deployment.port} answers; {_run(told) if running else 'no run'}"
+    yield f"server {deployment.server}:{deployment.port} answers; {_run(progress) if running else 'no run'}"
     for name in deployment.sites:
         state = "connected" if name in there else "not connected"
-        if name in told.get("gone", ()):
+        if name in progress.get("gone", ()):
             state += ", gone in this run"
-        elif name in told.get("waiting", ()):
-            state += f", asked {short(told['task'])}"
-        last = told.get("last", {}).get(name)
-        said = f"; last answered {short(last[0])} {now - last[1]:.0f} s ago" if last else ""
-        yield f"  {name:<{width}}  {state}{said}"
+        elif name in progress.get("waiting", ()):
+            state += f", asked {short(progress['task'])}"
+        last = progress.get("last", {}).get(name)
+        answer = f"; last answered {short(last[0])} {now - last[1]:.0f} s ago" if last else ""
+        yield f"  {name:<{width}}  {state}{answer}"
 
 
-def _run(told: Mapping[str, Any]) -> str:
-    if "event" not in told:
+def _run(progress: Mapping[str, Any]) -> str:
+    if "event" not in progress:
         return "a run is beginning"
-    event = Event(*told["event"])
+    event = Event(*progress["event"])
     return f"{event.label}, seed {event.seed}, round {event.round} of {event.rounds}"

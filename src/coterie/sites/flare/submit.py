@@ -16,7 +16,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from coterie.base.errors import InputError, RunError, require
+from coterie.base.errors import InputError, RunError
 from coterie.base.files import write_atomically
 from coterie.sites.approval import plan_hash
 from coterie.sites.flare.kits import need_flare
@@ -36,7 +36,7 @@ JOIN_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Watched:
-    """What the server says about a running job.
+    """The state of a running job, as the server says it.
 
     Attributes:
         event: where the experiment stands, once it does.
@@ -81,10 +81,11 @@ def submit(
     plan = read_plan(plan_file)
     need_flare()
     admin = _operator(plan_file, plan.deployment, kits)
-    told = out / SUBMISSION
+    submission = out / SUBMISSION
     if resume:
-        require(told.is_file(), f"{out} was not submitted before; leave out --resume")
-        run = json.loads(told.read_text(encoding="utf-8"))["run"]
+        if not submission.is_file():
+            raise InputError(f"{out} was not submitted before; leave out --resume")
+        run = json.loads(submission.read_text(encoding="utf-8"))["run"]
     else:
         run = secrets.token_hex(8)
     message = {
@@ -103,7 +104,7 @@ def submit(
         session = _session(plan.deployment, admin)
         _await_sites(session, plan.deployment, say)
         job = _start(session, message, len(plan.deployment.sites))
-        write_atomically(told, lambda p: p.write_text(json.dumps({"run": run, "job": job}), encoding="utf-8"))
+        write_atomically(submission, lambda p: p.write_text(json.dumps({"run": run, "job": job}), encoding="utf-8"))
         status = _follow(session, job, watch)
         _bring_back(session, job, status, out)
     finally:
@@ -115,7 +116,8 @@ def submit(
 def _operator(plan_file: Path, deployment: Deployment, kits: Path | None) -> Path:
     """The operator's kit."""
     admin = (kits or plan_file.parent / deployment.kits) / deployment.admin
-    require(admin.is_dir(), f"there is no kit {admin}; make the kits with: coterie deploy {plan_file}")
+    if not admin.is_dir():
+        raise InputError(f"there is no kit {admin}; make the kits with: coterie deploy {plan_file}")
     return admin
 
 
@@ -151,10 +153,10 @@ def _await_sites(session: Any, deployment: Deployment, say: Callable[[str], None
         missing = ", ".join(s for s in deployment.sites if s not in there)
         if not missing:
             return
-        require(
-            time.monotonic() < deadline,
-            f"not connected to the server after {JOIN_SECONDS:g} s: {missing}; start these sites (startup/start.sh of their kits)",
-        )
+        if time.monotonic() >= deadline:
+            raise InputError(
+                f"not connected to the server after {JOIN_SECONDS:g} s: {missing}; start these sites (startup/start.sh of their kits)"
+            )
         if missing != named:
             say(f"waiting for {missing} to connect")
         named = missing
@@ -194,15 +196,15 @@ def _follow(session: Any, job: str, watch: Callable[[Watched], None] | None) -> 
             continue
         if status.startswith("FINISHED") or status in ("ABANDONED", "APPROVED_FAILED"):
             return status
-        told: dict[str, Any] = {}
+        progress: dict[str, Any] = {}
         if status == "RUNNING" and not over:
             with suppress(Exception):  # the job may be beginning or ending; the status tells
-                told = session.do_app_command(job, "coterie", {})
-        if told and watch is not None:
-            event = Event(*told["event"]) if "event" in told else None
-            lists = tuple(told.get("waiting", ())), tuple(told.get("gone", ()))
-            watch(Watched(event, told.get("ask", 0), told.get("task", ""), *lists))
-        if "over" in told:
+                progress = session.do_app_command(job, "coterie", {})
+        if progress and watch is not None:
+            event = Event(*progress["event"]) if "event" in progress else None
+            lists = tuple(progress.get("waiting", ())), tuple(progress.get("gone", ()))
+            watch(Watched(event, progress.get("ask", 0), progress.get("task", ""), *lists))
+        if "over" in progress:
             over = time.monotonic()
         if over and time.monotonic() - over > END_SECONDS:
             session.abort_job(job)  # all is done, but FLARE waits for a site that is gone
@@ -224,9 +226,9 @@ def _bring_back(session: Any, job: str, status: str, out: Path) -> None:
         if result is not None:
             shutil.copytree(result, out, dirs_exist_ok=True)
         outcome = next(downloaded.rglob(OUTCOME), None)
-        said = None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
-    if said is None:
+        outcome_values = None if outcome is None else json.loads(outcome.read_text(encoding="utf-8"))
+    if outcome_values is None:
         raise RunError(f"job {job} ended as {status}; start what has died, then continue with --resume")
-    if said["status"]:
-        kind = InputError if said["status"] == 2 else RunError
-        raise kind(said["sentence"])
+    if outcome_values["status"]:
+        kind = InputError if outcome_values["status"] == 2 else RunError
+        raise kind(outcome_values["sentence"])
