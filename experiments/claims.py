@@ -14,13 +14,10 @@ from experiments.judging import Agreement, Interval, Setting, Word, compare, int
 
 FILE = ROOT / "experiments" / "claims.toml"
 EXPERIMENTS = ROOT / "experiments"
-CURVES = {
-    "accuracy of the target": "accuracy",
-    "accuracy of the internal clients": "accuracy",
-    "balanced accuracy of the target": "balanced accuracy",
-    "accuracy on D_S": "accuracy on D_S",
-    "Dice": "Dice",
-    "GM-appeal, seen": "GM-appeal, seen",
+NAMED = ("accuracy on D_S", "Dice", "GM-appeal, seen", "accuracy, seen", "preferred-model accuracy, seen")
+CURVES = {name: name for name in NAMED} | {
+    f"{kind}accuracy of the {whose}": f"{kind}accuracy"
+    for kind, whose in (("", "target"), ("", "internal clients"), ("balanced ", "target"))
 }
 """The curve over rounds of a quantity, by which early training is known."""
 Values = dict[int, float]
@@ -76,10 +73,13 @@ class Judged:
     word: Word
 
     @property
-    def weakest(self) -> Pair | None:
-        """The measured setting that speaks least for the claim."""
+    def deciding(self) -> Pair | None:
+        """The measured setting by which the claim stands or falls: the weakest where all must hold, else the middle one."""
         measured = {pair.effect.mean / (pair.effect.half_width or 1e-12): pair for pair in self.pairs if pair.effect}
-        return measured[min(measured)] if measured else None
+        strengths = sorted(measured)
+        return (
+            measured[strengths[(len(strengths) - 1) // 2 if self.claim["over"] == "most" else 0]] if measured else None
+        )
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,12 @@ class Evidence:
 
     def _judge(self, claim: Mapping[str, Any]) -> Judged:
         pairs = [self._measure(claim, pair) for pair in self._pairs(claim)]
-        blocked = "no_verdict" in claim
+        blocked = claim.get("no_verdict_on", claim.get("rivals") or [claim["method"]]) if "no_verdict" in claim else ()
         settings = [
-            pair.effect and Setting(pair.effect, claim["direction"], _margin(claim), pair.room, pair.early, blocked)
+            pair.effect and Setting(pair.effect, claim["direction"], margin_of(claim), pair.room, pair.early,
+                                    (pair.b.method if isinstance(pair.b, Place) else claim["method"]) in blocked)
             for pair in pairs
-        ]
+        ]  # fmt: skip
         word, words = judge(settings, claim["over"])
         return Judged(claim, [replace(pair, word=own) for pair, own in zip(pairs, words, strict=True)], word)
 
@@ -143,7 +144,7 @@ class Evidence:
         common = sorted(effects.keys() & again.keys())
         if len(common) > 1:
             gain = claim["direction"] in ("higher", "lower")
-            bound = abs(effect.mean) / 2 if gain else _margin(claim) / 2
+            bound = abs(effect.mean) / 2 if gain else margin_of(claim) / 2
             answer = compare([effects[s] for s in common], [again[s] for s in common], bound)
             second = interval([again[s] for s in common]), answer
         room = self._room(claim, pair)
@@ -222,7 +223,8 @@ class Evidence:
         return seeds if isinstance(seeds, int) else len(seeds)
 
 
-def _margin(claim: Mapping[str, Any]) -> float:
+def margin_of(claim: Mapping[str, Any]) -> float:
+    """Return the margin of a claim, of a ratio its logarithm."""
     margin = float(claim.get("margin", 1.0 if claim.get("ratio") else 0.0))
     return math.log(margin) if claim.get("ratio") else margin
 

@@ -12,12 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from coterie.base.files import read_toml
-from experiments.claims import CURVES, FILE, Evidence, Judged, Pair, Place, load
+from experiments.claims import CURVES, FILE, Evidence, Judged, Pair, Place, load, margin_of
 from experiments.documents import ROOT, Row
 from experiments.judging import Interval
 
 DOCS, README = ROOT / "docs", ROOT / "README.md"
 WORDS = ("confirmed", "opposite", "not clear", "cannot show here", "early training", "no verdict", "not run")
+MARKS = {
+    "confirmed": ("o", "black", "black"),
+    "opposite": ("X", "black", "black"),
+    "not clear": ("s", "white", "black"),
+}
 HEAD = """\
 # Results: what the papers say and what our runs show
 
@@ -29,8 +34,8 @@ quotes beside our setting and the paper's.
 that, a claim of a gain is looked at for its room: **cannot show here** means that perfect help would
 gain less than 20 seeds detect. **early training**: the run is too short for a verdict. **no verdict**:
 the run exists and cannot decide, for a stated reason. **not clear**: neither word follows. The effect
-is that of the setting that speaks least for the sentence. [The rule](statistics.md#a-papers-sentence) ·
-[all settings as a table](results/claims.csv)"""
+is that of the setting that decides: the weakest where all must hold, else the middle one.
+[The rule](statistics.md#a-papers-sentence) · [all settings as a table](results/claims.csv)"""
 MADE = """\
 ## How this page is made
 
@@ -84,7 +89,7 @@ def first_page(evidence: Evidence) -> str:
     for paper in evidence.papers:
         parts += ["", f"## {paper['name']}", "", f"**For users.** {_advice_for(evidence, paper)}", ""]
         rows = [_line(paper, figures, claims) for figures, claims in _figures(evidence, paper).items()]
-        parts += _table(("figure", "the paper says, and what we see", "weakest effect", "verdicts"), rows)
+        parts += _table(("figure", "the paper says, and what we see", "deciding effect", "verdicts"), rows)
         parts += ["", f"![{_count_words(_own(evidence, paper))}](images/results/{paper['key']}-forest.svg)"]
     costs = read_toml(FILE)["costs"]
     parts += ["", "## What was not run", "", "At the papers' scale, with what it would take (estimates).", ""]
@@ -114,8 +119,8 @@ def _count_words(claims: Sequence[Judged]) -> str:
 def _line(paper: Mapping[str, Any], figures: str, claims: Sequence[Judged]) -> tuple[str, ...]:
     anchor = figures.lower().replace(". ", "-").replace(" ", "-")
     seen = "; ".join(f"{judged.claim['says']}: **{judged.word}**{_share(judged)}" for judged in claims)
-    measured = [judged for judged in claims if judged.weakest]
-    effect = format_effect(measured[0].claim, measured[0].weakest) if measured else "-"
+    measured = [judged for judged in claims if judged.deciding]
+    effect = format_effect(measured[0].claim, measured[0].deciding) if measured else "-"
     return f"[{figures}](results/{paper['key']}.md#{anchor})", seen, effect, _count_words(claims)
 
 
@@ -240,30 +245,27 @@ def table_of_settings(evidence: Evidence) -> str:
 
 
 def forest(evidence: Evidence, paper: Mapping[str, Any]) -> str:
-    """Return a picture of the weakest effect of each claim in units of its half-width, the claimed side to the right."""
-    claims = [judged for judged in _own(evidence, paper) if judged.weakest and judged.weakest.effect.half_width]
+    """Return a picture of the deciding effect of each claim in units of its half-width, the claimed side to the right."""
+    claims = [judged for judged in _own(evidence, paper) if judged.deciding and judged.deciding.effect.half_width]
     if not claims:
         return ""
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(7.5, 0.8 + 0.24 * len(claims)), layout="constrained")
     for height, judged in enumerate(reversed(claims)):
-        effect = judged.weakest.effect
-        margin = (
-            float(judged.claim.get("margin", 0)) if judged.claim["direction"] in ("as high", "as low", "alike") else 0
-        )
-        bar = math.log(margin) if judged.claim.get("ratio") and margin else margin
-        mean = max(-6.0, min(6.0, effect.mean / effect.half_width))
-        axes.plot([mean - 1, mean + 1], [height, height], color="0.35", linewidth=1.2)
-        axes.plot(mean, height, "o" if judged.word == "confirmed" else "X" if judged.word == "opposite" else "s", color="black",
-                  markersize=4, markerfacecolor="black" if judged.word in ("confirmed", "opposite") else "white")  # fmt: skip
-        if bar:
-            axes.plot([max(-7.0, -bar / effect.half_width)] * 2, [height - 0.3, height + 0.3], color="0.6", linewidth=1)
+        effect, (marker, face, ink) = judged.deciding.effect, MARKS.get(judged.word, ("D", "white", "0.6"))
+        margin = margin_of(judged.claim) if judged.claim["direction"] not in ("higher", "lower") else 0
+        mean, bar = max(-6.0, min(6.0, effect.mean / effect.half_width)), -margin / effect.half_width
+        axes.plot([mean - 1, mean + 1], [height, height], color=ink, linewidth=1.2)
+        axes.plot(mean, height, marker, color=ink, markersize=4, markerfacecolor=face)
+        if -7 < bar < 0:
+            axes.plot([bar, bar], [height - 0.3, height + 0.3], color="0.6", linewidth=1)
     axes.axvline(0, color="black", linewidth=0.6)
     axes.set_yticks(
         range(len(claims)), [f"{j.claim['figures']}: {j.claim['says']}" for j in reversed(claims)], fontsize=7
     )
     axes.set_xlim(-7.5, 7.5)
-    axes.set_xlabel("weakest effect in half-widths (capped at 6); right: as the paper says", fontsize=7)
+    axes.set_xlabel("deciding effect in half-widths (at most 6); right: as the paper says\n"
+                    "● confirmed   ✖ opposite   □ not clear   grey ◇ no verdict   grey | margin", fontsize=7, loc="right")  # fmt: skip
     axes.tick_params(axis="x", labelsize=7)
     return _svg(plt, figure)
 

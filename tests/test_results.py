@@ -36,7 +36,7 @@ def root(monkeypatch):
 
 with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sys, "path", [str(ROOT), *sys.path])
-    from experiments import claims, judging, maxfl_landscape, membranes, page, running, shakespeare
+    from experiments import claims, judging, maxfl_landscape, measures, membranes, page, running, shakespeare
     from experiments.documents import Document, Row, read, write
     from experiments.judging import Setting, interval
     from experiments.maxfl_toy import MONTE_CARLO
@@ -375,6 +375,15 @@ def test_numbers_decide_a_claim_and_what_follows_from_it():
     )
     assert tiny_evidence(HIGH[:1], LOW).judged["k"].word == "not run"
     assert tiny_evidence(HIGH, LOW, no_verdict="x").judged["k"].word == "no verdict"
+    assert tiny_evidence(HIGH, LOW, no_verdict="x", no_verdict_on=["three"]).judged["k"].word == "confirmed"
+    assert tiny_evidence(HIGH, LOW, no_verdict="x", no_verdict_on=["two"]).judged["k"].word == "no verdict"
+
+
+@pytest.mark.parametrize(("over", "shown"), [("all", 0), ("most", 1)])
+def test_the_effect_shown_is_that_of_the_setting_by_which_the_claim_stands_or_falls(over, shown):
+    pairs = [claims.Pair(str(i), None, 0.0, effect=shifted(mean)) for i, mean in enumerate((-1.0, 0.2, 0.3, 0.4))]
+    assert claims.Judged({"over": over}, pairs[::-1], "confirmed").deciding.label == str(shown)
+    assert claims.Judged({"over": over}, [claims.Pair("none", None, 0.0)], "not run").deciding is None
 
 
 def test_quantities_may_be_differences_and_first_values_of_curves():
@@ -413,6 +422,13 @@ def test_ranks_that_run_together_have_correlation_one():
     up = torch.tensor([1.0, 5.0, 2.0])
     assert maxfl_landscape.rank_correlation(up, up.exp()) == pytest.approx(1)
     assert maxfl_landscape.rank_correlation(up, -up) == pytest.approx(-1)
+
+
+def test_appeal_and_accuracy_that_rise_together_have_rank_correlation_one():
+    rising, falling = {0: 9.0, 5: 0.1, 10: 0.2, 15: 0.3}, {0: 1.0, 5: 0.9, 10: 0.8, 15: 0.5}
+    assert measures._rank_correlation(rising, falling) == pytest.approx(-1)
+    assert measures._rank_correlation(rising, rising) == pytest.approx(1)
+    assert measures._rank_correlation(rising, {5: 0.1, 10: 0.1, 15: 0.1}) is None
 
 
 # Running
