@@ -33,7 +33,7 @@ def test_every_task_and_every_field_of_its_reply_stands_in_the_privacy_table(nam
 
 
 CLASSES = {
-    "held_classes": ("counts",),
+    "server_classes": ("counts",),
     "compare": ("lipschitz", "distance", "held", "known"),
     "class_counts": ("counts",),
 }

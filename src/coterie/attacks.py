@@ -80,7 +80,9 @@ class IPM(Attack):
         """-eps * mean of updates and gradients."""
         if kind not in VECTORS:
             return rows[attackers]
-        return (-self.eps * _seen(rows, attackers, self.statistics).mean(dim=0)).expand_as(rows[attackers])
+        return (-self.eps * _rows_for_statistics(rows, attackers, self.statistics).mean(dim=0)).expand_as(
+            rows[attackers]
+        )
 
 
 @options
@@ -105,10 +107,10 @@ class ALIE(Attack):
         """Mean minus z deviations of gradients, plus z deviations of updates."""
         if kind not in VECTORS:
             return rows[attackers]
-        seen = _seen(rows, attackers, self.statistics)
+        visible = _rows_for_statistics(rows, attackers, self.statistics)
         z = self.z if kind == "update" else -self.z
-        deviation = seen.std(dim=0, correction=min(self.correction, len(seen) - 1))
-        return (seen.mean(dim=0) + z * deviation).expand_as(rows[attackers])
+        deviation = visible.std(dim=0, correction=min(self.correction, len(visible) - 1))
+        return (visible.mean(dim=0) + z * deviation).expand_as(rows[attackers])
 
 
 @wire_type
@@ -259,16 +261,18 @@ def choose_attackers(on: Sequence[str] | float, names: Sequence[str], seed: int)
     """
     if isinstance(on, int | float):
         count = round(on * len(names))
-        require(
-            count > 0,
-            f"a share of {on:g} of {len(names)} clients is less than one client; name clients, or raise the share",
-        )
+        if count <= 0:
+            raise InputError(
+                f"a share of {on:g} of {len(names)} clients is less than one client; name clients, or raise the share"
+            )
         order = sorted(names, key=lambda name: (Rng.named(seed, "attackers", name).uniform(1)[0], name))
         return tuple(sorted(order[:count]))
     require(bool(on), 'no client attacks; say who does: on = ["NAME"], or a share such as on = 0.1')
     for name in on:
-        require(name in names, f"there is no client {name!r} to attack; {nearest(name, names)}")
-    require(len(set(on)) == len(on), f"attackers repeat: {', '.join(on)}; name each once")
+        if name not in names:
+            raise InputError(f"there is no client {name!r} to attack; {nearest(name, names)}")
+    if len(set(on)) < len(on):
+        raise InputError(f"attackers repeat: {', '.join(on)}; name each once")
     return tuple(sorted(on))
 
 
@@ -309,9 +313,9 @@ def with_lies(clients: Clients, attack: Attack, names: Collection[str]) -> Clien
         names: Names of the attackers.
     """
     changed = attack.on_rows(clients, names)
-    good = isinstance(changed, Clients) and changed.names == clients.names
-    own = type(attack).__name__
-    require(good, f"{own}.on_rows must return the clients that it was given, with other rows; got {cut(changed)}")
+    if not isinstance(changed, Clients) or changed.names != clients.names:
+        hook = f"{type(attack).__name__}.on_rows"
+        raise InputError(f"{hook} must return the clients that it was given, with other rows; got {cut(changed)}")
     return changed
 
 
@@ -331,10 +335,10 @@ class Attacked(Engine):
     """
 
     def __init__(self, engine: Engine, attack: Any, clients: Sequence[str]) -> None:
-        require(
-            engine.simulated,
-            f"attacks are simulated in process or on Ray, not on {type(engine).__name__}; choose engine inprocess or ray",
-        )
+        if not engine.simulated:
+            raise InputError(
+                f"attacks are simulated in process or on Ray, not on {type(engine).__name__}; choose engine inprocess or ray"
+            )
         check_object(attack, Attack)
         self._engine, self.attack = engine, attack
         self.attackers = choose_attackers(clients, engine.clients, 0)
@@ -342,7 +346,7 @@ class Attacked(Engine):
         self.layout, self.x, self.model, self.loss = engine.layout, engine.x, engine.model, engine.loss
         self.simulated, self.serves = True, engine.serves
         self.needs_all = overrides(self.attack, Attack, "rewrite")
-        self._filter = _travelling(Corrupted(self.attack, self.attackers))
+        self._filter = _travelling_filter(Corrupted(self.attack, self.attackers))
 
     @property
     def honest(self) -> Engine:
@@ -354,17 +358,18 @@ class Attacked(Engine):
         bad = [n for n in ask.names if n in self.attackers]
         rngs = streams(ask.context, "attack", "fault", bad)
         failed = {n: self.attack.fault for n, rng in zip(bad, rngs, strict=True) if self.attack.fails(rng)}
-        asked = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
-        sent = replace(ask.to(asked), filters=in_order((*ask.filters, *self._filter)))
-        answer = self._engine.ask(sent) if asked else Answer()
-        wrong = [why for why in answer.failed.values() if f".corrupt {WRONG_SHAPE}" in why]
-        require(not wrong, "".join(wrong[:1]).partition(": ")[2])  # else the run would go on without its attackers
+        reached = ask.names if self.attack.late else tuple(n for n in ask.names if n not in failed)
+        sent = replace(ask.to(reached), filters=in_order((*ask.filters, *self._filter)))
+        answer = self._engine.ask(sent) if reached else Answer()
+        for why in answer.failed.values():
+            if f".corrupt {WRONG_SHAPE}" in why:  # else the run would go on without its attackers
+                raise InputError(why.partition(": ")[2])
         blocks = [block for b in answer.blocks if (block := b.without(failed)).names]
         if bad and self.needs_all:
-            blocks = self._rewritten(ask.function, blocks, ask.context)
+            blocks = self._rewrite(ask.function, blocks, ask.context)
         return replace(answer, blocks=tuple(blocks), failed={**answer.failed, **failed})
 
-    def _rewritten(self, task: Task[Any], blocks: Sequence[Block], context: Context) -> list[Block]:
+    def _rewrite(self, task: Task[Any], blocks: Sequence[Block], context: Context) -> list[Block]:
         copies = [Block(block.names, dict(block.values)) for block in blocks]
         for field, kind in task.kinds.items():
             if kind not in Corrupted.kinds:
@@ -383,8 +388,8 @@ class Attacked(Engine):
 
     def _rewrite_rows(self, kind: str, field: str, rows: Sequence[tuple[str, Tensor]], context: Context) -> None:
         """Rewrite, in place, the attackers' rows of one field; `rows` are views of it, sorted by name."""
-        whole = kind not in VECTORS
-        parts = [(n, row if whole else row[..., : self.layout.dim]) for n, row in rows]
+        is_number = kind not in VECTORS
+        parts = [(n, row if is_number else row[..., : self.layout.dim]) for n, row in rows]
         parts = [(n, part) for n, part in parts if n in self.attackers or bool(torch.isfinite(part).all())]
         bad, mine = [n for n, _ in parts if n in self.attackers], [part for n, part in parts if n in self.attackers]
         if not mine:
@@ -413,19 +418,21 @@ class Attacked(Engine):
         self._engine.close()
 
 
-def _travelling(corrupted: Corrupted) -> tuple[Corrupted, ...]:
+def _travelling_filter(corrupted: Corrupted) -> tuple[Corrupted, ...]:
     """The filter of an attack, if it corrupts replies where they are made. Raises `InputError` if it cannot travel there."""
     if not overrides(corrupted.attack, Attack, "corrupt"):
         return ()
     try:
         to_json(corrupted)
     except InputError as error:
-        own = type(corrupted.attack).__name__
-        raise InputError(f"{own}.corrupt runs at the clients; register the dataclass {own} with @wire_type") from error
+        name = type(corrupted.attack).__name__
+        raise InputError(
+            f"{name}.corrupt runs at the clients; register the dataclass {name} with @wire_type"
+        ) from error
     return (corrupted,)
 
 
-def _seen(rows: Tensor, attackers: Tensor, statistics: str) -> Tensor:
+def _rows_for_statistics(rows: Tensor, attackers: Tensor, statistics: str) -> Tensor:
     return rows[~attackers] if statistics == "honest" and not bool(attackers.all()) else rows
 
 
@@ -433,7 +440,7 @@ def _numbers(rows: Rows, attackers: Collection[int]) -> Tensor:
     """Numbers of the rows of the clients at these positions. Raises `InputError` if one is another client's as well."""
     none = np.zeros(0, np.int64)
     mine = np.concatenate([none, *(rows.numbers(i) for i in attackers)])
-    others = np.concatenate([none, *(rows.numbers(i) for i in range(len(rows.sizes)) if i not in attackers)])
-    shared = np.intersect1d(mine, others)
+    honest = np.concatenate([none, *(rows.numbers(i) for i in range(len(rows.sizes)) if i not in attackers)])
+    shared = np.intersect1d(mine, honest)
     require(not len(shared), "an attacker shares rows with another client, so LabelFlip cannot turn their labels round")
     return torch.from_numpy(np.unique(mine))

@@ -77,10 +77,10 @@ def test_purge_finds_what_a_site_has_written(tmp_path):
     import torch
     from hospital import local
 
-    from coterie.algorithms.scaffold import controlled_update
+    from coterie.algorithms.scaffold import scaffold_update
 
     control = torch.zeros(hospital.rows.shard.workspace.layout.dim)
-    hospital.ask(controlled_update, x=hospital.x, local=local(), control=control)
+    hospital.ask(scaffold_update, x=hospital.x, local=local(), control=control)
     names = {path.name for path in leftovers(kit)}
     assert "key" in names
     assert any(name.endswith(".safetensors") for name in names)

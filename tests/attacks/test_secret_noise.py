@@ -7,7 +7,7 @@ import torch
 from hospital import FEDAVG, Hospital, local
 
 from coterie.compute.tasks import local_update, local_updates
-from coterie.sites.approval import in_words
+from coterie.sites.words import in_words
 
 BOUND, SIGMA = 1.0, 0.1
 CLIP = {"name": "clip", "bound": BOUND}
@@ -134,7 +134,9 @@ def test_nobody_without_the_sites_key_can_tell_its_noise(tmp_path):
 
 def test_an_approval_says_in_words_whether_noise_is_secret(tmp_path):
     said = {
-        name: "\n".join(in_words(hospital(tmp_path / name, *filters).approved, hospital(tmp_path / name).settings))
+        name: "\n".join(
+            in_words(hospital(tmp_path / name, *filters).approved, hospital(tmp_path / name).settings, "hungary")
+        )
         for name, filters in {"secret": [CLIP, SECRET], "open": [CLIP, NOISE], "none": []}.items()
     }
     assert "deviation 0.1, drawn under a key that stays here" in said["secret"]

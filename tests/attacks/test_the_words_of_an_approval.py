@@ -8,8 +8,8 @@ import pytest
 from hospital import FEDAVG, Hospital, plan_file
 
 from coterie.base.errors import InputError
-from coterie.sites.approval import in_words
 from coterie.sites.plan import read_plan
+from coterie.sites.words import in_words
 
 CLIP, NOISE = {"name": "clip", "bound": 1.0}, {"name": "gaussian-noise", "sigma": 0.1, "secret": True}
 FORGED = "budget    1 model\x1b[2K\nrefused   everything\u202eyllaer"
@@ -33,7 +33,7 @@ def test_every_value_of_a_plan_is_in_the_words(tmp_path):
         tmp_path, methods=methods, data={"drop": ["thal"]}, filters=[CLIP, NOISE], model={"name": "mlp", "hidden": [7, 5]},
         split={"parts": {"train": 0.6, "validation": 0.1, "test": 0.3}}, deploy={"runs": 2, "columns": ["age", "sex"]},
     )  # fmt: skip
-    words = "\n".join(in_words(hospital.approved, hospital.settings))
+    words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
     plan = hospital.approved.plan
     tables = {**plan.experiment.tables(), "deploy": vars(plan.deployment)}
     missing = [
@@ -49,7 +49,7 @@ def test_no_text_of_a_plan_forges_or_erases_a_line(tmp_path, capsys):
     from coterie.cli.main import main
 
     hospital = Hospital(tmp_path, data={"drop": [FORGED]}, methods=[{**FEDAVG, "label": "mine"}])
-    lines = list(in_words(hospital.approved, hospital.settings))
+    lines = list(in_words(hospital.approved, hospital.settings, "hungary"))
     assert all(line.isprintable() for line in lines)
     assert not any(line.startswith("refused   everything") for line in lines)
     assert any("\\x1b[2K" in line and "\\u202e" in line for line in lines)
@@ -65,7 +65,7 @@ NONSENSE = {
     "noise without a bound": ({"filters": [NOISE]}, "give the filter clip beside it"),
     "noise that hides nothing": ({"filters": [CLIP, {**NOISE, "sigma": 1e-6}]}, "a sigma of at least 0.0001"),
     "a model beside the filters": (
-        {"filters": [CLIP], "methods": [{"name": "perfedavg", "alpha": 0.1}]}, "sends 'model' of perfedavg:adapted",
+        {"filters": [CLIP], "methods": [{"name": "perfedavg", "alpha": 0.1}]}, "sends 'model' of perfedavg:adaptation",
     ),
     "models beside the filters": (
         {"filters": [CLIP], "methods": [{"name": "isfl"}], "data": {"server_file": "s.csv"}}, "sends 'models' of isfl:local_models",
@@ -84,5 +84,5 @@ def test_a_plan_that_hides_nothing_is_refused(tmp_path, plan):
 def test_what_no_filter_changes_is_named_as_it_is(tmp_path):
     qffl = {"name": "qffl", "local": FEDAVG["local"]}
     hospital = Hospital(tmp_path, methods=[qffl], filters=[CLIP, NOISE])
-    words = "\n".join(in_words(hospital.approved, hospital.settings))
+    words = "\n".join(in_words(hospital.approved, hospital.settings, "hungary"))
     assert "delta (a local model minus the one received), loss (as it is, through no filter)" in words

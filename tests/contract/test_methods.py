@@ -528,10 +528,10 @@ def expected_row_gradients(case: Case, found: Run, rounds: int, local: LocalSGD)
     if case[0] == "target-only":
         return rounds * local.steps.count * (SIZES[method.target] + HELD)
     if case[0] == "tawt":
-        return (1 + (rounds - 1) * len(method.served(tuple(SIZES)))) * training
+        return (1 + (rounds - 1) * len(method.target_names(tuple(SIZES)))) * training
     if case[0] != "meritfed":
         return rounds * training
-    targets = 1 if method.validation == "server" else len(method.served(tuple(SIZES)))
+    targets = 1 if method.validation == "server" else len(method.target_names(tuple(SIZES)))
     oracle = {
         "loss": 0,
         "delegated": rounds * targets * method.md_steps * min(method.oracle_batch_size or HELD, HELD),

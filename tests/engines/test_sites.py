@@ -518,7 +518,7 @@ def test_a_slow_site_is_left_out_until_it_answers_a_ping_and_its_late_ask_does_n
 
 @pytest.mark.parametrize("fault", ["late", "full disk"])
 def test_what_a_task_remembered_that_came_late_or_could_not_be_logged_is_taken_back(hospitals, monkeypatch, fault):
-    from coterie.algorithms.scaffold import controlled_update
+    from coterie.algorithms.scaffold import scaffold_update
 
     sites, _ = hospitals
     link = Direct(sites)
@@ -526,7 +526,7 @@ def test_what_a_task_remembered_that_came_late_or_could_not_be_logged_is_taken_b
 
     def ask(run, number):
         view, zero = run.view(engine.clients, number, 1), torch.zeros(engine.layout.dim)
-        return view.ask(HOSPITALS, controlled_update, x=engine.x, local=LOCAL, control=zero)
+        return view.ask(HOSPITALS, scaffold_update, x=engine.x, local=LOCAL, control=zero)
 
     def lost(reply):
         raise TimeoutError

@@ -19,7 +19,7 @@ MUTANTS = {
         ("algorithms/apfl.py", "share - self._lr * float(dot", "share + self._lr * float(dot"),
         ("algorithms/apfl.py", "            self._adapts = False\n", ""),
         ("algorithms/apfl.py", "vector[d:] = statistics", "vector[d:] = vector[d:]"),
-        ("algorithms/apfl.py", "share * own[:, :d] + (1 - share) * x[:d]", "own[:, :d]"),
+        ("algorithms/apfl.py", "share * models[:, :d] + (1 - share) * x[:d]", "models[:, :d]"),
         ("algorithms/apfl.py", "cohort.state(OWN, x).or_else(x), cohort", "x.expand(len(cohort.names), -1), cohort"),
     ],
 }

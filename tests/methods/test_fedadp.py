@@ -21,7 +21,7 @@ MUTANTS = {
     "fedadp": [
         ("algorithms/fedadp.py", "gompertz(now, self.alpha) + sizes.log()", "sizes.log()"),
         ("algorithms/fedadp.py", "gompertz(now, self.alpha) + sizes.log()", "gompertz(now, self.alpha)"),
-        ("algorithms/fedadp.py", "now = seen[0, here] / seen[1, here]", "now = now.clone()"),
+        ("algorithms/fedadp.py", "now = sums[0, positions] / sums[1, positions]", "now = now.clone()"),
         ("algorithms/fedadp.py", "(sizes / sizes.sum()).to(heads.device) @ heads", "heads.mean(0)"),
         ("algorithms/fedadp.py", "return heads[clients.index(self.reference)]", "return heads.mean(0)"),
     ],

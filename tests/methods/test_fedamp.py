@@ -19,7 +19,11 @@ MUTANTS = {
         ("algorithms/fedamp.py", "alpha / sigma * torch.exp", "alpha * torch.exp"),
         ("algorithms/fedamp.py", "torch.diag(1 - weights.sum(1))", "torch.diag(weights.sum(1))"),
         ("algorithms/fedamp.py", "penalty=Quadratic(mu) if mu else None", "penalty=None"),
-        ("algorithms/fedamp.py", "trained = state.u[here] + replies.delta", "trained = state.x[here] + replies.delta"),
+        (
+            "algorithms/fedamp.py",
+            "trained = state.u[positions] + replies.delta",
+            "trained = state.x[positions] + replies.delta",
+        ),
         ("algorithms/fedamp.py", "(n - 1) * self.alpha > self.sigma", "self.alpha > self.sigma"),
     ],
 }

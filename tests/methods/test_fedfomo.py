@@ -34,7 +34,7 @@ MUTANTS = {
             '"validation" if rows != "train" and cohort.has(i, "validation") else "train"',
             '"train"',
         ),
-        ("algorithms/fedfomo.py", "x[here[alone]] = trained[alone]", "x[here[alone]] = x[here[alone]]"),
+        ("algorithms/fedfomo.py", "x[positions[alone]] = trained[alone]", "x[positions[alone]] = x[positions[alone]]"),
     ],
 }
 

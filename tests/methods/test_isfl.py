@@ -22,7 +22,7 @@ from coterie.compute.workspace import Workspace
 from coterie.config.local import Epochs, LocalSGD, Steps
 from coterie.contract.memory import Memory, MemoryView
 from coterie.run.experiment import Experiment
-from coterie.samplers.isfl import SHARES, LipschitzSampler, _solved, compare
+from coterie.samplers.isfl import SHARES, LipschitzSampler, _solve, compare
 from coterie.solvers.waterfill import bound, closed_form, exact
 from federations import (
     PROBLEMS,
@@ -46,15 +46,15 @@ MUTANTS = {
         ("samplers/isfl.py", "_norm(gradients - average)", "_norm(gradients)"),
         ("samplers/isfl.py", "lipschitz / distance[:, None], 0.0", "lipschitz, 0.0"),
         ("samplers/isfl.py", '_norm(gradients - average), "amax")', '_norm(gradients - average), "sum")'),
-        ("samplers/isfl.py", "PerClient(both[:, int(self.exact)])", "PerClient(both[:, 0])"),
+        ("samplers/isfl.py", "PerClient(solutions[:, int(self.exact)])", "PerClient(solutions[:, 0])"),
         ("samplers/isfl.py", "if n in preferred else p for n", "if False else p for n"),
         (
             "samplers/isfl.py",
-            "return kept_shares(cohort, client, SHARES)",
-            "return kept_shares(cohort, client, SHARES)[:0]",
+            "return shares_in_memory(cohort, client, SHARES)",
+            "return shares_in_memory(cohort, client, SHARES)[:0]",
         ),
-        ("samplers/isfl.py", "_solved(*row, floor)[0][exact]", "_solved(*row, floor)[0][0]"),
-        ("samplers/isfl.py", 'counts = seen.held if self.where == "client"', "counts = seen.held if False"),
+        ("samplers/isfl.py", "_solve(*row, floor)[0][exact]", "_solve(*row, floor)[0][0]"),
+        ("samplers/isfl.py", 'counts = comparison.held if self.where == "client"', "counts = comparison.held if False"),
     ],
 }
 
@@ -101,7 +101,7 @@ def test_isfl_is_fedavg_with_its_sampler_bit_by_bit():
 def test_equal_constants_give_the_global_shares(best):
     p, own = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.0, 0.0, 1.0]).double()
     for constants in (torch.full((3,), 2.0), torch.zeros(3), torch.tensor([1.0, 1 + 1e-9, 1 - 1e-9])):
-        pair, gamma = _solved(p, own, constants.double(), 0.05)
+        pair, gamma = _solve(p, own, constants.double(), 0.05)
         assert gamma == 0
         assert_close(pair[best], p, 1e-6)
 
@@ -370,7 +370,7 @@ def test_a_sampler_in_toml_there_and_back():
     methods = [{"name": "fedavg", "local": {"sampler": sampler}}, TABLES["methods"][1]]
     read = Experiment.from_tables({**TABLES, "methods": methods}, "x.toml")
     built = [read.build_method(m) for m in read.methods]
-    assert built[0].local.sampler == LipschitzSampler(0.01, exact=True, preference={"a": [0.5, 0.5]})
+    assert built[0].local.sampler == LipschitzSampler(floor=0.01, exact=True, preference={"a": [0.5, 0.5]})
     assert built[1].preference == (("a", (0.5, 0.5)),)
     again = Experiment.from_tables(read.tables(), "y.toml")
     assert [again.build_method(m) for m in again.methods] == built

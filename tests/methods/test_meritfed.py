@@ -50,11 +50,15 @@ MUTANTS = {
             "-self.lr * torch.mv(align(d), align(g))",
         ),
         ("algorithms/meritfed.py", "self.lr * torch.mv(align(d), align(g))", "torch.mv(align(d), align(g))"),
-        ("algorithms/meritfed.py", "weights[:, here] = after * mass", "weights[:, here] = before * mass"),
         (
             "algorithms/meritfed.py",
-            'held = rows in ("validation", "server") and cohort.has(i, "validation")',
-            "held = False",
+            "weights[:, positions] = new_weights * mass",
+            "weights[:, positions] = old_weights * mass",
+        ),
+        (
+            "algorithms/meritfed.py",
+            'validates = rows in ("validation", "server") and cohort.has(i, "validation")',
+            "validates = False",
         ),
         ("algorithms/meritfed.py", '"damping": m.damping', '"damping": False'),
         (

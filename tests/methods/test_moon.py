@@ -28,7 +28,7 @@ MUTANTS = {
         ("algorithms/moon.py", "(x, previous[step.client])", "(x, x)"),
         ("algorithms/moon.py", "(away - towards) / temperature", "(away - towards)"),
         ("algorithms/moon.py", "mu * functional.softplus", "functional.softplus"),
-        ("algorithms/moon.py", 'cohort.keep("moon", own)', 'cohort.keep("moon", x.expand_as(own))'),
+        ("algorithms/moon.py", 'cohort.keep("moon", trained)', 'cohort.keep("moon", x.expand_as(trained))'),
         ("algorithms/moon.py", "x=state.x,", "weights=state.x.new_ones(len(federation.clients)), x=state.x,"),
     ],
 }

@@ -40,11 +40,11 @@ from federations import (
 
 MUTANTS = {
     "mwfed": [
-        ("algorithms/mwfed.py", "(asked.gap > 0)", "(asked.gap < 0)"),
+        ("algorithms/mwfed.py", "(replies.gap > 0)", "(replies.gap < 0)"),
         (
             "algorithms/mwfed.py",
-            "self.local.steps.count * len(here) * weights",
-            "self.local.steps.count * len(here) * weights.mean()",
+            "self.local.steps.count * len(positions) * weights",
+            "self.local.steps.count * len(positions) * weights.mean()",
         ),
         (
             "algorithms/mwfed.py",

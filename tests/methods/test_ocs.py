@@ -30,8 +30,12 @@ from federations import (
 MUTANTS = {
     "ocs": [
         ("algorithms/ocs.py", "n: w / q for", "n: w for"),
-        ("algorithms/ocs.py", "inclusion_probabilities(shares * told.norms,", "inclusion_probabilities(told.norms,"),
-        ("algorithms/ocs.py", "inclusion_probabilities(shares * told.norms,", "inclusion_probabilities(shares,"),
+        (
+            "algorithms/ocs.py",
+            "inclusion_probabilities(shares * replies.norms,",
+            "inclusion_probabilities(replies.norms,",
+        ),
+        ("algorithms/ocs.py", "inclusion_probabilities(shares * replies.norms,", "inclusion_probabilities(shares,"),
         ("algorithms/ocs.py", "strict=True) if u < q\n", "strict=True)\n"),
     ],
 }

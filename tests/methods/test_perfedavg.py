@@ -124,7 +124,7 @@ def test_whoever_cannot_adapt_is_left_with_the_common_model(monkeypatch):
     honest = Task.__call__
 
     def call(self, cohort, /, **payload):
-        if self.name.endswith(":adapted") and "c" in cohort.names:
+        if self.name.endswith(":adaptation") and "c" in cohort.names:
             raise OSError("unplugged")
         return honest(self, cohort, **payload)
 

@@ -42,13 +42,13 @@ MUTANTS = {
     "pj-is": [
         (
             "samplers/pj_is.py",
-            "p=normalised(replies.counts.sum(0))",
-            "p=normalised(torch.ones_like(replies.counts).sum(0))",
+            "p=class_shares(replies.counts.sum(0))",
+            "p=class_shares(torch.ones_like(replies.counts).sum(0))",
         ),
         (
             "samplers/pj_is.py",
-            "return kept_shares(cohort, client, SHARES)",
-            "return kept_shares(cohort, client, SHARES)[:0]",
+            "return shares_in_memory(cohort, client, SHARES)",
+            "return shares_in_memory(cohort, client, SHARES)[:0]",
         ),
         ("samplers/pj_is.py", "        if lost:\n            self.check(federation)\n", ""),
     ],

@@ -24,7 +24,7 @@ MUTANTS = {
     ],
     "trimmed-mean": [
         ("algorithms/robust.py", "robust.trimmed_mean(replies.delta, trim)", "robust.trimmed_mean(replies.delta, 0)"),
-        ("algorithms/robust.py", "math.floor(given * clients + 1e-9)", "math.ceil(given * clients)"),
+        ("algorithms/robust.py", "math.floor(limit * clients + 1e-9)", "math.ceil(limit * clients)"),
     ],
     "geometric-median": [
         (

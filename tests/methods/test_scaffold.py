@@ -47,8 +47,8 @@ from federations import (
 
 MUTANTS = {
     "scaffold": [
-        ("algorithms/scaffold.py", "correction=control - own", "correction=control"),
-        ("algorithms/scaffold.py", "correction=control - own", "correction=-own"),
+        ("algorithms/scaffold.py", "correction=control - controls", "correction=control"),
+        ("algorithms/scaffold.py", "correction=control - controls", "correction=-controls"),
         ("algorithms/scaffold.py", "change = -control - delta", "change = -delta"),
         ("algorithms/scaffold.py", "state.control + share * average", "state.control + average"),
         ("algorithms/scaffold.py", "local.rate(cohort.round)", "local.rate(1)"),

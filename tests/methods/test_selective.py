@@ -23,8 +23,8 @@ MUTANTS = {
     "selective": [
         (
             "algorithms/selective.py",
-            "asked.loss.argsort(stable=True)",
-            "asked.loss.argsort(descending=True, stable=True)",
+            "replies.loss.argsort(stable=True)",
+            "replies.loss.argsort(descending=True, stable=True)",
         ),
         (
             "algorithms/selective.py",

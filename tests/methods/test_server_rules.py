@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,12 @@ from federations import SIZES, assert_close, batch_norm, dropout, logistic, quad
 
 MUTANTS = {
     "fedavgm": [
-        ("algorithms/server_rules.py", "m = self.beta * m + mean", "m = mean"),
-        ("algorithms/server_rules.py", "m = self.beta * m + mean", "m = self.beta * m + (1 - self.beta) * mean"),
+        ("algorithms/server_rules.py", "m = self.beta * state.m + mean", "m = mean"),
+        (
+            "algorithms/server_rules.py",
+            "m = self.beta * state.m + mean",
+            "m = self.beta * state.m + (1 - self.beta) * mean",
+        ),
         (
             "algorithms/server_rules.py",
             'if self.weights == "uniform" else None',
@@ -25,29 +31,29 @@ MUTANTS = {
     "fedadam": [
         (
             "algorithms/server_rules.py",
-            "self.betas[1] * v + (1 - self.betas[1]) * square",
-            "v + (1 - self.betas[1]) * square",
+            "self.betas[1] * state.v + (1 - self.betas[1]) * mean",
+            "state.v + (1 - self.betas[1]) * mean",
         ),
         ("algorithms/server_rules.py", "m / (v.sqrt() + tau)", "m / (v + tau)"),
-        ("algorithms/server_rules.py", "beta * m + (1 - beta) * mean", "beta * m + mean"),
+        ("algorithms/server_rules.py", "beta * state.m + (1 - beta) * mean", "beta * state.m + mean"),
         ("algorithms/server_rules.py", 'getattr(self, "tau", 0.0) ** 2', "0.0"),
         (
             "algorithms/server_rules.py",
-            "torch.cat([direction, mean[federation.dim :]])",
-            "torch.cat([direction, 0 * mean[federation.dim :]])",
+            "torch.cat([direction, mean[d:]])",
+            "torch.cat([direction, 0 * mean[d:]])",
         ),
     ],
     "fedyogi": [
-        ("algorithms/server_rules.py", "square * torch.sign(v - square)", "(square - v)"),
+        ("algorithms/server_rules.py", "square * torch.sign(state.v - square)", "(square - state.v)"),
         (
             "algorithms/server_rules.py",
-            "v - (1 - self.betas[1]) * square * torch",
-            "v + (1 - self.betas[1]) * square * torch",
+            "state.v - (1 - self.betas[1]) * square * torch",
+            "state.v + (1 - self.betas[1]) * square * torch",
         ),
     ],
     "fedadagrad": [
-        ("algorithms/server_rules.py", "v + mean.square(), self.beta", "v, self.beta"),
-        ("algorithms/server_rules.py", "v + mean.square(), self.beta", "mean.square(), self.beta"),
+        ("algorithms/server_rules.py", "state.v + mean[: federation.dim].square()", "state.v"),
+        ("algorithms/server_rules.py", "state.v + mean[: federation.dim].square()", "mean[: federation.dim].square()"),
     ],
 }
 
@@ -68,22 +74,22 @@ def test_fedavgm_without_momentum_is_fedavg_bit_by_bit(make):
     (FedAdagrad(ONE), 0.099900, 0.170561),
 ])  # fmt: skip
 def test_two_steps_along_one_direction_by_hand(method, first, second):
-    state = method_state(method, torch.zeros(1, dtype=torch.float64))
-    places = []
+    federation = AlwaysOne()
+    state, places = method.init(torch.zeros(1, dtype=torch.float64), federation), []
     for _ in range(2):
-        m, v, direction = method._follow(torch.ones(1, dtype=torch.float64), state.m, state.v)
-        state = state._replace(x=state.x + method.lr * direction, m=m, v=v)
+        state, _ = method.round(state, federation, None)
         places.append(float(state.x))
     assert places == pytest.approx([first, second], abs=5e-7)
 
 
-def method_state(method, x):
-    """The state before the first round of a model without buffers."""
+class AlwaysOne:
+    """A federation of one client, whose update of a model of one number is 1."""
 
-    class View:
-        dim = len(x)
+    dim, clients = 1, ("a",)
 
-    return method.init(x, View())
+    def average(self, clients, task, **payload):
+        delta = torch.ones(1, dtype=torch.float64)
+        return SimpleNamespace(delta=delta, weights=delta, by_client=lambda values: {"a": float(values)})
 
 
 @pytest.mark.parametrize("make", [logistic, batch_norm])

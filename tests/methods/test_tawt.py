@@ -26,7 +26,11 @@ MUTANTS = {
             "torch.cos(angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu())",
             "-angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu()",
         ),
-        ("algorithms/tawt.py", "weights[t, here] = used[t] * mass", "weights[t, here] = weights[t, here] * 1.0"),
+        (
+            "algorithms/tawt.py",
+            "weights[t, positions] = used[t] * mass",
+            "weights[t, positions] = weights[t, positions] * 1.0",
+        ),
     ],
 }
 

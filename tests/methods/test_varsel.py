@@ -46,7 +46,11 @@ MUTANTS = {
             "torch.cat([weights.new_ones(len(inner)), weights])",
             "torch.cat([weights.new_ones(len(inner)), torch.ones_like(weights)])",
         ),
-        ("algorithms/varsel.py", "_squared(row - center, cohort.layout.dim)", "_squared(row, cohort.layout.dim)"),
+        (
+            "algorithms/varsel.py",
+            "_square_norm(row - center, cohort.layout.dim)",
+            "_square_norm(row, cohort.layout.dim)",
+        ),
         ("algorithms/varsel.py", "if u < p]", "]"),
         ("algorithms/varsel.py", "m / (m - 1) if self.debias or self.unbiased_variance else 1.0", "1.0"),
         (
@@ -57,8 +61,8 @@ MUTANTS = {
         ("algorithms/varsel.py", "squared.argsort(stable=True)", "squared.argsort(descending=True, stable=True)"),
         (
             "algorithms/varsel.py",
-            "exact_weights(*heads, budget, **known)",
-            "exact_weights(*heads, float(len(outer)), **known)",
+            "exact_weights(*heads, budget, **objective_settings)",
+            "exact_weights(*heads, float(len(outer)), **objective_settings)",
         ),
         ("algorithms/varsel.py", "[self.number :: self.parts]\n", "[:: self.parts]\n"),
     ],

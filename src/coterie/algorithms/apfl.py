@@ -3,7 +3,7 @@ r"""APFL: each client uses a mixture of a model of its own and the global one, a
 Paper: Y. Deng, M. M. Kamani, M. Mahdavi, "Adaptive Personalized Federated Learning", 2020, arXiv 2003.13461, Algorithm 1 and Eq. 10.
 
 Optimises: the global model as FedAvg does; at each client the loss of its mixture.
-Sends: d + 1 up, d down (mixed_update).
+Sends: d + 1 up, d down (apfl_update).
 Shows: the average.
 Memory: d + 1 numbers: its own model v and its share a.
 Use: each client wants a model of its own, and how much it should rely on the others is not known.
@@ -83,13 +83,13 @@ class _Mixture:
 
 
 @task
-def mixed_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, adaptive: bool) -> LocalUpdate:
+def apfl_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, adaptive: bool) -> LocalUpdate:
     """Lines 4 to 8: local training from x, beside which v and a move."""
-    own, shares = _kept(cohort, x, alpha)
+    models, shares = _models_and_shares(cohort, x, alpha)
     deltas, mixtures = [], []
     for i in range(len(cohort.names)):
         alone = cohort.only([i])
-        mixtures.append(_Mixture(alone, own[i], float(shares[i]), local, adaptive=adaptive))
+        mixtures.append(_Mixture(alone, models[i], float(shares[i]), local, adaptive=adaptive))
         deltas.append(alone.updates(x, local, gradient_rule=mixtures[i]))
     cohort.keep(OWN, torch.stack([m.v for m in mixtures]))
     cohort.keep(SHARE, torch.tensor([m.share for m in mixtures], dtype=torch.float64))
@@ -99,12 +99,12 @@ def mixed_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, 
 @task
 def mixture(cohort: Cohort, *, x: OneModel, alpha: float) -> OwnModel:
     """The mixture with x that each client uses; x for one that has no model of its own."""
-    own, shares = _kept(cohort, x, alpha)
-    d, share = cohort.layout.dim, shares[:, None].to(own)
-    return OwnModel(torch.cat([share * own[:, :d] + (1 - share) * x[:d], own[:, d:]], dim=1))
+    models, shares = _models_and_shares(cohort, x, alpha)
+    d, share = cohort.layout.dim, shares[:, None].to(models)
+    return OwnModel(torch.cat([share * models[:, :d] + (1 - share) * x[:d], models[:, d:]], dim=1))
 
 
-def _kept(cohort: Cohort, x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+def _models_and_shares(cohort: Cohort, x: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     start = torch.tensor(alpha, dtype=torch.float64)
     return cohort.state(OWN, x).or_else(x), cohort.state(SHARE, start).or_else(start)
 
@@ -137,7 +137,7 @@ class APFL(Method[State]):
     alpha: Annotated[float, UNIT] = 0.5
     adaptive: bool = True
 
-    tasks = (mixed_update, mixture)
+    tasks = (apfl_update, mixture)
 
     def __post_init__(self) -> None:
         if self.local.optimiser != "sgd" or self.local.momentum or self.local.clip is not None:
@@ -152,10 +152,10 @@ class APFL(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         average = federation.average(
-            federation.clients, mixed_update, x=state.x, local=self.local, alpha=self.alpha, adaptive=self.adaptive
+            federation.clients, apfl_update, x=state.x, local=self.local, alpha=self.alpha, adaptive=self.adaptive
         )
         for name in average.forgot:
-            federation.report(name, "its own model was lost, so it begins anew", mixed_update)
+            federation.report(name, "its own model was lost, so it begins anew", apfl_update)
         x = shift(state.x, average.delta, dim=federation.dim)
         return State(x), {"weights": average.by_client(average.weights)}
 

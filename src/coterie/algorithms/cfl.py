@@ -114,11 +114,11 @@ class CFL(Method[State]):
         """One round with `federation.clients`."""
         start = PerClient(state.x[federation.positions(federation.clients)])
         replies = federation.ask(federation.clients, local_update, x=start, local=self.local)
-        here = federation.positions(replies.clients)
-        cluster = self._split(state.cluster, here, replies.sizes, replies.delta[:, : federation.dim])
+        positions = federation.positions(replies.clients)
+        cluster = self._split(state.cluster, positions, replies.sizes, replies.delta[:, : federation.dim])
         x, weights = state.x.clone(), {}
-        for group in cluster[here].unique().tolist():
-            replied, members = cluster[here] == group, cluster == group
+        for group in cluster[positions].unique().tolist():
+            replied, members = cluster[positions] == group, cluster == group
             sizes = replies.sizes * replied
             x[members] = shift(
                 state.x[members], average(sizes[replied], replies.delta[replied]).expand(int(members.sum()), -1)
@@ -127,18 +127,18 @@ class CFL(Method[State]):
             weights.update({state.names[i]: shares for i in members.nonzero().flatten().tolist()})
         return State(state.names, cluster, x), {"weights": weights, "groups": len(cluster.unique())}
 
-    def _split(self, cluster: Tensor, here: Tensor, sizes: Tensor, deltas: Tensor) -> Tensor:
-        """The group of each client [N] after all groups were split whose members `here` all replied and pull apart."""
+    def _split(self, cluster: Tensor, positions: Tensor, sizes: Tensor, deltas: Tensor) -> Tensor:
+        """The group of each client [N] after all groups were split whose members all replied, at `positions`, and pull apart."""
         after = cluster.clone()
         for group in cluster.unique().tolist():
-            replied = cluster[here] == group
+            replied = cluster[positions] == group
             if not 2 <= int(replied.sum()) == int((cluster == group).sum()):
                 continue
-            own = deltas[replied].double().cpu()
-            norms = torch.linalg.vector_norm(own, dim=1)
-            if average(sizes[replied], own).norm() < self.eps1 and norms.max() > self.eps2:
-                units = own / norms.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
-                after[here[replied][halves(units @ units.T)]] = int(after.max()) + 1
+            updates = deltas[replied].double().cpu()
+            norms = torch.linalg.vector_norm(updates, dim=1)
+            if average(sizes[replied], updates).norm() < self.eps1 and norms.max() > self.eps2:
+                units = updates / norms.clamp(min=torch.finfo(torch.float64).tiny)[:, None]
+                after[positions[replied][halves(units @ units.T)]] = int(after.max()) + 1
         return after
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -113,14 +113,14 @@ class FedAdp(Method[State]):
         sizes = replies.sizes if self.by_size else torch.ones_like(replies.sizes)
         heads = replies.delta[:, : federation.dim].double()
         now = angles(heads, self._reference(state, federation, replies.clients, heads, sizes)).cpu()
-        here = federation.positions(replies.clients)
-        seen = state.angles.clone()
+        positions = federation.positions(replies.clients)
+        sums = state.angles.clone()
         if self.running_mean:
-            seen[:, here] += torch.stack([now, torch.ones_like(now)])
-            now = seen[0, here] / seen[1, here]
+            sums[:, positions] += torch.stack([now, torch.ones_like(now)])
+            now = sums[0, positions] / sums[1, positions]
         weights = torch.softmax(gompertz(now, self.alpha) + sizes.log(), 0)
         x = move(state.x, weights, replies.delta, self.lr, federation.dim)
-        return State(x, seen), {"weights": replies.by_client(weights), "angle": replies.by_client(now)}
+        return State(x, sums), {"weights": replies.by_client(weights), "angle": replies.by_client(now)}
 
     def _reference(
         self, state: State, federation: Federation, clients: tuple[str, ...], heads: Tensor, sizes: Tensor
@@ -131,8 +131,8 @@ class FedAdp(Method[State]):
         if self.reference in clients:
             return heads[clients.index(self.reference)]
         replies = federation.ask((self.reference,), own_update, need="all", x=state.x, local=self.local)
-        own: Tensor = replies.delta[0, : federation.dim].double()
-        return own
+        update: Tensor = replies.delta[0, : federation.dim].double()
+        return update
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""

@@ -65,7 +65,7 @@ def attention(x: Tensor, alpha: float, sigma: float) -> Tensor:
     [[0.75, 0.25, 0.0], [0.25, 0.75, 0.0], [0.0, 0.0, 1.0]]
     """
     x = x.double().cpu()
-    squares = torch.stack([(x - one).square().sum(1) for one in x])
+    squares = torch.stack([(x - model).square().sum(1) for model in x])
     weights = alpha / sigma * torch.exp(-squares / sigma)
     return weights + torch.diag(1 - weights.sum(1))  # what is left is the own model's
 
@@ -123,14 +123,14 @@ class FedAMP(Method[State]):
         """One round with `federation.clients`."""
         near = PerClient(state.u[federation.positions(federation.clients)])
         replies = federation.ask(federation.clients, attentive_update, u=near, local=self.local, mu=self.mu)
-        here = federation.positions(replies.clients)
-        trained = state.u[here] + replies.delta
+        positions = federation.positions(replies.clients)
+        trained = state.u[positions] + replies.delta
         alpha = self.sigma / len(federation.everyone) if self.alpha is None else self.alpha
         weights = attention(trained[:, : federation.dim], alpha, self.sigma)
         mixed = weights.to(trained) @ trained
         log = {name: replies.by_client(row) for name, row in zip(replies.clients, weights, strict=True)}
         x, u = state.x.clone(), state.u.clone()
-        x[here], u[here] = trained, mixed
+        x[positions], u[positions] = trained, mixed
         return State(state.names, x, u), {"weights": log}
 
     def models(self, state: State) -> dict[str, Tensor]:

@@ -58,8 +58,8 @@ DUAL = "dual"
 @task
 def dynamic_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float) -> OwnUpdate:
     """Local steps on f_i(y) - <dual_i, y> + alpha / 2 ||y - x||^2, and the new dual_i."""
-    kept = cohort.state(DUAL, torch.zeros_like(x[: cohort.layout.dim]))
-    dual = kept.values * kept.counted.to(x)[:, None]
+    memory = cohort.state(DUAL, torch.zeros_like(x[: cohort.layout.dim]))
+    dual = memory.values * memory.counted.to(x)[:, None]
     delta = cohort.updates(x, local, penalty=Quadratic(alpha), correction=-dual)
     cohort.keep(DUAL, dual - alpha * delta[:, : cohort.layout.dim])
     return OwnUpdate(delta)

@@ -72,9 +72,9 @@ def judge(
     """L_i at `previous` [n, d + b] and at the candidates [m, d + b] that everybody is shown."""
     losses = []
     for i, x in enumerate(previous):
-        own = cohort.only([i])
+        client = cohort.only([i])
         part = "validation" if rows != "train" and cohort.has(i, "validation") else "train"
-        losses.append(own.losses(torch.cat([x[None], candidates]), part=part))
+        losses.append(client.losses(torch.cat([x[None], candidates]), part=part))
     highest = torch.finfo(torch.float64).max
     return Judged(torch.cat(losses).nan_to_num(nan=highest, posinf=highest))
 
@@ -117,31 +117,31 @@ class FedFomo(Method[State]):
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""
-        self.served(everyone)
+        self.target_names(everyone)
 
-    def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+    def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients."""
         return match_clients(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
         everyone = federation.everyone
-        return State(self.served(everyone), everyone, x.repeat(len(everyone), 1))
+        return State(self.target_names(everyone), everyone, x.repeat(len(everyone), 1))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
-        own = PerClient(state.x[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, own_update, x=own, local=self.local)
-        here = federation.positions(replies.clients)
-        trained = state.x[here] + replies.delta
+        start = PerClient(state.x[federation.positions(federation.clients)])
+        replies = federation.ask(federation.clients, own_update, x=start, local=self.local)
+        positions = federation.positions(replies.clients)
+        trained = state.x[positions] + replies.delta
         x = state.x.clone()
         alone = torch.tensor([n not in state.targets for n in replies.clients])
-        x[here[alone]] = trained[alone]
+        x[positions[alone]] = trained[alone]
         judges = tuple(n for n in replies.clients if n in state.targets)
         if not judges:
             return state._replace(x=x), {}
-        before = PerClient(state.x[federation.positions(judges)])
-        judged = federation.ask(judges, judge, previous=before, candidates=trained, rows=self.validation)
+        previous = PerClient(state.x[federation.positions(judges)])
+        judged = federation.ask(judges, judge, previous=previous, candidates=trained, rows=self.validation)
         weights: dict[str, dict[str, float]] = {}
         for name, at, losses in zip(judged.clients, federation.positions(judged.clients), judged.losses, strict=True):
             away = trained - state.x[at]
@@ -161,7 +161,7 @@ class FedFomo(Method[State]):
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
-        return self.served(names) if self.validation == "validation" else ()
+        return self.target_names(names) if self.validation == "validation" else ()
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""

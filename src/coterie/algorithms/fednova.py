@@ -4,7 +4,7 @@ Paper: J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective 
 Optimization", NeurIPS 2020, Eqs. 6 and 7 and Section 4.
 
 Optimises: the mean loss over all rows.
-Sends: d + 2 up, d down (normalised_update).
+Sends: d + 2 up, d down (fednova_update).
 Shows: the average.
 Memory: none.
 Use: clients take different numbers of local steps, as with epochs over parts of different sizes.
@@ -61,7 +61,7 @@ class NormalisedUpdate(NamedTuple):
 
 
 @task
-def normalised_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float) -> NormalisedUpdate:
+def fednova_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, mu: float) -> NormalisedUpdate:
     """Local training from x, and the update per coefficient of its gradients (Eq. 6)."""
     steps = cohort.steps(local)
     lengths = torch.tensor(
@@ -113,7 +113,7 @@ class FedNova(Method[State]):
     local: LocalSGD = LocalSGD()
     mu: Annotated[float, NOT_NEGATIVE] = 0.0
 
-    tasks = (normalised_update,)
+    tasks = (fednova_update,)
 
     def __post_init__(self) -> None:
         if self.local.optimiser != "sgd":
@@ -132,7 +132,7 @@ class FedNova(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         average = federation.average(
-            federation.clients, normalised_update, x=state.x, local=self.local, mu=self.mu
+            federation.clients, fednova_update, x=state.x, local=self.local, mu=self.mu
         )  # by n_i / n
         length = float(average.weights @ (average.steps if self.mu else average.length))
         coefficients = length * average.weights / average.length  # of delta_i

@@ -160,7 +160,11 @@ class IFCA(Method[State]):
             xs[j] = shift(state.xs[j], average(shares[members], replies.delta[members]), dim=federation.dim)
             within = shares * members / shares[members].sum()
             weights.update(
-                {n: replies.by_client(within) for n, own in zip(replies.clients, members.tolist(), strict=True) if own}
+                {
+                    n: replies.by_client(within)
+                    for n, member in zip(replies.clients, members.tolist(), strict=True)
+                    if member
+                }
             )
         cluster = state.cluster.index_copy(0, federation.positions(replies.clients), chosen)
         log: Log = {"weights": weights, "cluster": replies.by_client(replies.cluster)}

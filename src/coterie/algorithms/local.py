@@ -74,8 +74,8 @@ class Local(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round of everybody; the model of a client that failed stays."""
-        own = PerClient(state.x[federation.positions(federation.clients)])
-        replies = federation.ask(federation.clients, own_update, x=own, local=self.local)
+        start = PerClient(state.x[federation.positions(federation.clients)])
+        replies = federation.ask(federation.clients, own_update, x=start, local=self.local)
         x = state.x.clone()
         x[federation.positions(replies.clients)] += replies.delta
         return State(state.names, x), {"weights": {n: {n: 1.0} for n in replies.clients}}

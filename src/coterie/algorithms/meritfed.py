@@ -169,16 +169,16 @@ def target_rows(cohort: Cohort, *, rows: str) -> Ready:
     return Ready(torch.ones(len(cohort.names), dtype=torch.float32))
 
 
-def _stacked(values: list[Tensor], dim: int = 0) -> Tensor:
+def _stack(values: list[Tensor], dim: int = 0) -> Tensor:
     return torch.stack(values, dim) if len(values) > 1 else values[0].unsqueeze(dim)
 
 
 def _targets(cohort: Cohort, rows: str) -> Iterator[tuple[int, Cohort, str]]:
     # Which rows speak for a target depends on what it has itself, not on who shares its process.
     for i in range(len(cohort.names)):
-        held = rows in ("validation", "server") and cohort.has(i, "validation")
+        validates = rows in ("validation", "server") and cohort.has(i, "validation")
         alone = cohort if len(cohort.names) == 1 else cohort.only([i])
-        yield i, alone, "fresh" if rows == "fresh" else "validation" if held else "train"
+        yield i, alone, "fresh" if rows == "fresh" else "validation" if validates else "train"
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class _Server:
         rows = list(zip(self.x.unbind(), weights.unbind(), self.deltas.unbind(), strict=True))
         betas = self.betas
         if betas is None:
-            return _stacked([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
+            return _stack([move(*row, self.lr, self.dim) for row in rows]), None, self.moments
         moved, slopes, moments = zip(*[self._adam(t, betas, *row) for t, row in enumerate(rows)], strict=True)
         return torch.stack(moved), torch.stack(slopes), torch.stack(moments)
 
@@ -235,8 +235,8 @@ class _Server:
             # One pass over the updates: as a sum of products this took most of a round's time.
             rows = zip(updates, gradient(moved, next(steps))[..., : self.dim].unbind(), strict=True)
             if bend is None:
-                return _stacked([self.lr * torch.mv(align(d), align(g)) for d, g in rows]).double()
-            return _stacked([torch.mv(align(d), align(b * g)) for (d, g), b in zip(rows, bend, strict=True)]).double()
+                return _stack([self.lr * torch.mv(align(d), align(g)) for d, g in rows]).double()
+            return _stack([torch.mv(align(d), align(b * g)) for (d, g), b in zip(rows, bend, strict=True)]).double()
 
         return slopes
 
@@ -245,13 +245,13 @@ def _descend(slopes: Callable[[Tensor], Tensor], weights: Tensor, **settings: An
     """Eq. 8 from the weights w0 [T, n]; with the new ones, max_i <w0 - e_i, dphi/dw(w0)> [T] (0 without a step)."""
     gaps: list[Tensor] = []
 
-    def watched(w: Tensor) -> Tensor:
+    def slopes_and_gap(w: Tensor) -> Tensor:
         slope = slopes(w)
         if not gaps:
             gaps.append(torch.stack([duality_gap(align(p), align(g)) for p, g in zip(w, slope, strict=True)]))
         return slope
 
-    lowest = entropic_descent(watched, weights, **settings)
+    lowest = entropic_descent(slopes_and_gap, weights, **settings)
     return lowest, gaps[0] if gaps else weights.new_zeros(len(weights))
 
 
@@ -356,9 +356,9 @@ class MeritFed(Method[State]):
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""
-        self.served(everyone)
+        self.target_names(everyone)
 
-    def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+    def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients, or the server."""
         if self.needs_server_rows:
             return ("server",)
@@ -371,7 +371,7 @@ class MeritFed(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once. Raises `InputError` for rows of `validation` that do not exist."""
-        targets, total = self.served(federation.everyone), len(federation.everyone)
+        targets, total = self.target_names(federation.everyone), len(federation.everyone)
         if self.validation in ("fresh", "server"):
             federation.ask(targets, target_rows, rows=self.validation)
         moments = x.new_zeros(len(targets), 2, federation.dim if self.server_optimiser == "adam" else 0)
@@ -385,42 +385,42 @@ class MeritFed(Method[State]):
         total, dim = len(state.targets), federation.dim
         deltas = replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
         x = torch.cat([state.x[:, :dim].expand(total, -1), anchor[:, dim:].expand(total, -1)], dim=1)
-        here = federation.positions(replies.clients)
-        mass = state.weights[:, here].sum(1, keepdim=True)
-        before = state.weights[:, here] / mass
+        positions = federation.positions(replies.clients)
+        mass = state.weights[:, positions].sum(1, keepdim=True)
+        old_weights = state.weights[:, positions] / mass
 
         lr, betas = rate_of(self.lr, federation.round), self.betas if self.server_optimiser == "adam" else None
         server = _Server(x, deltas, state.moments, state.taken, lr, betas, self.eps, dim)
         oracle = _Oracle(self, state.targets, federation, server, rng)
         try:
-            after, gap = oracle.descend(before)  # line 9
-            phi = oracle.phi(before, after)
-            moved, _, moments = server.step(after)  # line 10
+            new_weights, gap = oracle.descend(old_weights)  # line 9
+            phi = oracle.phi(old_weights, new_weights)
+            moved, _, moments = server.step(new_weights)  # line 10
         except NotFiniteError as error:  # finite updates and gradients whose product overflows
             cure = f"the descent of MeritFed diverged ({error}); lower the learning rates"
             raise RunError(f"round {federation.round}: {cure}") from error
         counts = state.taken + 1
         lost = [t for t, name in enumerate(state.targets) if name in oracle.failed]
         for new, old in (
-            (after, before),
+            (new_weights, old_weights),
             (moved, state.x.expand(total, -1)),
             (moments, state.moments),
             (counts, state.taken),
         ):
             new[lost] = old[lost]
         weights = state.weights.clone()
-        weights[:, here] = after * mass
+        weights[:, positions] = new_weights * mass
 
         names = tuple("*" if t == "server" else t for t in state.targets)
         measured = {
             "phi_before": phi[:, 0],
             "phi_after": phi[:, 1],
-            "effective_collaborators": 1 / after.square().sum(1),
+            "effective_collaborators": 1 / new_weights.square().sum(1),
         }
         if self.md_steps:
             measured["gap_bound"] = phi[:, 1] - phi[:, 0] + gap
         log: Log = {k: {n: float(v[t]) for t, n in enumerate(names) if t not in lost} for k, v in measured.items()}
-        log["weights"] = {t: replies.by_client(w) for t, w in zip(names, after, strict=True)}
+        log["weights"] = {t: replies.by_client(w) for t, w in zip(names, new_weights, strict=True)}
         return State(state.targets, moved, weights, moments, counts), log
 
     def models(self, state: State) -> Tensor | dict[str, Tensor]:
@@ -431,7 +431,7 @@ class MeritFed(Method[State]):
 
     def keeps_validation(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Targets whose validation rows weigh the others and so are not trained on."""
-        return self.served(names) if self.validation == "validation" else ()
+        return self.target_names(names) if self.validation == "validation" else ()
 
     def memory_estimate(self, per_round: int, clients: int) -> int:
         """Model vectors that a round holds."""

@@ -72,30 +72,30 @@ def contrastive_update(
     had = rounds >= 0
     if not mu:
         return ContrastiveUpdate(cohort.updates(x, local), cohort.sizes, had)
-    with _representations(cohort.workspace.model) as seen:
-        own = cohort.train(x, local, penalty=_contrast(cohort, x, previous, seen, mu, temperature))
-    cohort.keep("moon", own)
-    return ContrastiveUpdate(own - x, cohort.sizes, had)
+    with _representations(cohort.workspace.model) as representations:
+        trained = cohort.train(x, local, penalty=_contrast(cohort, x, previous, representations, mu, temperature))
+    cohort.keep("moon", trained)
+    return ContrastiveUpdate(trained - x, cohort.sizes, had)
 
 
 @contextmanager
 def _representations(model: nn.Module) -> Iterator[list[Tensor]]:
     """A list that holds, after a forward pass, the input of the linear layer that was called last."""
-    seen: list[Tensor] = []
+    representations: list[Tensor] = []
 
     def note(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-        seen[:] = [inputs[0].flatten(1)]
+        representations[:] = [inputs[0].flatten(1)]
 
     hooks = [m.register_forward_pre_hook(note) for m in model.modules() if isinstance(m, nn.Linear)]
     try:
-        yield seen
+        yield representations
     finally:
         for hook in hooks:
             hook.remove()
 
 
 def _contrast(
-    cohort: Cohort, x: Tensor, previous: Tensor, seen: list[Tensor], mu: float, temperature: float
+    cohort: Cohort, x: Tensor, previous: Tensor, representations: list[Tensor], mu: float, temperature: float
 ) -> Callable[[Step], Tensor]:
     """Mu times the contrastive loss (Eq. 20) of a step."""
 
@@ -105,14 +105,14 @@ def _contrast(
             torch.func.functional_call(step.model, unflatten(vector, cohort.layout), (step.inputs,))
         cohort.workspace.train(True)
         cohort.spent["row_losses"] += len(step.labels)
-        return seen[0]
+        return representations[0]
 
     def penalty(step: Step) -> Tensor:
-        if not seen:
+        if not representations:
             raise InputError(
                 "MOON compares the inputs of the last linear layer, and this model calls none; end it with torch.nn.Linear"
             )
-        z = seen[0]
+        z = representations[0]
         towards, away = (functional.cosine_similarity(z, at(step, v)) for v in (x, previous[step.client]))
         return mu * functional.softplus((away - towards) / temperature).mean()
 

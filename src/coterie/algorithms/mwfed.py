@@ -162,21 +162,23 @@ class MWFed(Method[State]):
         payload: dict[str, Any] = requirement_payload(
             self.requirements, federation.clients, state.start, federation.holders(KEPT), warm
         )
-        asked = federation.ask(federation.clients, gaps, x=state.x, **payload)
-        here = federation.positions(asked.clients)
+        replies = federation.ask(federation.clients, gaps, x=state.x, **payload)
+        positions = federation.positions(replies.clients)
         log_weights = state.log_weights.clone()
-        log_weights[here] += self.rate * (asked.gap > 0).double()
+        log_weights[positions] += self.rate * (replies.gap > 0).double()
         log_weights -= log_weights.logsumexp(0)
-        weights = log_weights[here].softmax(0)
-        steps = (self.local.steps.count * len(here) * weights).round().clamp(min=1).long()
+        weights = log_weights[positions].softmax(0)
+        steps = (self.local.steps.count * len(positions) * weights).round().clamp(min=1).long()
         average = federation.average(
-            asked.clients, local_update, weights=weights, x=state.x, local=self.local, steps=PerClient(steps)
+            replies.clients, local_update, weights=weights, x=state.x, local=self.local, steps=PerClient(steps)
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)
         log = Log(
-            weights=average.by_client(average.weights), gap=asked.by_client(asked.gap), steps=asked.by_client(steps)
+            weights=average.by_client(average.weights),
+            gap=replies.by_client(replies.gap),
+            steps=replies.by_client(steps),
         )
-        federation.discard(KEPT, (*asked.failed, *average.failed))
+        federation.discard(KEPT, (*replies.failed, *average.failed))
         return State(x, state.start, log_weights), log
 
     def models(self, state: State) -> Tensor:

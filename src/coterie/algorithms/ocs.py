@@ -69,7 +69,7 @@ class Norms(NamedTuple):
 @task
 def local_update(cohort: Cohort, *, x: OneModel, local: LocalSGD) -> LocalUpdate:
     """Line 3: local training from x, if that was not done for its norm."""
-    return LocalUpdate(cohort.recall("ocs", lambda some: some.updates(x, local), x, local), cohort.sizes)
+    return LocalUpdate(cohort.recall("ocs", lambda clients: clients.updates(x, local), x, local), cohort.sizes)
 
 
 @task
@@ -125,21 +125,21 @@ class OCS(Method[State]):
             average = federation.average(everyone, local_update, x=state.x, local=self.local)
             x = shift(state.x, average.delta, self.lr, federation.dim)
             return State(x), {"weights": average.by_client(average.weights), "selected": len(average)}
-        told = federation.ask(everyone, norms, x=state.x, local=self.local)
-        shares = told.sizes / told.sizes.sum()  # w_k
-        p = inclusion_probabilities(shares * told.norms, min(m, len(told)))  # line 5, Eq. 7
-        uniform = [rng.child("draw", n).uniform(1)[0] for n in told.clients]
+        replies = federation.ask(everyone, norms, x=state.x, local=self.local)
+        shares = replies.sizes / replies.sizes.sum()  # w_k
+        p = inclusion_probabilities(shares * replies.norms, min(m, len(replies)))  # line 5, Eq. 7
+        uniform = [rng.child("draw", n).uniform(1)[0] for n in replies.clients]
         coefficients = {
-            n: w / q for n, w, q, u in zip(told.clients, shares.tolist(), p.tolist(), uniform, strict=True) if u < q
+            n: w / q for n, w, q, u in zip(replies.clients, shares.tolist(), p.tolist(), uniform, strict=True) if u < q
         }  # line 6
-        log: Log = {"inclusion_probability": told.by_client(p), "selected": len(coefficients)}
+        log: Log = {"inclusion_probability": replies.by_client(p), "selected": len(coefficients)}
         if not coefficients:
             return state, log
         weights = torch.tensor(list(coefficients.values()), dtype=torch.float64)
         average = federation.average(tuple(coefficients), local_update, weights=weights, x=state.x, local=self.local)
-        whole = sum(coefficients.values())  # of those, too, who have failed
-        x = shift(state.x, average.delta, self.lr * whole, federation.dim)  # line 7
-        log.update(weights=average.by_client(average.weights * whole), sum_weights=whole)
+        total = sum(coefficients.values())  # of those, too, who have failed
+        x = shift(state.x, average.delta, self.lr * total, federation.dim)  # line 7
+        log.update(weights=average.by_client(average.weights * total), sum_weights=total)
         return State(x), log
 
     def models(self, state: State) -> Tensor:

@@ -78,7 +78,7 @@ def meta_update(cohort: Cohort, *, x: OneModel, local: LocalSGD, alpha: float, r
 
 
 @task
-def adapted(cohort: Cohort, *, x: OneModel, alpha: float) -> Adapted:
+def adaptation(cohort: Cohort, *, x: OneModel, alpha: float) -> Adapted:
     """X after one step on all training rows."""
     return Adapted(x - alpha * cohort.without_billing().gradient(x))  # using a model is not part of the method's work
 
@@ -119,7 +119,7 @@ class PerFedAvg(Method[State]):
         """Updates, and the models that clients adapt for themselves."""
         alpha = self.local.lr if self.alpha is None else self.alpha
         radius = self.radius if self.variant == "hf" else None
-        return asks(meta_update, alpha=alpha, radius=radius), asks(adapted, alpha=alpha)
+        return asks(meta_update, alpha=alpha, radius=radius), asks(adaptation, alpha=alpha)
 
     def __post_init__(self) -> None:
         if self.local.sampler is not None:
@@ -151,7 +151,7 @@ class PerFedAvg(Method[State]):
     def personalised(self, state: State, federation: Federation) -> dict[str, Tensor]:
         """Every client's own model, also of unseen clients; whoever does not reply is left with x."""
         names = (*federation.everyone, *federation.unseen)
-        replies = federation.ask(names, adapted, x=state.x, alpha=self._alpha(federation))
+        replies = federation.ask(names, adaptation, x=state.x, alpha=self._alpha(federation))
         return dict(zip(replies.clients, replies.model, strict=True))
 
     def memory_estimate(self, per_round: int, clients: int) -> int:

@@ -4,7 +4,7 @@ Paper: R. Ye, Z. Ni, F. Wu, S. Chen, Y. Wang, "Personalized Federated Learning w
 Eqs. 3 to 5 and Algorithm 1.
 
 Optimises: each client's own loss; weights trade similarity of models for sizes.
-Sends: d + 1 up, 2 d down (pulled_update).
+Sends: d + 1 up, 2 d down (pfedgraph_update).
 Shows: a mixture of other clients' models, in which a single one can weigh much.
 Memory: none.
 Use: each client wants a model of its own, and those with similar data should find each other.
@@ -56,7 +56,9 @@ __all__ = ["PFedGraph", "State", "collaboration"]
 
 
 @task
-def pulled_update(cohort: Cohort, *, x: ModelOfEach, towards: ModelOfEach, local: LocalSGD, pull: float) -> LocalUpdate:
+def pfedgraph_update(
+    cohort: Cohort, *, x: ModelOfEach, towards: ModelOfEach, local: LocalSGD, pull: float
+) -> LocalUpdate:
     """Local training from x [n, d + b] of f_i(y) - pull cos(y, towards); without the cosine where `towards` is 0."""
     aims = towards[:, : cohort.layout.dim].to(cohort.workspace.device)
 
@@ -107,7 +109,7 @@ class PFedGraph(Method[State]):
     lam: Annotated[float, POSITIVE] = 0.8
     pull: Annotated[float, NOT_NEGATIVE] = 0.01
 
-    tasks = (pulled_update,)
+    tasks = (pfedgraph_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Everybody starts from x."""
@@ -117,19 +119,19 @@ class PFedGraph(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         positions = federation.positions(federation.clients)
-        own, towards = PerClient(state.x[positions]), PerClient(state.towards[positions])
+        start, towards = PerClient(state.x[positions]), PerClient(state.towards[positions])
         replies = federation.ask(
-            federation.clients, pulled_update, x=own, towards=towards, local=self.local, pull=self.pull
+            federation.clients, pfedgraph_update, x=start, towards=towards, local=self.local, pull=self.pull
         )
-        here, d = federation.positions(replies.clients), federation.dim
-        trained = state.x[here] + replies.delta
+        replied, d = federation.positions(replies.clients), federation.dim
+        trained = state.x[replied] + replies.delta
         weights = collaboration((trained - state.start)[:, :d], replies.sizes, self.lam)
         shares = weights.to(trained)
         lengths = torch.linalg.vector_norm(trained[:, :d], dim=1, keepdim=True).clamp(
             min=torch.finfo(trained.dtype).tiny
         )
         x, aims = state.x.clone(), state.towards.clone()
-        x[here], aims[here] = shares @ trained, shares @ (trained / lengths)
+        x[replied], aims[replied] = shares @ trained, shares @ (trained / lengths)
         log = {name: replies.by_client(row) for name, row in zip(replies.clients, weights, strict=True)}
         return state._replace(x=x, towards=aims), {"weights": log}
 

@@ -120,10 +120,10 @@ class PowerOfChoice(Method[State]):
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x; ask for sizes where someone has to be drawn. Raises `InputError` for d outside m..n."""
         everyone, m = federation.everyone, federation.per_round
-        given = self.candidates
-        if given is not None and not m <= given <= len(everyone):
+        candidates = self.candidates
+        if candidates is not None and not m <= candidates <= len(everyone):
             raise InputError(
-                f"PowerOfChoice.candidates must be between {m} (clients_per_round) and {len(everyone)} (clients); got {given}"
+                f"PowerOfChoice.candidates must be between {m} (clients_per_round) and {len(everyone)} (clients); got {candidates}"
             )
         sizes = torch.zeros(len(everyone), dtype=torch.float64)
         if m < len(everyone):
@@ -139,10 +139,10 @@ class PowerOfChoice(Method[State]):
             uniform = [rng.child("candidate", n).uniform(1)[0] for n in chosen]
             drawn = without_replacement(state.sizes, uniform, self.candidates or 2 * m).tolist()
             names = [chosen[i] for i in drawn]
-            asked = federation.ask(names, losses, x=state.x, batch_size=self.loss_batch_size)
-            highest = asked.loss.argsort(descending=True, stable=True)[:m].sort().values.tolist()
-            chosen = tuple(asked.clients[i] for i in highest)
-            log = {"candidates": len(names), "candidate_loss": asked.by_client(asked.loss)}
+            replies = federation.ask(names, losses, x=state.x, batch_size=self.loss_batch_size)
+            highest = replies.loss.argsort(descending=True, stable=True)[:m].sort().values.tolist()
+            chosen = tuple(replies.clients[i] for i in highest)
+            log = {"candidates": len(names), "candidate_loss": replies.by_client(replies.loss)}
         equal = torch.ones(len(chosen))
         average = federation.average(chosen, own_update, weights=equal, x=state.x, local=self.local)
         x = shift(state.x, average.delta, self.lr, federation.dim)

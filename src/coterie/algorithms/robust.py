@@ -70,26 +70,26 @@ class State(NamedTuple):
     x: Tensor
 
 
-def _count(given: float, clients: int) -> int:
+def _count(limit: float, clients: int) -> int:
     """A number of clients, or a share of them rounded down (up to the rounding of the share itself)."""
-    return given if isinstance(given, int) else math.floor(given * clients + 1e-9)
+    return limit if isinstance(limit, int) else math.floor(limit * clients + 1e-9)
 
 
-def _least(
-    owner: object, field: str, needed: Callable[[int], int], clients: int, error: type[Exception], where: str
+def _require_count(
+    owner: object, field: str, least: Callable[[int], int], clients: int, error: type[Exception], where: str
 ) -> int:
     """The count of `field` among `clients`; an error unless at least `needed(count)` clients are there."""
-    given = getattr(owner, field)
-    count = _count(given, clients)
-    if clients < needed(count):
+    limit = getattr(owner, field)
+    count = _count(limit, clients)
+    if clients < least(count):
         raise error(
-            f"{where}{type(owner).__name__}.{field} = {given} needs at least {needed(count)} clients in a round, and there are "
+            f"{where}{type(owner).__name__}.{field} = {limit} needs at least {least(count)} clients in a round, and there are "
             f"{clients}; lower it, or take more clients"
         )
     return count
 
 
-def _moved(x: Tensor, aggregate: Tensor, lr: float, dim: int) -> State:
+def _step(x: Tensor, aggregate: Tensor, lr: float, dim: int) -> State:
     """A whole step along one vector; its buffers are taken as they are."""
     return State(move(x, torch.ones(1), aggregate[None], lr, dim))
 
@@ -132,7 +132,7 @@ class Median(Method[State]):
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
-        return _moved(state.x, robust.median(replies.delta), self.lr, federation.dim), {}
+        return _step(state.x, robust.median(replies.delta), self.lr, federation.dim), {}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -176,15 +176,15 @@ class TrimmedMean(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients to trim."""
-        _least(self, "trim", lambda k: 2 * k + 1, federation.per_round, InputError, "")
+        _require_count(self, "trim", lambda k: 2 * k + 1, federation.per_round, InputError, "")
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
         where = f"round {federation.round}: "
-        trim = _least(self, "trim", lambda k: 2 * k + 1, len(replies), RunError, where)
-        return _moved(state.x, robust.trimmed_mean(replies.delta, trim), self.lr, federation.dim), {"trimmed": 2 * trim}
+        trim = _require_count(self, "trim", lambda k: 2 * k + 1, len(replies), RunError, where)
+        return _step(state.x, robust.trimmed_mean(replies.delta, trim), self.lr, federation.dim), {"trimmed": 2 * trim}
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -285,21 +285,21 @@ class MultiKrum(Method[State]):
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x. Raises `InputError` if a round has too few clients for f or m."""
-        self._suspected(federation.per_round, InputError, "")
+        self._attackers(federation.per_round, InputError, "")
         return State(x)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`."""
         replies = _ask(state, federation, self.local)
-        f = self._suspected(len(replies), RunError, f"round {federation.round}: ")
+        f = self._attackers(len(replies), RunError, f"round {federation.round}: ")
         chosen = robust.multi_krum(replies.delta[:, : federation.dim], f, self.keep)
         weights = torch.zeros(len(replies), dtype=torch.float64)
         weights[chosen.cpu()] = 1 / len(chosen)
         x = move(state.x, weights, replies.delta, self.lr, federation.dim)
         return State(x), {"weights": replies.by_client(weights), "byzantine": f}
 
-    def _suspected(self, clients: int, error: type[Exception], where: str) -> int:
-        f = _least(self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where)
+    def _attackers(self, clients: int, error: type[Exception], where: str) -> int:
+        f = _require_count(self, "byzantine", lambda k: 2 * k + 3 if k else 1, clients, error, where)
         if self.keep is not None and self.keep > clients - f:
             raise error(
                 f"{where}MultiKrum.keep = {self.keep} is more than the {clients - f} of {clients} clients that byzantine = "

@@ -4,7 +4,7 @@ Paper: S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Sur
 Federated Learning", ICML 2020, Algorithm 1 with option II.
 
 Optimises: the uniform mean of the clients' losses.
-Sends: 2 d up, 2 d down (controlled_update).
+Sends: 2 d up, 2 d down (scaffold_update).
 Memory: d numbers: its control.
 Use: clients differ and take many local steps, and one model should serve them all; clients answer in every round.
 Avoid: clients often lose their memory or never come back, or uploads are compressed.
@@ -68,16 +68,16 @@ class ControlledUpdate(NamedTuple):
 
 
 @task
-def controlled_update(
+def scaffold_update(
     cohort: Cohort, *, x: OneModel, control: Annotated[Tensor, Holds(("parameters",))], local: LocalSGD
 ) -> ControlledUpdate:
     """Lines 6 to 13."""
-    kept = cohort.state(CONTROL, torch.zeros_like(control))
-    own = kept.values * kept.counted.to(control)[:, None]
-    delta = cohort.updates(x, local, correction=control - own)  # line 10
+    memory = cohort.state(CONTROL, torch.zeros_like(control))
+    controls = memory.values * memory.counted.to(control)[:, None]
+    delta = cohort.updates(x, local, correction=control - controls)  # line 10
     moved = cohort.steps(local).to(control) * local.rate(cohort.round)  # K lr
     change = -control - delta[:, : cohort.layout.dim] / moved[:, None]  # line 12, option II: c_i+ - c_i
-    cohort.keep(CONTROL, own + change)
+    cohort.keep(CONTROL, controls + change)
     return ControlledUpdate(delta, pad(change, (0, cohort.layout.size - cohort.layout.dim)))
 
 
@@ -109,15 +109,15 @@ class SCAFFOLD(Method[State]):
     local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
 
-    tasks = (controlled_update,)
+    tasks = (scaffold_update,)
 
     def __post_init__(self) -> None:
         plain = LocalSGD()
         for field in ("momentum", "clip", "optimiser"):
-            value, needed = getattr(self.local, field), getattr(plain, field)
-            if value != needed:
+            value, required = getattr(self.local, field), getattr(plain, field)
+            if value != required:
                 raise InputError(
-                    f"SCAFFOLD needs local {field} = {needed!r}, got {value!r}: its controls are means of the gradients of "
+                    f"SCAFFOLD needs local {field} = {required!r}, got {value!r}: its controls are means of the gradients of "
                     "plain SGD steps (option II); another method can take it"
                 )
 
@@ -134,13 +134,13 @@ class SCAFFOLD(Method[State]):
         """One round with `federation.clients`."""
         equal = torch.ones(len(federation.clients))
         average = federation.average(
-            federation.clients, controlled_update, weights=equal, x=state.x, control=state.control, local=self.local
+            federation.clients, scaffold_update, weights=equal, x=state.x, control=state.control, local=self.local
         )
         x = shift(state.x, average.delta, self.lr, federation.dim)  # line 16
         log: Log = {"weights": average.by_client(average.weights)}
         if average.forgot:
             for name in average.forgot:
-                federation.report(name, "its control was lost, so all start again at 0", controlled_update)
+                federation.report(name, "its control was lost, so all start again at 0", scaffold_update)
             log["control_lost"] = dict.fromkeys(average.forgot, 1.0)
             federation.discard(CONTROL)
             return State(x, torch.zeros_like(state.control)), log

@@ -119,15 +119,15 @@ class SelectiveLearning(Method[State]):
         """One round: losses of the external clients, updates of the internal ones and of those that are kept."""
         outside = tuple(n for n in federation.everyone if n not in state.internal)
         m = federation.per_round
-        kept, budget = outside, max(0, m - len(state.internal)) if self.budget is None else self.budget
+        external, budget = outside, max(0, m - len(state.internal)) if self.budget is None else self.budget
         log = Log()
         if budget == 0:
-            kept = ()
+            external = ()
         elif budget < len(outside):
-            asked = federation.ask(outside, losses, x=state.x)
-            kept = tuple(asked.clients[i] for i in sorted(asked.loss.argsort(stable=True)[:budget].tolist()))
-            log["external_loss"] = asked.by_client(asked.loss)
-        chosen = (*state.internal, *kept)
+            replies = federation.ask(outside, losses, x=state.x)
+            external = tuple(replies.clients[i] for i in sorted(replies.loss.argsort(stable=True)[:budget].tolist()))
+            log["external_loss"] = replies.by_client(replies.loss)
+        chosen = (*state.internal, *external)
         average = federation.average(chosen, local_update, need="all", x=state.x, local=self.local)
         x = shift(state.x, average.delta, self.lr, federation.dim)
         named = average.by_client(average.weights)

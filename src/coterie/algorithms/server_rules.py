@@ -43,8 +43,6 @@ from coterie.contract.method import Log, Method
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi", "State"]
 
-WEIGHTS = one_of("size", "uniform")
-
 
 class State(NamedTuple):
     """The model [d + b], the momentum m [d], and the second moment v [d] of those who have one."""
@@ -54,33 +52,26 @@ class State(NamedTuple):
     v: Tensor
 
 
-class _Rule(Method[State]):
-    """The rounds of all four, which differ in how m and v follow the mean update."""
+@options
+class _ServerRule(Method[State]):
+    """What all four share.
 
-    local: LocalSGD
-    lr: float
-    weights: str
+    Attributes:
+        local: settings of local training.
+        lr: server learning rate eta > 0.
+        weights: "size": by training rows, or "uniform" (Algorithm 2 of Reddi et al.).
+    """
+
+    local: LocalSGD = LocalSGD()
+    lr: Annotated[float, POSITIVE] = 0.1
+    weights: Annotated[str, one_of("size", "uniform")] = "size"
+
     tasks = (local_update,)
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Start from x without momentum."""
         m = torch.zeros_like(x[: federation.dim])
         return State(x, m, torch.full_like(m, getattr(self, "tau", 0.0) ** 2))
-
-    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
-        """One round with `federation.clients`."""
-        equal = torch.ones(len(federation.clients)) if self.weights == "uniform" else None
-        average = federation.average(
-            federation.clients, local_update, weights=equal, x=state.x, local=self.local
-        )  # by n_k / n, or uniformly
-        mean = average.delta
-        m, v, direction = self._follow(mean[: federation.dim], state.m, state.v)
-        x = shift(state.x, torch.cat([direction, mean[federation.dim :]]), self.lr, federation.dim)
-        return State(x, m, v), {"weights": average.by_client(average.weights)}
-
-    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The new m and v, and the direction [d] of the step."""
-        raise NotImplementedError
 
     def models(self, state: State) -> Tensor:
         """One model for everybody."""
@@ -90,15 +81,25 @@ class _Rule(Method[State]):
         """A block of updates, which are added as they come, and the moments."""
         return min(per_round, AT_ONCE) + 2
 
+    def _mean_update(self, state: State, federation: Federation) -> tuple[Tensor, Log]:
+        """D [d + b], and the weights by which clients count in it."""
+        equal = torch.ones(len(federation.clients)) if self.weights == "uniform" else None
+        average = federation.average(federation.clients, local_update, weights=equal, x=state.x, local=self.local)
+        return average.delta, {"weights": average.by_client(average.weights)}
 
-def _adaptive(mean: Tensor, m: Tensor, v: Tensor, beta: float, tau: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The new m (line 11), v as it is, and the direction [d] (line 15)."""
-    m = beta * m + (1 - beta) * mean
-    return m, v, m / (v.sqrt() + tau)
+    def _step(self, state: State, mean: Tensor, m: Tensor, v: Tensor, direction: Tensor) -> State:
+        """Go along the direction [d]; buffers are statistics, so they follow the mean itself."""
+        d = len(direction)
+        return State(shift(state.x, torch.cat([direction, mean[d:]]), self.lr, d), m, v)
+
+    def _adaptive_step(self, state: State, mean: Tensor, v: Tensor, beta: float, tau: float) -> State:
+        """Lines 11 and 15 of Algorithm 2, from the new v [d]."""
+        m = beta * state.m + (1 - beta) * mean[: len(v)]
+        return self._step(state, mean, m, v, m / (v.sqrt() + tau))
 
 
 @options
-class FedAvgM(_Rule):
+class FedAvgM(_ServerRule):
     r"""Let the server go along a running sum of mean updates, as a heavy ball does.
 
     Paper: T.-M. H. Hsu, H. Qi, M. Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
@@ -109,10 +110,8 @@ class FedAvgM(_Rule):
     Formula: m \leftarrow \beta m + \sum_k p_k \delta_k, \quad x \leftarrow x + \eta m
 
     Attributes:
-        local: settings of local training.
         lr: server learning rate > 0; the length of a step is up to 1 / (1 - beta) times it.
         beta: share in [0, 1) of the momentum that stays; 0 is FedAvg.
-        weights: "size": by training rows, or "uniform".
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
@@ -124,18 +123,18 @@ class FedAvgM(_Rule):
     [0.19, 0.29]
     """
 
-    local: LocalSGD = LocalSGD()
     lr: Annotated[float, POSITIVE] = 1.0
     beta: Annotated[float, BELOW_ONE] = 0.9
-    weights: Annotated[str, WEIGHTS] = "size"
 
-    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        m = self.beta * m + mean
-        return m, v, m
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        mean, log = self._mean_update(state, federation)
+        m = self.beta * state.m + mean[: federation.dim]
+        return self._step(state, mean, m, state.v, m), log
 
 
 @options
-class FedAdam(_Rule):
+class FedAdam(_ServerRule):
     r"""Let the server take steps of Adam along the mean update, in the form of Reddi et al.
 
     Paper: S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
@@ -147,11 +146,8 @@ class FedAdam(_Rule):
     x \leftarrow x + \eta \frac{m}{\sqrt{v} + \tau}
 
     Attributes:
-        local: settings of local training.
-        lr: server learning rate eta > 0.
         betas: decay of m and of v, each in [0, 1).
         tau: > 0, added to the root of v: the smaller, the more adaptive.
-        weights: "size": by training rows, or "uniform" (the paper's).
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
@@ -161,20 +157,18 @@ class FedAdam(_Rule):
     0.3
     """
 
-    local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 0.1
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
     tau: Annotated[float, POSITIVE] = 1e-3
-    weights: Annotated[str, WEIGHTS] = "size"
 
-    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        square = mean.square()
-        v = self.betas[1] * v + (1 - self.betas[1]) * square  # line 14
-        return _adaptive(mean, m, v, self.betas[0], self.tau)
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        mean, log = self._mean_update(state, federation)
+        v = self.betas[1] * state.v + (1 - self.betas[1]) * mean[: federation.dim].square()  # line 14
+        return self._adaptive_step(state, mean, v, self.betas[0], self.tau), log
 
 
 @options
-class FedYogi(_Rule):
+class FedYogi(_ServerRule):
     r"""Let the server take steps of Yogi, whose second moment changes by the size of D^2 alone.
 
     Paper: S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
@@ -185,11 +179,8 @@ class FedYogi(_Rule):
     Formula: v \leftarrow v - (1 - \beta_2) \, D^2 \operatorname{sign}(v - D^2)
 
     Attributes:
-        local: settings of local training.
-        lr: server learning rate eta > 0.
         betas: decay of m and pace of v, each in [0, 1).
         tau: > 0, added to the root of v: the smaller, the more adaptive.
-        weights: "size": by training rows, or "uniform" (the paper's).
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
@@ -199,20 +190,19 @@ class FedYogi(_Rule):
     0.3
     """
 
-    local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 0.1
     betas: Annotated[tuple[float, float], BETAS] = (0.9, 0.99)
     tau: Annotated[float, POSITIVE] = 1e-3
-    weights: Annotated[str, WEIGHTS] = "size"
 
-    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        square = mean.square()
-        v = v - (1 - self.betas[1]) * square * torch.sign(v - square)  # line 13
-        return _adaptive(mean, m, v, self.betas[0], self.tau)
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        mean, log = self._mean_update(state, federation)
+        square = mean[: federation.dim].square()
+        v = state.v - (1 - self.betas[1]) * square * torch.sign(state.v - square)  # line 13
+        return self._adaptive_step(state, mean, v, self.betas[0], self.tau), log
 
 
 @options
-class FedAdagrad(_Rule):
+class FedAdagrad(_ServerRule):
     r"""Let the server take steps of Adagrad, which become shorter as squares of updates add up.
 
     Paper: S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
@@ -223,11 +213,8 @@ class FedAdagrad(_Rule):
     Formula: v \leftarrow v + D^2
 
     Attributes:
-        local: settings of local training.
-        lr: server learning rate eta > 0.
         beta: decay of m in [0, 1); 0 in the paper's experiments.
         tau: > 0, added to the root of v: the smaller, the more adaptive.
-        weights: "size": by training rows, or "uniform" (the paper's).
 
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(30, 1), torch.ones(30)), (torch.ones(60, 1), torch.zeros(60))], task="regression")
@@ -237,11 +224,11 @@ class FedAdagrad(_Rule):
     0.33
     """
 
-    local: LocalSGD = LocalSGD()
-    lr: Annotated[float, POSITIVE] = 0.1
     beta: Annotated[float, BELOW_ONE] = 0.0
     tau: Annotated[float, POSITIVE] = 1e-3
-    weights: Annotated[str, WEIGHTS] = "size"
 
-    def _follow(self, mean: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return _adaptive(mean, m, v + mean.square(), self.beta, self.tau)  # line 12
+    def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
+        """One round with `federation.clients`."""
+        mean, log = self._mean_update(state, federation)
+        v = state.v + mean[: federation.dim].square()  # line 12
+        return self._adaptive_step(state, mean, v, self.beta, self.tau), log

@@ -98,38 +98,38 @@ class TAWT(Method[State]):
 
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for a target that does not exist."""
-        self.served(everyone)
+        self.target_names(everyone)
 
-    def served(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
+    def target_names(self, everyone: tuple[str, ...]) -> tuple[str, ...]:
         """The targets among these clients."""
         return match_clients(self, "targets", everyone, everybody="all")
 
     def init(self, x: Tensor, federation: Federation) -> State:
         """Uniform weights, once."""
-        targets, total = self.served(federation.everyone), len(federation.everyone)
+        targets, total = self.target_names(federation.everyone), len(federation.everyone)
         return State(targets, x[None], torch.full((len(targets), total), 1 / total, dtype=torch.float64))
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round with `federation.clients`; a target whose own update failed keeps its model and weights."""
         replies = federation.ask(federation.clients, local_updates, x=state.x, local=self.local)
         total, dim = len(state.targets), federation.dim
-        own = state.x.expand(total, -1)
+        start = state.x.expand(total, -1)
         deltas = replies.delta.expand(-1, total, -1).transpose(0, 1)  # [T, n, d + b]
         axes = {n: deltas[state.targets.index(n), i] for i, n in enumerate(replies.clients) if n in state.targets}
-        axes |= self._asked(state, federation, own, bool(axes))
-        here = federation.positions(replies.clients)
-        x, weights = own.clone(), state.weights.clone()
-        used, cosines = torch.empty(total, len(here), dtype=torch.float64), {}
+        axes |= self._absent_directions(state, federation, start, bool(axes))
+        positions = federation.positions(replies.clients)
+        x, weights = start.clone(), state.weights.clone()
+        used, cosines = torch.empty(total, len(positions), dtype=torch.float64), {}
         for t, name in enumerate(state.targets):
-            mass = weights[t, here].sum()
-            used[t] = weights[t, here] / mass
+            mass = weights[t, positions].sum()
+            used[t] = weights[t, positions] / mass
             if name not in axes:
                 continue
             cosine = torch.cos(angles(deltas[t, :, :dim].double(), axes[name][:dim]).cpu())
             if federation.round % self.every == 0:
                 used[t] = entropic_step(used[t], -cosine, self.step)
-            x[t] = move(own[t], used[t], deltas[t], self.lr, dim)
-            weights[t, here] = used[t] * mass
+            x[t] = move(start[t], used[t], deltas[t], self.lr, dim)
+            weights[t, positions] = used[t] * mass
             cosines[name] = float(used[t] @ cosine)
         log: Log = {
             "weights": {t: replies.by_client(w) for t, w in zip(state.targets, used, strict=True)},
@@ -138,12 +138,14 @@ class TAWT(Method[State]):
         }
         return State(state.targets, x, weights), log
 
-    def _asked(self, state: State, federation: Federation, own: Tensor, known: bool) -> dict[str, Tensor]:
+    def _absent_directions(
+        self, state: State, federation: Federation, start: Tensor, has_axes: bool
+    ) -> dict[str, Tensor]:
         """Directions of targets that take no part. A single target must answer; of several, one that failed is left out."""
-        absent = [t for t in state.targets if t not in federation.clients or not (known or len(state.targets) > 1)]
+        absent = [t for t in state.targets if t not in federation.clients or not (has_axes or len(state.targets) > 1)]
         if not absent:
             return {}
-        x = own[[state.targets.index(t) for t in absent]]
+        x = start[[state.targets.index(t) for t in absent]]
         replies = federation.ask(absent, own_update, need=1 / len(absent), x=PerClient(x), local=self.local)
         return dict(zip(replies.clients, replies.delta, strict=True))
 

@@ -48,7 +48,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.base.errors import InputError, match_clients, require
+from coterie.base.errors import InputError, match_clients
 from coterie.base.rng import Rng
 from coterie.base.vector import move
 from coterie.compute.cohort import Cohort
@@ -81,7 +81,7 @@ def local_updates(cohort: Cohort, *, x: OneModel, local: LocalSGD, parts: int) -
     """Lines 3 and 12: the gradients of internal clients, and those of chosen external ones (parts = 1)."""
     if parts > 1:
         return LocalUpdates(_updates(cohort, x, local, parts))
-    return LocalUpdates(cohort.recall("varsel", lambda some: _updates(some, x, local, 1), x, local))
+    return LocalUpdates(cohort.recall("varsel", lambda clients: _updates(clients, x, local, 1), x, local))
 
 
 @task
@@ -89,9 +89,9 @@ def distances(
     cohort: Cohort, *, x: OneModel, center: Annotated[Tensor, Holds(("model",))], local: LocalSGD
 ) -> Distances:
     """Lines 6 and 7: how far the client's gradient is from g_I; center = -g_I [d + b]."""
-    own = _updates(cohort, x, local, 1)
-    cohort.note("varsel", own, x, local)  # those who are chosen need not train again
-    return Distances(torch.stack([_squared(row - center, cohort.layout.dim) for row in own[:, 0]]))
+    updates = _updates(cohort, x, local, 1)
+    cohort.note("varsel", updates, x, local)  # those who are chosen need not train again
+    return Distances(torch.stack([_square_norm(row - center, cohort.layout.dim) for row in updates[:, 0]]))
 
 
 def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
@@ -99,8 +99,11 @@ def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
     least = parts * cohort.workspace.smallest_batch
     for name, rows in zip(cohort.names, cohort.sizes.long().tolist(), strict=True):
         have = min(rows, size or rows)
-        require(have >= least, f"client {name!r} has {have} rows in a batch, and {parts} parts of it need {least}; lower "
-                "internal_splits or take larger batches")  # fmt: skip
+        if have < least:
+            raise InputError(
+                f"client {name!r} has {have} rows in a batch, and {parts} parts of it need {least}; lower internal_splits or "
+                "take larger batches"
+            )
     if local == LocalSGD(local.lr, Steps(1), size) and dim == cohort.layout.size:
         return -cohort.gradients(x, parts=parts, batch_size=size, purpose="round", mode="train")
     shares = [_Share(k, parts) if parts > 1 else None for k in range(parts)]
@@ -110,7 +113,7 @@ def _updates(cohort: Cohort, x: Tensor, local: LocalSGD, parts: int) -> Tensor:
     return delta
 
 
-def _squared(difference: Tensor, dim: int) -> Tensor:
+def _square_norm(difference: Tensor, dim: int) -> Tensor:
     wide = difference[..., :dim].double().reshape(-1)
     return torch.dot(wide, wide)
 
@@ -124,10 +127,12 @@ class _Share(Sampler):
 
     def rows(self, cohort: Cohort, client: int, rng: Rng, steps: int, batch_size: int) -> NDArray[Any]:
         """Row numbers [steps, size]; batches go on from one epoch to the next."""
-        own = cohort.rng(client, "round").permutation(len(cohort.labels(client)))[self.number :: self.parts]
-        size = min(len(own), len(range(self.number, batch_size, self.parts)))
-        epochs = range(-(-steps * size // len(own)))
-        order = np.concatenate([own[rng.child("share", epoch).permutation(len(own))] for epoch in epochs])
+        permutation = cohort.rng(client, "round").permutation(len(cohort.labels(client)))[self.number :: self.parts]
+        size = min(len(permutation), len(range(self.number, batch_size, self.parts)))
+        epochs = range(-(-steps * size // len(permutation)))
+        order = np.concatenate(
+            [permutation[rng.child("share", epoch).permutation(len(permutation))] for epoch in epochs]
+        )
         return order[: steps * size].reshape(steps, size)
 
 
@@ -190,16 +195,16 @@ class VaRSeL(Method[State]):
     def check(self, everyone: tuple[str, ...]) -> None:
         """Raise `InputError` for fields that do not fit these clients, and without clarabel."""
         internal = match_clients(self, "internal", everyone)
-        require(
-            len(internal) * self.internal_splits > 1,
-            f"VaRSeL.internal names {internal[0]!r} alone, and one gradient shows no variance; set internal_splits = 2 to "
-            "split its batches, or name a second client",
-        )
+        if len(internal) * self.internal_splits < 2:
+            raise InputError(
+                f"VaRSeL.internal names {internal[0]!r} alone, and one gradient shows no variance; set internal_splits = 2 "
+                "to split its batches, or name a second client"
+            )
         external = len(everyone) - len(internal)
-        require(
-            self.budget is None or self.budget <= external,
-            f"VaRSeL.budget = {self.budget} is more than the {external} external clients; lower it, or leave it out for all",
-        )
+        if self.budget is not None and self.budget > external:
+            raise InputError(
+                f"VaRSeL.budget = {self.budget} is more than the {external} external clients; lower it, or leave it out for all"
+            )
         if find_spec("clarabel") is None:
             raise InputError('VaRSeL solves Eq. 4 with clarabel, which is missing: pip install "coterie[varsel]"')
 
@@ -215,33 +220,35 @@ class VaRSeL(Method[State]):
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """One round: internal gradients, external distances, gradients of the chosen."""
-        asked: dict[str, Any] = {"x": state.x, "local": self.local}
+        payload: dict[str, Any] = {"x": state.x, "local": self.local}
         replies = federation.ask(
-            state.internal, local_updates, need="all", parts=self.internal_splits, **asked
+            state.internal, local_updates, need="all", parts=self.internal_splits, **payload
         )  # line 3
         inner, variance = self._internal(replies.delta, federation.dim)
         outside = [name for name in federation.clients if name not in state.internal]
         budget = float(len(outside)) if self.budget is None else self.budget
         chosen: list[str] = []
         if outside and budget > 0:
-            near = federation.ask(outside, distances, center=inner.mean(0), **asked)  # lines 4-8
+            near = federation.ask(outside, distances, center=inner.mean(0), **payload)  # lines 4-8
             chosen = self._choose(near.clients, near.squared, variance, len(inner), budget, rng)
         outer = inner[:0]
         if chosen:
-            outer = federation.ask(chosen, local_updates, need="all", parts=1, **asked).delta[:, 0]  # lines 11-13
+            outer = federation.ask(chosen, local_updates, need="all", parts=1, **payload).delta[:, 0]  # lines 11-13
 
         # Line 14. Signs do not matter here, as all vectors are minus a gradient.
         heads = inner[:, : federation.dim].double(), outer[:, : federation.dim].double()
-        known: dict[str, Any] = {"variance": variance, "debias": self.debias}
-        weights = exact_weights(*heads, budget, **known)
-        before, after = (float(objective(w, *heads, **known)) for w in (torch.zeros_like(weights), weights))
+        objective_settings: dict[str, Any] = {"variance": variance, "debias": self.debias}
+        weights = exact_weights(*heads, budget, **objective_settings)
+        phi_start, phi_end = (
+            float(objective(w, *heads, **objective_settings)) for w in (torch.zeros_like(weights), weights)
+        )
         shares = torch.cat([weights.new_ones(len(inner)), weights])
         lr = self.local.rate(federation.round) if self.lr is None else self.lr
         x = move(state.x, shares / shares.sum(), torch.cat([inner, outer]), lr, federation.dim)  # lines 15 and 16
 
         log: Log = {
             "sum_weights": float(weights.sum()), "selected": len(chosen), "variance": variance,
-            "phi_ratio": after / before if before > 0 else 1.0,
+            "phi_ratio": phi_end / phi_start if phi_start > 0 else 1.0,
         }  # fmt: skip
         once = dict.fromkeys(state.internal, len(inner) / len(state.internal))
         named = {**once, **dict(zip(chosen, weights.tolist(), strict=True))}
@@ -262,11 +269,11 @@ class VaRSeL(Method[State]):
         """The internal rows [M, d + b], virtual ones among them, and V, from what they sent [clients, parts, d + b]."""
         if self.debias and self.internal_splits == 2:
             halves = delta.double()
-            return delta.mean(1), float(_squared(halves[:, 0] - halves[:, 1], dim)) / 4
+            return delta.mean(1), float(_square_norm(halves[:, 0] - halves[:, 1], dim)) / 4
         rows = delta.flatten(0, 1)
         wide, m = rows.double(), len(rows)
         unbiased = m / (m - 1) if self.debias or self.unbiased_variance else 1.0
-        return rows, float(_squared(wide - wide.mean(0), dim)) * unbiased
+        return rows, float(_square_norm(wide - wide.mean(0), dim)) * unbiased
 
     def _choose(
         self, names: tuple[str, ...], squared: Tensor, variance: float, m: int, budget: float, rng: Rng

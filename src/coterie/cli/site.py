@@ -110,18 +110,20 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _approve(args: argparse.Namespace) -> int:
-    from coterie.sites.approval import Approved, approve, fits, in_words
+    from coterie.sites.approval import Approved, approve, fits
     from coterie.sites.flare.kits import remember_interpreter
     from coterie.sites.log import Log
     from coterie.sites.settings import read_settings
+    from coterie.sites.words import in_words
 
     _register()
     plan, settings_file = _plan_and_settings(args)
-    settings, asked = read_settings(settings_file), Approved.read(plan)
-    for line in in_words(asked, settings):
+    settings, approved = read_settings(settings_file), Approved.read(plan)
+    site = _site_of(args, approved, settings_file)
+    for line in in_words(approved, settings, site):
         _say(line)
-    fits(asked, settings)
-    _say(_danger(args, asked, settings, settings_file, 120.0)[-1])
+    fits(approved, settings)
+    _say(_danger(site, approved, settings, 120.0)[-1])
     if not args.yes:
         _say("nothing is approved yet; if you agree, give the same command with --yes")
         return 0
@@ -129,7 +131,7 @@ def _approve(args: argparse.Namespace) -> int:
     kit = settings_file.parent.parent
     if (kit / "startup").is_dir():
         remember_interpreter(kit)
-    Log(Path(settings.log)).write(what="approved", plan=asked.hash)
+    Log(Path(settings.log)).write(what="approved", plan=approved.hash)
     _say("approved: the site answers this plan, and refuses whatever else it is asked")
     return 0
 
@@ -140,22 +142,30 @@ def _attack(args: argparse.Namespace) -> int:
 
     _register()
     plan, settings_file = _plan_and_settings(args)
-    for line in _danger(args, Approved.read(plan), read_settings(settings_file), settings_file, args.seconds):
+    approved = Approved.read(plan)
+    for line in _danger(_site_of(args, approved, settings_file), approved, read_settings(settings_file), args.seconds):
         _say(line)
     return 0
 
 
-def _danger(args: argparse.Namespace, plan: Any, settings: Any, settings_file: Path, seconds: float) -> list[str]:
-    """What a dishonest server finds in this site's table, attack by attack, and the worst of it at the end."""
+def _site_of(args: argparse.Namespace, approved: Any, settings_file: Path) -> str:
+    """Return which site of a plan these settings are about."""
+    from coterie.base.errors import InputError
+
+    sites, kit = approved.plan.deployment.sites, settings_file.resolve().parent.parent.name
+    name = args.site or (kit if kit in sites else sites[0] if len(sites) == 1 else None)
+    if name not in sites:
+        raise InputError(f"which site of the plan is this? Give --site NAME, one of {', '.join(sites)}")
+    return str(name)
+
+
+def _danger(site: str, approved: Any, settings: Any, seconds: float) -> list[str]:
+    """Say what a dishonest server finds in this site's table, attack by attack, and the worst of it at the end."""
     from coterie.base.errors import InputError
     from coterie.sites.attack import attack
 
-    sites, kit = plan.plan.deployment.sites, settings_file.resolve().parent.parent.name
-    name = args.site or (kit if kit in sites else sites[0] if len(sites) == 1 else None)
-    if name is None:
-        return ["danger    not tried, since nobody says which site this is; give --site NAME"]
     try:
-        every = list(attack(plan, settings, name, seconds))
+        every = list(attack(approved, settings, site, seconds))
     except InputError as error:
         return [f"danger    not tried: {error}"]
     worst = max(every, key=lambda one: one.rows)
@@ -185,11 +195,13 @@ def _plan_and_settings(args: argparse.Namespace) -> tuple[Path, Path]:
 
 
 def _log(args: argparse.Namespace) -> int:
+    from coterie.sites.ledger import check_index
     from coterie.sites.log import entries, verify_log
 
     path = Path(_settings_of(args.place).log)
     if args.check:
         log = verify_log(path)
+        check_index(path)
         for number, size in log.torn:
             _say(f"line {number} is torn: {size} bytes without an end, as a power cut leaves them; it is kept apart")
         _say(f"{path}: {log.entries} entries, none changed, removed or added in between; the last hash is {log.last}")

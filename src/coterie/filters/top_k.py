@@ -52,12 +52,12 @@ class TopK(Filter):
 
     def apply(self, rows: Tensor, passage: Passage) -> Tensor:
         """The largest entries of `rows` [n, ..., d] and of what was left out before, zeros elsewhere."""
-        whole = rows + passage.residual(rows)
-        largest = self._largest(whole)
-        sent = torch.zeros_like(whole).scatter_(-1, largest, whole.gather(-1, largest))
-        left = whole - sent
+        total = rows + passage.residual(rows)
+        largest = self._largest(total)
+        sent = torch.zeros_like(total).scatter_(-1, largest, total.gather(-1, largest))
+        residual = total - sent
         passage.leave(
-            torch.where(left.isfinite(), left, 0.0)
+            torch.where(residual.isfinite(), residual, 0.0)
         )  # an update with NaN is refused, and must not spoil the next
         return sent
 

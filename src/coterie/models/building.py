@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.base.clients import Clients
-from coterie.base.errors import InputError, require
+from coterie.base.errors import InputError
 from coterie.base.loss import IGNORED, is_multi_hot
 from coterie.base.rng import Rng, fork_generators
 from coterie.base.rows import Inputs, sample, take
@@ -45,15 +45,15 @@ def outputs_of(clients: Clients) -> int:
     labels = clients.train.labels
     if labels.is_floating_point():
         return 1 if labels.ndim == 1 else int(labels.shape[1])
-    seen = [rows.labels for rows in (clients.train, clients.validation, clients.test) if rows is not None]
+    labels_of_parts = [rows.labels for rows in (clients.train, clients.validation, clients.test) if rows is not None]
     if is_multi_hot(labels):
         return int(labels.shape[1])
-    classes = torch.cat([v[v != IGNORED].unique() for v in seen]).unique()
-    require(
-        len(classes) > 0, f"all labels of {clients.name!r} are {IGNORED}, which is ignored; there is nothing to learn"
-    )
+    classes = torch.cat([v[v != IGNORED].unique() for v in labels_of_parts]).unique()
+    if not len(classes):
+        raise InputError(f"all labels of {clients.name!r} are {IGNORED}, which is ignored; there is nothing to learn")
     lowest, highest = int(classes[0]), int(classes[-1])
-    require(lowest >= 0, f"labels must be classes 0, 1, ...; got {lowest}")
+    if lowest < 0:
+        raise InputError(f"labels must be classes 0, 1, ...; got {lowest}")
     count = max(highest + 1, len(clients.classes))
     if count > _MANY and count > 10 * len(classes):
         who = next(c.name for c in clients for _, part in c.parts() if bool((part.labels == highest).any()))
@@ -79,7 +79,7 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     """
     if isinstance(model, nn.Module):
         _refuse_hooks(model)
-        return _materialised(model, clients, seed)
+        return _make_lazy_layers(model, clients, seed)
     inputs = sample(clients.train.inputs)
     shape: Any = (
         {k: tuple(v.shape[1:]) for k, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape[1:])
@@ -87,7 +87,7 @@ def build_model(model: nn.Module | ModelSpec | Callable[..., nn.Module], clients
     with fork_generators(Rng.named(seed, "model").seed()):
         module = build_shape(model, shape, outputs_of(clients))
     _refuse_hooks(module)
-    return _materialised(module, clients, seed)
+    return _make_lazy_layers(module, clients, seed)
 
 
 def _refuse_hooks(module: nn.Module) -> None:
@@ -115,7 +115,8 @@ def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") ->
     statistics = {f"{name}.{k}".lstrip("."): m for name, m in norms for k, _ in m.named_buffers(recurse=False)}
     for pattern in patterns:
         hit = [name for name in (*names, *statistics) if _fits(name, pattern)]
-        require(bool(hit), f"{where} = {pattern!r} fits no parameter; there are {', '.join(names[:6])}")
+        if not hit:
+            raise InputError(f"{where} = {pattern!r} fits no parameter; there are {', '.join(names[:6])}")
         for name in hit:
             if name in statistics:
                 freeze_statistics(statistics[name])
@@ -124,12 +125,12 @@ def freeze(module: nn.Module, patterns: Sequence[str], where: str = "freeze") ->
 
 
 def _fits(name: str, pattern: str) -> bool:
-    """Whether a pattern names a tensor, or a module that it belongs to."""
+    """Return True if a pattern names a tensor, or a module that it belongs to."""
     parts = name.split(".")
     return any(fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 
 
-def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
+def _make_lazy_layers(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
     """The module; one with lazy layers is copied, and the copy's are made from two rows, with named randomness."""
     if not any(nn.parameter.is_lazy(v) for v in (*module.parameters(), *module.buffers())):
         return module
@@ -137,10 +138,10 @@ def _materialised(module: nn.Module, clients: Clients, seed: int) -> nn.Module:
     lazy = [b for b in module.buffers() if nn.parameter.is_lazy(b)]
     fresh = {id(b): buffer(device=b.device, dtype=b.dtype) for b in lazy}
     materialised = deepcopy(module, fresh).eval()  # torch cannot copy such a buffer itself
-    few = take(clients.train.part(0).inputs, slice(0, 2))
+    rows = take(clients.train.part(0).inputs, slice(0, 2))
     with fork_generators(Rng.named(seed, "model", "lazy").seed()), torch.no_grad():
         try:
-            _forward(materialised, few)
+            _forward(materialised, rows)
         except Exception as error:
             raise InputError(
                 f"the lazy layers of the model cannot be made from rows of client {clients.names[0]!r}: {error}"
@@ -154,11 +155,11 @@ def _forward(module: nn.Module, inputs: Inputs) -> None:
     def ready(value: Tensor) -> Tensor:
         return value.to(torch.get_default_dtype()) / (255 if value.dtype == torch.uint8 else 1)
 
-    whole = (torch.int32, torch.int64, torch.bool)
+    INTEGERS = (torch.int32, torch.int64, torch.bool)
     if not isinstance(inputs, dict):
-        module(inputs if inputs.dtype in whole else ready(inputs))
+        module(inputs if inputs.dtype in INTEGERS else ready(inputs))
         return
-    named = {k: v if v.dtype in whole else ready(v) for k, v in inputs.items()}
+    named = {k: v if v.dtype in INTEGERS else ready(v) for k, v in inputs.items()}
     if set(named) <= set(inspect.signature(module.forward).parameters):
         module(**named)
     else:

@@ -34,7 +34,7 @@ class ResNet8:
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Images of at least 8 x 8."""
         image, channels, height, width = images(self, shape, 8)
-        left = 128 * (height // 4 // (height // 8)) * (width // 4 // (width // 8))
+        features = 128 * (height // 4 // (height // 8)) * (width // 4 // (width // 8))
         return nn.Sequential(
             *image,
             _block(channels, 32, self.norm),
@@ -42,7 +42,7 @@ class ResNet8:
             _Residual(_block(64, 64, self.norm), _block(64, 64, self.norm)),
             _block(64, 128, self.norm, pool=True),
             _Residual(_block(128, 128, self.norm), _block(128, 128, self.norm)),
-            *(nn.MaxPool2d((height // 8, width // 8)), nn.Flatten(), nn.Linear(left, outputs)),
+            *(nn.MaxPool2d((height // 8, width // 8)), nn.Flatten(), nn.Linear(features, outputs)),
         )
 
 
@@ -92,8 +92,8 @@ class ResNet18:
         image, channels, _, _ = images(self, shape, 8)
         stages = [
             layer
-            for before, after, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
-            for layer in (_basic(before, after, stride, self.norm), _basic(after, after, 1, self.norm))
+            for narrow, wide, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))
+            for layer in (_basic(narrow, wide, stride, self.norm), _basic(wide, wide, 1, self.norm))
         ]
         stem = (nn.Conv2d(channels, 64, 3, padding=1, bias=False), _norm(64, self.norm), nn.ReLU())
         return nn.Sequential(*image, *stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, outputs))
@@ -112,18 +112,18 @@ class _Residual(nn.Module):
         return out
 
 
-def _block(before: int, after: int, norm: str, *, pool: bool = False) -> nn.Sequential:
-    layers = (nn.Conv2d(before, after, 3, padding=1), _norm(after, norm), nn.ReLU())
+def _block(inputs: int, outputs: int, norm: str, *, pool: bool = False) -> nn.Sequential:
+    layers = (nn.Conv2d(inputs, outputs, 3, padding=1), _norm(outputs, norm), nn.ReLU())
     return nn.Sequential(*layers, *((nn.MaxPool2d(2),) if pool else ()))
 
 
-def _basic(before: int, after: int, stride: int, norm: str) -> nn.Sequential:
+def _basic(inputs: int, outputs: int, stride: int, norm: str) -> nn.Sequential:
     shortcut = None
-    if before != after:
-        shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), _norm(after, norm))
-    first = (nn.Conv2d(before, after, 3, stride, 1, bias=False), _norm(after, norm), nn.ReLU())
-    second = (nn.Conv2d(after, after, 3, padding=1, bias=False), _norm(after, norm))
-    return nn.Sequential(_Residual(*first, *second, shortcut=shortcut), nn.ReLU())
+    if inputs != outputs:
+        shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), _norm(outputs, norm))
+    conv1 = (nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), _norm(outputs, norm), nn.ReLU())
+    conv2 = (nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), _norm(outputs, norm))
+    return nn.Sequential(_Residual(*conv1, *conv2, shortcut=shortcut), nn.ReLU())
 
 
 def _norm(channels: int, norm: str) -> nn.Module:

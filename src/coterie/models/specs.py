@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from coterie.base.errors import require
+from coterie.base.errors import InputError
 from coterie.config.rules import BELOW_ONE, SIZE, Rule, list_of
 from coterie.config.schema import options
 
@@ -88,13 +88,13 @@ class CNN:
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """Convolutions keep the size of the image; pooling halves it."""
-        image, before, height, width = images(self, shape, 4)
-        first, second = self.channels
+        image, channels, height, width = images(self, shape, 4)
+        conv1, conv2 = self.channels
         return nn.Sequential(
             *image,
-            *(nn.Conv2d(before, first, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(first, second, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(second * (height // 4) * (width // 4), self.units), nn.ReLU()),
+            *(nn.Conv2d(channels, conv1, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(conv1, conv2, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(conv2 * (height // 4) * (width // 4), self.units), nn.ReLU()),
             nn.Linear(self.units, outputs),
         )
 
@@ -131,7 +131,8 @@ class CharLSTM:
 
     def build(self, shape: tuple[int, ...], outputs: int) -> nn.Module:
         """For sequences of class numbers."""
-        require(len(shape) == 1, f"CharLSTM needs sequences [time] of class numbers; inputs are {shape}")
+        if len(shape) != 1:
+            raise InputError(f"CharLSTM needs sequences [time] of class numbers; inputs are {shape}")
         return _Characters(self.embedding, self.hidden, self.layers, outputs)
 
 
@@ -161,11 +162,10 @@ def _flat(shape: tuple[int, ...]) -> int:
 
 def images(model: object, shape: Any, smallest: int) -> tuple[list[nn.Module], int, int, int]:
     """Layers that give images a channel dimension if they have none; channels, height and width."""
-    good = isinstance(shape, tuple) and len(shape) in (2, 3) and min(shape[-2:]) >= smallest
-    require(
-        good,
-        f"{type(model).__name__} needs images [height, width] or [channels, height, width] of at least {smallest} x "
-        f"{smallest}; inputs are {shape}",
-    )
+    if not (isinstance(shape, tuple) and len(shape) in (2, 3) and min(shape[-2:]) >= smallest):
+        raise InputError(
+            f"{type(model).__name__} needs images [height, width] or [channels, height, width] of at least {smallest} x "
+            f"{smallest}; inputs are {shape}"
+        )
     grey = len(shape) == 2
     return [nn.Unflatten(1, (1, shape[0]))] if grey else [], 1 if grey else shape[0], shape[-2], shape[-1]

@@ -33,13 +33,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
-from coterie.config.rules import SHARE
 from coterie.config.schema import options, wire_type
 from coterie.samplers.weighted import Preset, Weighted
 
@@ -53,12 +51,7 @@ class GradientNormSampler(Weighted):
 
     Each training takes one more gradient of every row, which is counted; nothing more is sent. ISFL's comparison leaves the gradients
     of drawn rows unweighted, so rows that fit badly count more; Rizk et al. divide them by their probabilities.
-
-    Attributes:
-        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
     """
-
-    sample_ratio: Annotated[float, SHARE] = 1.0
 
     def at(self, cohort: Cohort, x: Tensor) -> _ByNorm:
         """The sampler of one training from x, [d + b] or [n, d + b]."""
@@ -70,7 +63,6 @@ class GradientNormSampler(Weighted):
 class _ByNorm(Weighted):
     """With the norms of the gradients of each client's rows."""
 
-    sample_ratio: float = 1.0
     norms: Sequence[Tensor] = ()
 
     def weights(self, cohort: Cohort, client: int) -> Tensor:
@@ -89,11 +81,6 @@ def gradient_norms(cohort: Cohort, x: Tensor) -> Tensor:
 class ISFedAvg(Preset):
     """Average by size what clients learn from rows that are sampled by the norms of their gradients.
 
-    Attributes:
-        local: settings of local training; its sampler is that of this method.
-        lr: server learning rate > 0; 1 is FedAvg's average.
-        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
-
     >>> import coterie as ct, torch
     >>> clients = ct.data.from_tensors([(torch.ones(100, 1), torch.tensor([0.0] * 90 + [1.0] * 10))], task="regression")
     >>> local = ct.LocalSGD(lr=0.25, batch_size=None, steps=ct.Steps(1))
@@ -101,8 +88,6 @@ class ISFedAvg(Preset):
     >>> [round(float(x), 1) for x in found]  # the label 0 is met already: only rows of label 1 have a gradient
     [0.1, 1.0]
     """
-
-    sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property
     def sampler(self) -> GradientNormSampler:

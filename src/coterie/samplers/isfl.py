@@ -41,7 +41,7 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.base.errors import InputError, nearest, require
+from coterie.base.errors import InputError, nearest
 from coterie.compute.cohort import Cohort
 from coterie.config.rules import SHARE, Rule, one_of
 from coterie.config.schema import options, wire_type
@@ -56,8 +56,8 @@ from coterie.samplers.weighted import (
     Preset,
     Weighted,
     class_counts,
-    kept_shares,
-    normalised,
+    class_shares,
+    shares_in_memory,
 )
 from coterie.solvers import waterfill
 
@@ -95,22 +95,24 @@ OwnShares = Annotated[Tensor, Holds(("classes",), torch.float64, (0.0, 1.0001), 
 def local_models(cohort: Cohort) -> LocalModels:
     """The local models of this round; zeros where there was no training, or its reply was refused."""
     none = torch.zeros(0, dtype=cohort.layout.dtype, device=cohort.workspace.device)
-    kept = [cohort.only([i]).state(MODEL, none) for i in range(len(cohort.names))]
-    fresh = [x.values.numel() > 0 and bool(x.counted) for x in kept]
-    models = [x.values[0] if new else none.new_zeros(cohort.layout.size) for x, new in zip(kept, fresh, strict=True)]
+    memories = [cohort.only([i]).state(MODEL, none) for i in range(len(cohort.names))]
+    fresh = [x.values.numel() > 0 and bool(x.counted) for x in memories]
+    models = [
+        x.values[0] if new else none.new_zeros(cohort.layout.size) for x, new in zip(memories, fresh, strict=True)
+    ]
     return LocalModels(torch.stack(models), torch.tensor(fresh))
 
 
 @task
-def held_classes(cohort: Cohort) -> Counts:
+def server_classes(cohort: Cohort) -> Counts:
     """Rows of each class in D_L. Raises `InputError` for a class without one, whose L nobody could tell."""
     counts = class_counts(cohort).counts
     missing = torch.nonzero(counts[0] == 0).flatten().tolist()
-    named = ", ".join(map(str, missing))
-    require(
-        not missing,
-        f"the server holds no row of class {named}; add one to its rows: LipschitzSampler needs each class there",
-    )
+    if missing:
+        raise InputError(
+            f"the server holds no row of class {', '.join(map(str, missing))}; add one to its rows: LipschitzSampler needs "
+            "each class there"
+        )
     return Counts(counts)
 
 
@@ -124,10 +126,10 @@ def remember_counts(cohort: Cohort, *, counts: Tensor) -> Kept:
 @task
 def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Comparison:
     """Eq. 8 over all rows of D_L; 0 for a model that is x up to rounding."""
-    held, dim = held_classes(cohort).counts, cohort.layout.dim
+    server_counts, dim = server_classes(cohort).counts, cohort.layout.dim
     heads = torch.cat([x[None], models])[:, :dim]
     distance = _norm(heads[1:] - heads[0])
-    lipschitz = distance.new_zeros(len(models), held.shape[1])
+    lipschitz = distance.new_zeros(len(models), server_counts.shape[1])
     average = heads[:0]
     for _, k, labels, gradients in cohort.sample_gradients(torch.cat([x[None], models])):
         if k == 0:
@@ -136,8 +138,8 @@ def compare(cohort: Cohort, *, x: Tensor, models: Tensor, clients: int) -> Compa
             lipschitz[k - 1].scatter_reduce_(0, labels.long(), _norm(gradients - average), "amax")
     rounding = 8 * torch.finfo(x.dtype).eps * _norm(heads).max()
     lipschitz = torch.where(distance[:, None] > rounding, lipschitz / distance[:, None], 0.0)
-    known = cohort.state(COUNTS, torch.zeros(clients, held.shape[1], dtype=torch.int64)).values
-    return Comparison(lipschitz[None].cpu(), distance[None].cpu(), held, known)
+    counts = cohort.state(COUNTS, torch.zeros(clients, server_counts.shape[1], dtype=torch.int64)).values
+    return Comparison(lipschitz[None].cpu(), distance[None].cpu(), server_counts, counts)
 
 
 @task
@@ -158,9 +160,9 @@ def solve(
     exact: bool,
 ) -> Kept:
     """Algorithm 1 at the clients, from L_k [n, C] and p [n, C]."""
-    own = normalised(class_counts(cohort).counts)
-    rows = zip(p, own, lipschitz, strict=True)
-    return keep(cohort, q=torch.stack([_solved(*row, floor)[0][exact] for row in rows]))
+    client_shares = class_shares(class_counts(cohort).counts)
+    rows = zip(p, client_shares, lipschitz, strict=True)
+    return keep(cohort, q=torch.stack([_solve(*row, floor)[0][exact] for row in rows]))
 
 
 def _norm(rows: Tensor) -> Tensor:
@@ -168,10 +170,10 @@ def _norm(rows: Tensor) -> Tensor:
     return norm
 
 
-def _solved(p: Tensor, own: Tensor, lipschitz: Tensor, floor: float) -> tuple[tuple[Tensor, Tensor], float]:
+def _solve(p: Tensor, client_shares: Tensor, lipschitz: Tensor, floor: float) -> tuple[tuple[Tensor, Tensor], float]:
     """The closed form and the exact optimum for q, and gamma."""
-    q, gamma = waterfill.closed_form(p, own, lipschitz, floor)
-    return (q, waterfill.exact(p, own, lipschitz, floor)), gamma
+    q, gamma = waterfill.closed_form(p, client_shares, lipschitz, floor)
+    return (q, waterfill.exact(p, client_shares, lipschitz, floor)), gamma
 
 
 def _pairs(preference: Any) -> Any:
@@ -202,14 +204,12 @@ class LipschitzSampler(Weighted):
 
     Attributes:
         floor: Least probability of a class, as a multiple of its share at the client (varpi), in [0, 1].
-        sample_ratio: Rows that an epoch draws, as a share of the client's rows.
         exact: Minimise the bound of Eq. 13 in place of the closed form.
         where: "server" or "client": who computes q_k.
         preference: Class shares that a client prefers to the global ones, by client.
     """
 
     floor: Annotated[float, SHARE] = 0.05
-    sample_ratio: Annotated[float, SHARE] = 1.0
     exact: bool = False
     where: Annotated[str, WHERE] = "server"
     preference: Annotated[Preference, PREFERENCE] = None
@@ -225,7 +225,7 @@ class LipschitzSampler(Weighted):
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """q_k, where it is known."""
-        return kept_shares(cohort, client, SHARES)
+        return shares_in_memory(cohort, client, SHARES)
 
     def trained(self, cohort: Cohort, models: Tensor) -> None:
         """Keep x_k [n, d + b] until it is compared with the new average."""
@@ -233,13 +233,14 @@ class LipschitzSampler(Weighted):
 
     def check(self, federation: Federation) -> None:
         """Raise `InputError` if the server lacks rows or a class, or a preference does not fit."""
-        classes = federation.ask(("server",), held_classes).counts.shape[1]
+        classes = federation.ask(("server",), server_classes).counts.shape[1]
         for name, shares in dict(self.preference or ()).items():
             if name not in federation.everyone:
                 raise InputError(
                     f"preference names {name!r}, which is not a client; {nearest(name, federation.everyone)}"
                 )
-            require(len(shares) == classes, f"preference of {name!r} has {len(shares)} shares for {classes} classes")
+            if len(shares) != classes:
+                raise InputError(f"preference of {name!r} has {len(shares)} shares for {classes} classes")
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Algorithm 2, lines 10 to 14: L_k, then q_k, for the participants."""
@@ -250,50 +251,51 @@ class LipschitzSampler(Weighted):
             return {}
         models = replies.models[replies.fresh.to(replies.models.device)]
         x = models.mean(0) if x is None else x
-        before = federation.session.spent["row_gradients"]
-        seen = federation.ask(("server",), compare, x=x, models=models, clients=len(federation.everyone))
+        gradients_before = federation.session.spent["row_gradients"]
+        comparison = federation.ask(("server",), compare, x=x, models=models, clients=len(federation.everyone))
         log: Log = {
-            "local_distance": float(seen.distance.mean()),
-            "lipschitz_gradients": federation.session.spent["row_gradients"] - before,
+            "local_distance": float(comparison.distance.mean()),
+            "lipschitz_gradients": federation.session.spent["row_gradients"] - gradients_before,
         }
-        lipschitz, preferred = seen.lipschitz[0], dict(self.preference or ())
-        counts = seen.held if self.where == "client" else self._counts(federation, names, seen.known[0])
-        p = normalised(counts.sum(0))
-        wanted = [torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p for n in names]
+        lipschitz, preferred = comparison.lipschitz[0], dict(self.preference or ())
+        counts = comparison.held if self.where == "client" else self._counts(federation, names, comparison.known[0])
+        p = class_shares(counts.sum(0))
+        targets = [torch.tensor(preferred[n], dtype=torch.float64) if n in preferred else p for n in names]
         if self.where == "client":
-            ps = PerClient(torch.stack(wanted))
+            ps = PerClient(torch.stack(targets))
             federation.ask(names, solve, lipschitz=PerClient(lipschitz), p=ps, floor=self.floor, exact=self.exact)
             return log
         # A client that never told its classes has no floors of its own.
-        own = [normalised(counts[i]) if counts[i].any() else p for i in federation.positions(names)]
-        solved = [_solved(*row, self.floor) for row in zip(wanted, own, lipschitz, strict=True)]
-        both = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
-        federation.ask(names, keep, q=PerClient(both[:, int(self.exact)]))
-        return log | self._logged(names, both, wanted, lipschitz, [gamma for _, gamma in solved])
+        client_shares = [class_shares(counts[i]) if counts[i].any() else p for i in federation.positions(names)]
+        solved = [_solve(*row, self.floor) for row in zip(targets, client_shares, lipschitz, strict=True)]
+        solutions = torch.stack([torch.stack(q) for q, _ in solved])  # [K, 2, C]
+        federation.ask(names, keep, q=PerClient(solutions[:, int(self.exact)]))
+        return log | self._log_of(names, solutions, targets, lipschitz, [gamma for _, gamma in solved])
 
-    def _logged(
-        self, names: tuple[str, ...], both: Tensor, wanted: list[Tensor], lipschitz: Tensor, gamma: list[float]
+    def _log_of(
+        self, names: tuple[str, ...], solutions: Tensor, targets: list[Tensor], lipschitz: Tensor, gamma: list[float]
     ) -> Log:
         """Rho of the closed form and of the optimum, gamma and q by client; both [K, 2, C]."""
         rho = [
-            [float(waterfill.bound(one, *row)) for one in qs] for qs, *row in zip(both, wanted, lipschitz, strict=True)
+            [float(waterfill.bound(q, *row)) for q in qs]
+            for qs, *row in zip(solutions, targets, lipschitz, strict=True)
         ]
-        q = both[:, int(self.exact)]
+        q = solutions[:, int(self.exact)]
         values = {"rho": [r[0] for r in rho], "rho_optimum": [r[1] for r in rho], "gamma": gamma}
         values["q_entropy"] = torch.special.entr(q).sum(1).tolist()
         if q.shape[1] <= MOST_CLASSES:
             values |= {f"q[{i}]": q[:, i].tolist() for i in range(q.shape[1])}
         return {key: dict(zip(names, by_client, strict=True)) for key, by_client in values.items()}
 
-    def _counts(self, federation: Federation, names: tuple[str, ...], known: Tensor) -> Tensor:
+    def _counts(self, federation: Federation, names: tuple[str, ...], stored: Tensor) -> Tensor:
         """Class counts of the clients [N, C]; each is asked until it has told."""
-        wanted = names if known.any() else federation.everyone
-        told = known[federation.positions(wanted)].any(1).tolist()
-        asked = [n for n, has_told in zip(wanted, told, strict=True) if not has_told]
-        if not asked:
-            return known
-        replies = federation.ask(asked, class_counts)
-        counts = known.clone()
+        names_needed = names if stored.any() else federation.everyone
+        has_counts = stored[federation.positions(names_needed)].any(1).tolist()
+        missing = [n for n, has in zip(names_needed, has_counts, strict=True) if not has]
+        if not missing:
+            return stored
+        replies = federation.ask(missing, class_counts)
+        counts = stored.clone()
         counts[federation.positions(replies.clients)] = replies.counts
         federation.ask(("server",), remember_counts, counts=counts)
         return counts
@@ -306,8 +308,8 @@ class ISFL(Preset):
     Attributes:
         local: settings of local training: B, E_l and eta of Algorithm 2, lines 3 to 8; its sampler is ISFL's.
         lr: server learning rate > 0 on the mean update; 1 is the average of line 9.
-        floor: the least multiple of its own share with which a client samples a class, in (0, 1] (varpi, Eq. 14).
         sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1] (Algorithm 2; 1: as many as it has).
+        floor: the least multiple of its own share with which a client samples a class, in (0, 1] (varpi, Eq. 14).
         exact: sample with the minimiser of the bound rho(q) (Eq. 13) instead of the closed form (Theorem 3); ours.
         where: q_k is found (Algorithm 2, lines 10 to 14) at the "server", which asks each client for its class counts once; or at
             the "client", which tells nobody. L_ki is measured at the server in both cases.
@@ -323,7 +325,6 @@ class ISFL(Preset):
     """
 
     floor: Annotated[float, SHARE] = 0.05
-    sample_ratio: Annotated[float, SHARE] = 1.0
     exact: bool = False
     where: Annotated[str, WHERE] = "server"
     preference: Annotated[Preference, PREFERENCE] = None
@@ -335,7 +336,7 @@ class ISFL(Preset):
     @property
     def sampler(self) -> LipschitzSampler:
         """What the run loop calls after each round."""
-        return LipschitzSampler(self.floor, self.sample_ratio, self.exact, self.where, self.preference)
+        return LipschitzSampler(self.sample_ratio, self.floor, self.exact, self.where, self.preference)
 
     @property
     def needs_server_rows(self) -> bool:

@@ -35,12 +35,11 @@ import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
-from coterie.config.rules import SHARE
 from coterie.config.schema import options, wire_type
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log
 from coterie.contract.task import Holds, task
-from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, kept_shares, normalised
+from coterie.samplers.weighted import Kept, Preset, Weighted, class_counts, class_shares, shares_in_memory
 
 __all__ = ["ClassShareSampler", "PjIS"]
 
@@ -63,12 +62,7 @@ class ClassShareSampler(Weighted):
 
     Every client tells its class counts once, before the first round, and is told p, which it keeps. Where a participant has lost p, it
     draws any row, and all of that is done again after the round.
-
-    Attributes:
-        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
     """
-
-    sample_ratio: Annotated[float, SHARE] = 1.0
 
     tasks = (
         class_counts,
@@ -78,7 +72,7 @@ class ClassShareSampler(Weighted):
     def check(self, federation: Federation) -> None:
         """Ask everybody for class counts, and tell them p. Raises `InputError` for rows without classes."""
         replies = federation.ask(federation.everyone, class_counts)
-        federation.ask(replies.clients, keep_shares, p=normalised(replies.counts.sum(0)))
+        federation.ask(replies.clients, keep_shares, p=class_shares(replies.counts.sum(0)))
 
     def after_round(self, x: Tensor | None, federation: Federation) -> Log:
         """Begin again if a participant does not have p."""
@@ -89,17 +83,12 @@ class ClassShareSampler(Weighted):
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """p, where it is known."""
-        return kept_shares(cohort, client, SHARES)
+        return shares_in_memory(cohort, client, SHARES)
 
 
 @options
 class PjIS(Preset):
     """Average by size what clients learn from rows that are sampled by the class shares of all clients.
-
-    Attributes:
-        local: settings of local training; its sampler is that of this method.
-        lr: server learning rate > 0; 1 is FedAvg's average.
-        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
 
     >>> import coterie as ct, torch
     >>> labels = {"a": [0] * 90 + [1] * 10, "b": [1] * 300}  # the same inputs for both classes
@@ -110,8 +99,6 @@ class PjIS(Preset):
     >>> [round(float(x.sigmoid()), 1) for x in found]  # probability of class 1 after training at a alone
     [0.1, 0.8]
     """
-
-    sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property
     def sampler(self) -> ClassShareSampler:

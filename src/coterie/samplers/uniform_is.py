@@ -26,13 +26,10 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
 from coterie.compute.cohort import Cohort
-from coterie.config.rules import SHARE
 from coterie.config.schema import options, wire_type
 from coterie.samplers.weighted import Preset, Weighted, number_of_classes
 
@@ -42,13 +39,7 @@ __all__ = ["UniformClassSampler", "UniformIS"]
 @wire_type
 @options
 class UniformClassSampler(Weighted):
-    """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of anybody.
-
-    Attributes:
-        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
-    """
-
-    sample_ratio: Annotated[float, SHARE] = 1.0
+    """Rows evenly over the classes of a client: q = 1 / C over the C classes that it has. Nothing is asked of anybody."""
 
     def shares(self, cohort: Cohort, client: int) -> Tensor:
         """Equal shares."""
@@ -60,11 +51,6 @@ class UniformClassSampler(Weighted):
 class UniformIS(Preset):
     """Average by size what clients learn from rows that are sampled evenly over their classes.
 
-    Attributes:
-        local: settings of local training; its sampler is that of this method.
-        lr: server learning rate > 0; 1 is FedAvg's average.
-        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
-
     >>> import coterie as ct, torch
     >>> y = torch.tensor([0] * 90 + [1] * 10)  # the same inputs for both classes
     >>> clients = ct.data.from_tensors([(torch.ones(100, 1), y)])
@@ -73,8 +59,6 @@ class UniformIS(Preset):
     >>> [round(float(x.sigmoid()), 1) for x in found]  # probability of class 1
     [0.1, 0.5]
     """
-
-    sample_ratio: Annotated[float, SHARE] = 1.0
 
     @property
     def sampler(self) -> UniformClassSampler:

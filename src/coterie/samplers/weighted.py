@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coterie.algorithms.fedavg import FedAvg, State
-from coterie.base.errors import require
+from coterie.base.errors import InputError, require
 from coterie.base.rng import Rng
 from coterie.compute.cohort import Cohort
 from coterie.compute.tasks import local_update
 from coterie.config.local import LocalSGD
+from coterie.config.rules import SHARE
 from coterie.config.schema import options
 from coterie.contract.federation import Federation
 from coterie.contract.method import Log, Sampler
@@ -27,7 +28,16 @@ from coterie.contract.requests import Asks, asks
 from coterie.contract.task import Form, task
 from coterie.solvers.sampling import row_weights, with_replacement
 
-__all__ = ["Counts", "Kept", "Preset", "Weighted", "class_counts", "kept_shares", "normalised", "number_of_classes"]
+__all__ = [
+    "Counts",
+    "Kept",
+    "Preset",
+    "Weighted",
+    "class_counts",
+    "class_shares",
+    "number_of_classes",
+    "shares_in_memory",
+]
 
 
 Done = Annotated[Tensor, "other", Form(dtype=torch.float32, within=(1.0, 1.0))]
@@ -66,18 +76,25 @@ def number_of_classes(cohort: Cohort) -> int:
     return classes
 
 
-def normalised(counts: Tensor) -> Tensor:
+def class_shares(counts: Tensor) -> Tensor:
     """Class shares of counts [..., C], float64."""
     return counts / counts.sum(-1, keepdim=True, dtype=torch.float64)
 
 
-def kept_shares(cohort: Cohort, client: int, key: str) -> Tensor:
+def shares_in_memory(cohort: Cohort, client: int, key: str) -> Tensor:
     """Class shares [C] that the client at this position keeps; [0] if it has none."""
     return cohort.only([client]).state(key, torch.zeros(0, dtype=torch.float64)).values[0]
 
 
+@options
 class Weighted(Sampler):
-    """Draws rows with replacement, by weights."""
+    """Draws rows with replacement, by weights.
+
+    Attributes:
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
+    """
+
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     def weights(self, cohort: Cohort, client: int) -> Tensor:
         """Weights >= 0 of the training rows of the client at this position, [rows]."""
@@ -97,24 +114,32 @@ class Weighted(Sampler):
 
 @options
 class Preset(FedAvg):
-    """FedAvg with the sampler of this method, its hook `sampler`; it has a field `sample_ratio` beside those of FedAvg."""
+    """FedAvg with the sampler of this method, its hook `sampler`.
+
+    Attributes:
+        local: settings of local training; its sampler is that of this method.
+        lr: server learning rate > 0; 1 is FedAvg's average.
+        sample_ratio: share of its rows that a client draws in a local epoch, in (0, 1].
+    """
+
+    sample_ratio: Annotated[float, SHARE] = 1.0
 
     exempt: ClassVar[Mapping[str, str]] = {"names": "rows are drawn with replacement by the name of the client"}
 
     @property
     def tasks(self) -> tuple[Asks, ...]:
         """FedAvg's, with the sampler of this method."""
-        return (asks(local_update, local=self._sampled),)
+        return (asks(local_update, local=self._local),)
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        alone = self.local.sampler is None
-        require(alone, f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg")
+        if self.local.sampler is not None:
+            raise InputError(f"{name}.local.sampler must be None: {name} brings its own; set it under FedAvg")
 
     @property
-    def _sampled(self) -> LocalSGD:
+    def _local(self) -> LocalSGD:
         return replace(self.local, sampler=self.sampler)
 
     def round(self, state: State, federation: Federation, rng: Rng) -> tuple[State, Log]:
         """FedAvg's round with `federation.clients`."""
-        return FedAvg(self._sampled, self.lr).round(state, federation, rng)
+        return FedAvg(self._local, self.lr).round(state, federation, rng)

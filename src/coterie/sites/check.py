@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from coterie.base.errors import InputError, nearest
 from coterie.base.spelling import alike, quote_toml
-from coterie.config.data import EVERY_FILE
 from coterie.config.registry import METHODS
 from coterie.data.tables.check import check_tables
-from coterie.data.tables.folder import fit_to
 from coterie.data.tables.read import read, reading_of
 from coterie.sites.approval import Approved, approval_file, fits, plan_hash
 from coterie.sites.flare.kits import need_flare
 from coterie.sites.minima import moments_fit, table_withheld
 from coterie.sites.plan import PLAN_FILE, Plan
 from coterie.sites.settings import SETTINGS_FILE, SiteSettings, read_settings, short
-from coterie.sites.tables import read_site, table_options, table_settings
+from coterie.sites.tables import read_site, settings_of_file, table_options, table_settings
 from coterie.sites.versions import VERSIONS_FILE, compare_versions
 
 __all__ = ["check_site"]
@@ -106,15 +103,9 @@ def _file_problems(file: Path, site: str, plan: Plan) -> tuple[str, ...]:
                 f"{file} has a column {spelled!r} where the plan has {column!r}; are they the same? Then rename it in the file, or "
                 f"let the plan say rename = {{{quote_toml(str(spelled))} = {quote_toml(column)}}}"
             )
-    fitted = fit_to(settings, {site: table})
-    file_settings = replace(  # what the plan says of columns and files of other sites is not about this file
-        fitted,
-        rename={},
-        drop={EVERY_FILE: tuple(c for c in fitted.columns_to_drop() if c in table.columns)},
-        categorical=tuple(c for c in fitted.categorical if c in table.columns),
-        missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
-    )
-    return check_tables({site: table}, file_settings, split=plan.experiment.split or None).problems
+    return check_tables(
+        {site: table}, settings_of_file(settings, table, site), split=plan.experiment.split or None
+    ).problems
 
 
 def _check_certificate(startup: Path, site: str) -> None:

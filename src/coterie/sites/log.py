@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from coterie.base.errors import InputError
 
-__all__ = ["Log", "Verified", "entries", "verify_log"]
+__all__ = ["Log", "Verified", "entries", "entry_of", "last_hash", "verify_log"]
 
 TORN = "torn"
 _START = "0" * 64
 _PIECE = 1 << 20
-"""Bytes of the reserve that are given back when the disk is full."""
+"""Bytes of the reserve that are given back when the disk is full, and that are read at once."""
 
 
 class Log:
@@ -71,8 +71,7 @@ class Log:
             fcntl.flock(file, fcntl.LOCK_EX)
             torn, chain = b"", self._chain
             if file.seek(0, os.SEEK_END) != self._end:  # somebody else has written since
-                *lines, torn = self.path.read_bytes().split(b"\n")
-                chain = _last_chain(lines)
+                chain, torn = _read_end(self.path)
             new = b""
             if torn:
                 new, chain = _line(chain, what=TORN, bytes=len(torn), sha256=hashlib.sha256(torn).hexdigest())
@@ -86,7 +85,7 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
     """The entries of a log, oldest first; a line that is not an entry comes as {}."""
     if path.exists():
         with open(path, "rb") as lines:
-            yield from map(_entry, lines)
+            yield from map(entry_of, lines)
 
 
 class Verified(NamedTuple):
@@ -108,10 +107,10 @@ def verify_log(path: Path) -> Verified:
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     chain, count, torn = _START, 0, []
     for number, (line, after) in enumerate(pairwise(lines), start=1):
-        if _names_torn(_entry(after), line):
+        if _names_torn(entry_of(after), line):
             torn.append((number, len(line)))
             continue
-        entry = _entry(line)
+        entry = entry_of(line)
         line_chain = entry.pop("chain", None)
         chain, count = _link(chain, entry), count + 1
         if line_chain != chain:
@@ -130,7 +129,8 @@ def _line(chain: str, **values: Any) -> tuple[bytes, str]:
     return json.dumps({**entry, "chain": chain}).encode() + b"\n", chain
 
 
-def _entry(line: bytes) -> dict[str, Any]:
+def entry_of(line: bytes) -> dict[str, Any]:
+    """Return the entry in a line of a log; {} for a line that holds none."""
     try:
         entry = json.loads(line)
     except ValueError:
@@ -143,9 +143,25 @@ def _names_torn(entry: Mapping[str, Any], line: bytes) -> bool:
     return entry.get("what") == TORN and entry.get("sha256") == hashlib.sha256(line).hexdigest()
 
 
-def _last_chain(lines: list[bytes]) -> str:
-    """The hash in the last of these lines, or the one before the first."""
-    return str(_entry(lines[-1]).get("chain")) if lines else _START
+def last_hash(path: Path) -> str:
+    """Return the hash in the last line of a log."""
+    return _read_end(path)[0]
+
+
+def _read_end(path: Path) -> tuple[str, bytes]:
+    """Return the hash in the last line that has an end, and what follows it, without reading the file from its beginning."""
+    if not path.exists():
+        return _START, b""
+    with open(path, "rb") as file:
+        begin = file.seek(0, os.SEEK_END)
+        end = b""
+        while begin and end.count(b"\n") < 2:
+            length = min(_PIECE, begin)
+            begin -= length
+            file.seek(begin)
+            end = file.read(length) + end
+    *lines, torn = end.split(b"\n")
+    return (str(entry_of(lines[-1]).get("chain")) if lines else _START), torn
 
 
 def _link(last_chain: str, entry: Mapping[str, Any]) -> str:

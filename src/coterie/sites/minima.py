@@ -197,7 +197,7 @@ def classes_withheld(
     Raises `RefusedError` where nothing would be left.
     """
     name = task.rpartition(":")[2]
-    if name in ("class_counts", "held_classes"):
+    if name in ("class_counts", "server_classes"):
         counts = reply["counts"]
         if bool(((counts > 0) & (counts < least)).any()):
             raise RefusedError(

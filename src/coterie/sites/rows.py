@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
@@ -36,7 +35,7 @@ from coterie.filters.gaussian_noise import GaussianNoise
 from coterie.models import build_shape, freeze
 from coterie.sites.allowed import Allowed, RefusedError
 from coterie.sites.approval import Approved
-from coterie.sites.log import entries
+from coterie.sites.ledger import Ledger, Place, count_numbers
 from coterie.sites.minima import (
     classes_withheld,
     columns_to_sum,
@@ -64,6 +63,7 @@ from coterie.sites.tables import (
 __all__ = ["SiteRows", "site_key"]
 
 KEY_FILE = "key"
+_BEGINNINGS = ("open", "encode", "prepare")
 _MODEL = ("do", "plan", "run", "serial", "undo", "pair", "resume")
 """Fields of a message with a model, beside its state."""
 LONGEST_SETTING = 1000
@@ -91,7 +91,8 @@ class SiteRows:
         self.shard: Shard | None = None
         self.pair = self._prepared = ""
         self.about: dict[str, Any] = {}
-        self._asked = _models_in_log(Path(settings.log), approved.hash)
+        self._ledger = Ledger(Path(settings.log))
+        self._ledger.seal()
         self._memory_file: Path | None = None
         self._saved: dict[str, torch.Tensor] = {}
         self._last: tuple[int, Context | None] = (-1, None)
@@ -111,7 +112,19 @@ class SiteRows:
             raise RefusedError("a site answers open, encode, prepare and task; this message is something else")
         if message.get("plan") != self.approved.hash:
             raise RefusedError("the server runs another plan than the one that this site has approved")
-        return does[kind](message)
+        reply = does[kind](message)
+        if kind in _BEGINNINGS:  # what they ask is the same again whatever the run and the number of the message
+            self._count(kind, {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")})
+        if self.about.get("models"):
+            self._ledger.settle(self.about["models"])
+            share = len(self.about["models"]) / self.about.pop("of")
+            self.about["numbers"] = round(count_numbers(reply) * share)
+        return reply
+
+    def _count(self, what: str, values: Mapping[str, Any]) -> None:
+        """Count a request that no budget limits."""
+        request = hashlib.sha256(encode({**values, "seed": self.seed})).hexdigest()[:32]
+        self._spend(self.about.get("pair", ""), what, 0, (request,), None)
 
     # ---- rows
 
@@ -187,6 +200,7 @@ class SiteRows:
         sent = {k: v for k, v in message.items() if k not in ("serial", "undo", "resume", "run")}
         self._prepared = hashlib.sha256(encode({**sent, "recipe": json.dumps(self.clients.recipe)})).hexdigest()
         self.shard, self.pair = Shard(clients, workspace), message["pair"]
+        Ledger(Path(self.settings.log)).seal()
         pair = hashlib.blake2b(self.pair.encode(), digest_size=12).hexdigest()
         self._memory_file = self._folder_of(message) / f"{pair}.safetensors"
         self._saved = {}
@@ -257,7 +271,7 @@ class SiteRows:
         self._undo(message)
         self.shard.begin(ask)
         requests = self._about_models(ask, self.shard)
-        self._spend((self.pair, ask.task, context.round), requests, declaration.most_models(limits.clients))
+        self._spend(self.pair, ask.task, context.round, requests, declaration.most_models(limits.clients))
         ask = replace(ask, filters=under_key(allowed.filters, site_key(self.folder), requests))
         if ask.task == note_outcomes.name:
             return {"answer": self._of_test_rows(ask, self._run_notes(message))}
@@ -287,6 +301,7 @@ class SiteRows:
         if ask.function is describe:
             reply["text"] = (public_description(reply["text"][0], self.options),)
         self.about["rows"] = len(table.parts["train"])
+        self._count(ask.task, ask.payload)
         return Answer((Block((self.name,), reply),))
 
     def _answer_about_pair(self, ask: Ask, message: Mapping[str, Any]) -> Answer:
@@ -295,7 +310,7 @@ class SiteRows:
         if (arguments.get("method"), arguments.get("other")) not in self.approved.comparisons or len(arguments) > 2:
             raise RefusedError("the approved plan does not compare these methods")
         requests = (self._hash(ask, ask.payload, ""),)
-        self._spend(("", ask.task, 0), requests, len(self.approved.comparisons))
+        self._spend("", ask.task, 0, requests, len(self.approved.comparisons))
         return self._of_test_rows(ask, self._run_notes(message))
 
     def _of_test_rows(self, ask: Ask, noted: Noted) -> Answer:
@@ -316,17 +331,11 @@ class SiteRows:
         classes, sites = shard.workspace.classes, len(plan.deployment.sites)
         return Limits(layout.size, layout.dim, classes, sites, layout.dtype, plan.experiment.run.rounds)
 
-    def _spend(self, where: tuple[str, str, int], requests: tuple[str, ...], models: int) -> None:
-        """Count the models that a request is about against those that the plan's runs ask in this round. The same again are free."""
-        spent, budget = self._asked[where], models * self.approved.plan.deployment.runs
-        fresh = {*requests} - spent
-        if len(spent) + len(fresh) > budget:
-            raise RefusedError(
-                f"the budget of {budget} models that {short(where[1])} may be asked about in a round of the approved plan is spent; "
-                "approve it again"
-            )
-        spent |= fresh
-        self.about |= {"pair": where[0], "models": sorted(fresh)}
+    def _spend(self, pair: str, task: str, round: int, requests: tuple[str, ...], models: int | None) -> None:
+        """Count the models that a request is about against those that the plan's runs ask in this round, if it limits them."""
+        budget = None if models is None else models * self.approved.plan.deployment.runs
+        fresh = self._ledger.spend(Place(self.approved.hash, pair, task, round), requests, budget)
+        self.about |= {"pair": pair, "models": fresh, "of": len({*requests})}
 
     def _hash(self, ask: Ask, payload: Mapping[str, Any], memory: str) -> str:
         """The hash of task, payload, prepared model and what the client remembers."""
@@ -401,18 +410,6 @@ def _brief(value: Any) -> Any:
     """Return what a log keeps of a setting, whose length the server chooses."""
     text = json.dumps(to_json(value))
     return json.loads(text) if len(text) <= LONGEST_SETTING else text[:LONGEST_SETTING]
-
-
-def _models_in_log(log: Path, plan: str) -> defaultdict[tuple[str, str, int], set[str]]:
-    """Models that were asked about since this plan was last approved, by method and seed, task and round."""
-    models: defaultdict[tuple[str, str, int], set[str]] = defaultdict(set)
-    for entry in entries(log):
-        if entry.get("what") == "approved" and entry.get("plan") == plan:
-            models.clear()
-        elif entry.get("plan") == plan and "models" in entry:
-            where = (entry["pair"], entry["what"], entry["round"] if entry["pair"] else 0)
-            models[where].update(entry["models"])
-    return models
 
 
 def _serve(pipe: Connection, rows: SiteRows) -> None:

@@ -18,7 +18,7 @@ import torch
 from coterie.base.clients import Client, Clients
 from coterie.base.errors import InputError, nearest, require
 from coterie.base.rows import Part
-from coterie.config.data import Split, Tables
+from coterie.config.data import EVERY_FILE, Split, Tables
 from coterie.config.schema import build, options_of
 from coterie.data.sets.heart_disease import OPTIONS as HEART_DISEASE
 from coterie.data.tables.cells import Table
@@ -33,6 +33,7 @@ __all__ = [
     "facts_of",
     "fingerprint_of",
     "read_site",
+    "settings_of_file",
     "table_options",
     "table_settings",
 ]
@@ -81,6 +82,18 @@ def description_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def left_out(options: Mapping[str, Any]) -> set[str]:
     """Columns that the plan leaves out at every site; those of one site are gone when its file has been read."""
     return set(table_settings(options).columns_to_drop())
+
+
+def settings_of_file(settings: Tables, table: Table, site: str) -> Tables:
+    """Return `settings` as they are about one site's file alone: without columns and files of other sites."""
+    fitted = fit_to(settings, {site: table})
+    return replace(
+        fitted,
+        rename={},
+        drop={EVERY_FILE: tuple(c for c in fitted.columns_to_drop() if c in table.columns)},
+        categorical=tuple(c for c in fitted.categorical if c in table.columns),
+        missing={c: codes for c, codes in fitted.missing.items() if c in table.columns},
+    )
 
 
 def read_site(

@@ -1,0 +1,188 @@
+"""A plan in words, for the person at a site who is to approve it: all that is asked, and all that leaves, in numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from coterie.base.errors import visible
+from coterie.base.vector import Layout
+from coterie.config.local import LocalSGD
+from coterie.config.registry import FILTERS
+from coterie.config.schema import spell
+from coterie.contract.filters import Filter
+from coterie.contract.method import filters_of
+from coterie.contract.replies import VECTORS
+from coterie.contract.requests import Asks, Limits, declarations
+from coterie.contract.wire import Ask, Context
+from coterie.data.tables.agreement import agree
+from coterie.data.tables.recipe import TableCohort
+from coterie.filters.clip import Clip
+from coterie.filters.gaussian_noise import GaussianNoise
+from coterie.models import build_shape
+from coterie.sites.approval import Approved
+from coterie.sites.attack import example_payload
+from coterie.sites.ledger import Ledger, count_numbers
+from coterie.sites.minima import STATISTICS, table_withheld
+from coterie.sites.settings import SiteSettings, short
+from coterie.sites.tables import left_out, read_site, settings_of_file, table_options, table_settings
+from coterie.study.preflight import metric_names
+
+__all__ = ["in_words"]
+
+FACTS = 6
+"""Numbers about its rows that a site tells when they were encoded, and when a model was prepared."""
+
+
+def in_words(approved: Approved, settings: SiteSettings, site: str) -> Iterator[str]:
+    """Yield what a plan will ask of a site and what will leave it line by line, with the whole plan at the end.
+
+    Whoever wrote the plan may have put anything into its texts, so each line is `visible`.
+    """
+    yield from map(visible, _lines(approved, settings, _Size.of(approved, settings, site)))
+
+
+@dataclass(frozen=True)
+class _Size:
+    """The model of a plan on the columns of one site, and the numbers that leave it before the first round.
+
+    Attributes:
+        module: the model.
+        inputs: features.
+        classes: of the label; 0: numbers.
+        beginning: numbers, for each seed.
+    """
+
+    module: nn.Module
+    inputs: int
+    classes: int
+    beginning: int
+
+    @classmethod
+    def of(cls, approved: Approved, settings: SiteSettings, site: str) -> _Size:
+        experiment = approved.plan.experiment
+        options = table_options(experiment.data)
+        options.pop("server_file", None)
+        split, seed = experiment.split or None, experiment.run.seeds[0]
+        table, _ = read_site(settings.data, site, options, seed=seed, split=split)
+        cohort = TableCohort({site: table_withheld(table, options, settings.minimum_cell)})
+        numbers = 1
+
+        def ask(task: Any, **payload: Any) -> Any:
+            nonlocal numbers
+            reply = task(cohort, **payload)
+            numbers += count_numbers(reply)
+            return reply
+
+        recipe = agree((site,), settings_of_file(table_settings(options), table, site), ask)
+        inputs, classes = len(recipe["features"]), len(recipe["label"]["classes"])
+        module = build_shape(experiment.build_model(), (inputs,), 1 if classes in (0, 2) else classes)
+        return cls(module, inputs, classes, numbers + FACTS)
+
+    def numbers(self, declaration: Asks, owner: Any, approved: Approved) -> int:
+        """Numbers that one task releases in a round of a run at most."""
+        plan, layout = approved.plan, Layout.of(self.module)
+        sites, task = len(plan.deployment.sites), declaration.task
+        limits = Limits(layout.size, layout.dim, self.classes, sites, layout.dtype, plan.experiment.run.rounds)
+        payload, models = example_payload(declaration, owner, limits), declaration.most_models(sites)
+        arguments = Ask(("",), task.name, payload, Context(0, 1, 1, 1)).arguments
+        total = 0
+        for field, kind in task.kinds.items():
+            form = task.forms.get(field)
+            free = models * (layout.size if kind in VECTORS else 1)
+            total += free if form is None else math.prod(form.shape(arguments, layout))
+        return total
+
+
+def _lines(approved: Approved, settings: SiteSettings, size: _Size) -> Iterator[str]:
+    experiment, deployment = approved.plan.experiment, approved.plan.deployment
+    options, run = table_options(experiment.data), experiment.run
+    yield f"plan      SHA-256 {approved.hash}"
+    yield f"server    {deployment.server}:{deployment.port}; it alone may ask"
+    yield f"predicts  {options['label']}; leaves out {', '.join(sorted(left_out(options))) or 'no column by name'}"
+    yield f"rows      split {dict(experiment.split) or 'one third to test'} by seed {', '.join(map(str, run.seeds))}"
+    yield (
+        f"before    leaves: names and kinds of columns, categories of at least {settings.minimum_cell} training rows, "
+        f"{STATISTICS} sums of each column of numbers for each seed, numbers of rows, a keyed hash"
+    )
+    model = {"name": "logistic", **experiment.model}
+    parameters = sum(p.numel() for p in size.module.parameters())
+    yield (
+        f"model     {model.pop('name')}{f' {model}' if model else ''}: {size.inputs} inputs from this site's columns, "
+        f"{parameters} parameters"
+    )
+    times = deployment.runs * (run.rounds + 1)
+    for entry in experiment.methods:
+        method = experiment.build_method(entry)
+        filters = filters_of(method, experiment.filters)
+        yield f"method    {entry.label}: {run.rounds} rounds{_training_words(getattr(method, 'local', None))}"
+        yield from (f"          before it leaves, {_filter_words(step)}" for step in filters)
+        for declaration, owner in declarations(method).values():
+            fields = ", ".join(_field_words(k, kind, filters) for k, kind in declaration.task.kinds.items())
+            models = declaration.most_models(len(deployment.sites)) * deployment.runs
+            yield (
+                f"          {short(declaration.task.name)} leaves: {fields}; of up to {models} models in each round, "
+                f"{size.numbers(declaration, owner, approved) * times} numbers in all for each seed"
+            )
+    yield f"each time the loss and {', '.join(metric_names(experiment))} of parts of at least {settings.minimum_cell} rows"
+    yield f"at the end the standard error and p value of {len(approved.comparisons)} differences between methods, over test rows"
+    budget = sum(sum(approved.models(pair).values()) for pair in approved.pairs) * (run.rounds + 1)
+    yield f"budget    {budget} models in {deployment.runs} runs; a site that is asked about more needs a new approval"
+    before = size.beginning * len(run.seeds) + FACTS * len(approved.pairs)
+    numbers = before + times * sum(
+        size.numbers(declaration, owner, approved)
+        for allowed in approved.pairs.values()
+        for declaration, owner in allowed.tasks.values()
+    )
+    so_far = Ledger(Path(settings.log)).numbers
+    yield f"released  {so_far} numbers so far, under all plans; this plan adds up to {numbers}, {before} of them before the first round"
+    yield (
+        f"stays     rows, identifiers, anything of fewer than {settings.minimum_rows} training rows, and gradients of fewer than "
+        f"{settings.minimum_batch} rows"
+    )
+    yield "still     an update says something about the rows that made it: a dishonest server can find some (docs/trust.md)"
+    refused = ", ".join(settings.refuse)
+    yield f"refused   {refused or 'no task of the plan'}"
+    yield "the plan  as it is written, with all defaults:"
+    for table, values in {**experiment.tables(), "deploy": spell(deployment)}.items():
+        for number, row in enumerate(values if isinstance(values, list) else [values]):
+            where = f"{table}.{number}" if isinstance(values, list) else table
+            yield from (
+                f"          [{where}] {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in row.items()
+            )
+
+
+def _training_words(local: Any) -> str:
+    if not isinstance(local, LocalSGD):
+        return ""
+    unit = type(local.steps).__name__.lower()
+    return f", local training of {local.steps.count} {unit} with {local.batch_size or 'all'} rows each, rate {local.lr}"
+
+
+def _filter_words(step: Filter) -> str:
+    """Say what a filter does."""
+    if isinstance(step, Clip):
+        return f"an update or gradient is clipped to a length of {step.bound}"
+    if isinstance(step, GaussianNoise):
+        drawn = "drawn under a key that stays here" if step.secret else "which the server can compute and subtract"
+        return f"each of its numbers gets noise of deviation {step.sigma}, {drawn}"
+    return f"it passes {FILTERS.name_of(type(step)) or type(step).__name__}"
+
+
+def _field_words(field: str, kind: str, filters: tuple[Filter, ...]) -> str:
+    words = {
+        "update": "a local model minus the one received",
+        "gradient": "a gradient",
+        "gap": "a difference of losses",
+        "stay": "a difference of losses",
+    }
+    meaning = [words[kind]] if kind in words else []
+    bare = bool(filters) and not any(kind in step.kinds for step in filters)
+    meaning += ["as it is, through no filter"] * bare
+    return f"{field} ({', '.join(meaning)})" if meaning else field
