@@ -83,6 +83,37 @@ def test_every_row_names_a_clean_commit_of_this_history():
     assert commits <= ancestors
 
 
+def rates_of(tables, entry):
+    """The server's rate, the local one and the number of local steps of a method."""
+    local = tables["local"] | entry.get("local", {})
+    return entry.get("lr", 1.0), local["lr"], local["steps"]
+
+
+@pytest.mark.parametrize(
+    ("grid", "experiments"),
+    [
+        ("maxfl-rates-clusters", ["maxfl-clusters", "maxfl-figures-3-4", "maxfl-warmup-50", "maxfl-warmup-150"]),
+        (
+            "maxfl-rates-leave",
+            ["maxfl-leave", "maxfl-table-1", "maxfl-liars-05", "maxfl-liars-10", "maxfl-liars-gap-0"],
+        ),
+    ],
+)
+def test_each_method_has_the_rates_that_were_best_with_seed_99(grid, experiments):
+    tables = read_toml(ROOT / "experiments" / f"{grid}.toml")
+    assert tables["run"]["seeds"] == [99]
+    tried = {entry["label"]: rates_of(tables, entry) for entry in tables["methods"]}
+    found = {row.method: row.values["accuracy of the models in use"] for row in read(grid).rows}
+    assert found.keys() == tried.keys()
+    for name in experiments:
+        judged = read_toml(ROOT / "experiments" / f"{name}.toml")
+        assert 99 not in range(judged["run"]["seeds"])
+        for entry in judged["methods"]:
+            label = entry.get("label", entry["name"])
+            best = max((one for one in tried if one.rsplit(" ", 2)[0] == label), key=found.get)
+            assert rates_of(judged, entry) == tried[best], f"{name}: {label}"
+
+
 # The claims
 
 
