@@ -190,27 +190,27 @@ def from_texts(cells: Sequence[str | None], missing: Missing, *, comma: Comma = 
     if category or not distinct:
         return Column("text" if distinct else "empty", None, texts)
     unknown = {text for text in distinct if text.lower() in UNKNOWN}
-    known = distinct - unknown
-    if not known:
+    values_written = distinct - unknown
+    if not values_written:
         return Column("text", None, texts, unknown=tuple(sorted(unknown)))
-    booleans = {text: _BOOLEAN.get(text.lower()) for text in known}
+    booleans = {text: _BOOLEAN.get(text.lower()) for text in values_written}
     if None not in booleans.values():
         return from_numbers(
             [booleans.get(text, np.nan) for text in texts], missing, boolean=True, unknown=tuple(sorted(unknown))
         )
-    thousands = thousands_dots(known, comma)
-    read = {text: None if thousands and "." in text else written(text, comma) for text in known}
+    thousands = thousands_dots(values_written, comma)
+    read = {text: None if thousands and "." in text else written(text, comma) for text in values_written}
     signs = {value.signs for value in read.values() if value is not None}
-    if None not in read.values() and len({tuple(s for s in some if s != ",") for some in signs}) == 1:
+    if None not in read.values() and len({tuple(s for s in signs_of_cell if s != ",") for signs_of_cell in signs}) == 1:
         values = {text: value.value for text, value in read.items() if value is not None}
         return from_numbers(
             [values.get(text, np.nan) for text in texts],
             missing,
-            signs=tuple(sorted({sign for some in signs for sign in some})),
+            signs=tuple(sorted({sign for signs_of_cell in signs for sign in signs_of_cell})),
             unknown=tuple(sorted(unknown)),
         )
-    dates = sum(_DATE.fullmatch(text) is not None for text in known)
-    if 4 * dates >= 3 * len(known):
+    dates = sum(_DATE.fullmatch(text) is not None for text in values_written)
+    if 4 * dates >= 3 * len(values_written):
         return Column("date", None, texts)
     return Column("text", None, texts, problem=problem(texts.tolist(), read))
 
@@ -356,8 +356,8 @@ def problem(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> 
         return _first("sign", texts, {t for t, value in read.items() if _without_commas(value) != usual})
     bounds_alone = not numbers and set(kinds.values()) == {"bound"}  # such as the two categories <5 and >=5
     if "text" not in kinds.values() and not bounds_alone and len(units) <= _FEW_UNITS:
-        first = _first("text", texts, odd)
-        return None if first is None else (kinds[first[2]], *first[1:])
+        where = _first("text", texts, odd)
+        return None if where is None else (kinds[where[2]], *where[1:])
     if len(numbers) < _ENOUGH_NUMBERS:
         return None
     slips = sum(map(odd.__contains__, texts))
@@ -392,13 +392,13 @@ def thousands_dots(texts: Collection[str], comma: Comma) -> bool:
 
 def _usual(texts: Sequence[str | None], read: Mapping[str, Written | None]) -> tuple[str, ...]:
     """The signs of most cells."""
-    seen = [_without_commas(read[text]) for text in texts if text is not None and text in read]
-    return max(sorted(set(seen)), key=seen.count)
+    signs = [_without_commas(read[text]) for text in texts if text is not None and text in read]
+    return max(sorted(set(signs)), key=signs.count)
 
 
 def _without_commas(value: Written | None) -> tuple[str, ...]:
     return () if value is None else tuple(sign for sign in value.signs if sign != ",")
 
 
-def _first(kind: str, texts: Sequence[str | None], wanted: Collection[Any]) -> tuple[str, int, str] | None:
-    return next(((kind, row, text) for row, text in enumerate(texts, 1) if text is not None and text in wanted), None)
+def _first(kind: str, texts: Sequence[str | None], suspects: Collection[Any]) -> tuple[str, int, str] | None:
+    return next(((kind, row, text) for row, text in enumerate(texts, 1) if text is not None and text in suspects), None)

@@ -277,7 +277,10 @@ def from_tables(
         client, more = encode_client(table, recipe)
         clients.append(client)
         notes += more
-    doubts, asked = suspicions(clients, cohort.tables, recipe), questions(clients, cohort.tables, recipe, settings)
+    doubts, open_questions = (
+        suspicions(clients, cohort.tables, recipe),
+        questions(clients, cohort.tables, recipe, settings),
+    )
     classes = recipe["label"]["classes"]
     server = None if settings.server_file is None else server_rows(settings.server_file, recipe)
     sentences = tuple(dict.fromkeys([*doubts, *recipe["notes"], *notes]))
@@ -285,7 +288,7 @@ def from_tables(
     if classes and bool((out.train.labels == out.train.labels[0]).all()):
         only = classes[int(out.train.labels[0])]
         raise InputError(f"all training rows of all clients are {only!r}; there is nothing to learn")
-    out.questions = tuple(asked)
+    out.questions = tuple(open_questions)
     return out
 
 
@@ -295,10 +298,10 @@ def label_of(settings: Tables, tables: Mapping[str, Table]) -> str:
         return settings.label
     shared = [name for name in _LABELS if all(name in table.columns for table in tables.values())]
     if len(shared) != 1:
-        first = next(iter(tables.values()))
+        example = next(iter(tables.values()))
         raise InputError(
-            f"which column is to be predicted? Give its name as label (--label NAME); {first.source} has "
-            f"{', '.join(list(first.columns)[:12])}"
+            f"which column is to be predicted? Give its name as label (--label NAME); {example.source} has "
+            f"{', '.join(list(example.columns)[:12])}"
         )
     return shared[0]
 
@@ -359,8 +362,8 @@ def _as_part(rows: Encoded, source: str) -> Part:
 def encode_client(table: Table, recipe: Recipe) -> tuple[Client, tuple[str, ...]]:
     """Return the client that `table`, with its row numbers per part, becomes under `recipe`, and notes."""
     rows = encode(table, recipe)
-    whole = _as_part(rows, table.source)
-    parts = {key: whole.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
+    part = _as_part(rows, table.source)
+    parts = {key: part.select(torch.from_numpy(index)) for key, index in table.parts.items() if len(index)}
     groups = None if table.groups is None else {key: table.groups[table.parts[key]] for key in parts}
     numbers = table.parts.get("test")
     return Client(table.name, parts["train"], parts.get("validation"), parts.get("test"), numbers, groups), rows.notes
@@ -483,7 +486,7 @@ def _strata(column: Column, settings: Tables) -> NDArray[np.str_] | None:
         return (column.numbers > settings.above).astype(str)
     values = column.spelled.astype(str)
     distinct = len(np.unique(values))
-    whole = column.numbers is None or bool((column.numbers % 1 == 0).all())
-    if settings.task is None and (distinct > MANY_CLASSES or (not whole and distinct > FEW_NUMBERS)):
+    integers = column.numbers is None or bool((column.numbers % 1 == 0).all())
+    if settings.task is None and (distinct > MANY_CLASSES or (not integers and distinct > FEW_NUMBERS)):
         return None
     return values
